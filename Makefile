@@ -7,13 +7,14 @@ UV ?= uv
 # Processes without compiled modules at hand compile everything anew at each start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast coverage lint lock clean venv venv-dev
+.PHONY: help run test test-fast coverage pictures lint lock clean venv venv-dev
 
 help:
 	@echo 'make run    start the site: web, worker, clock, broker (options: make run UP="--port 8001")'
-	@echo 'make test   the whole suite, on SQLite and on PostgreSQL at the same time'
+	@echo 'make test   the whole suite, on SQLite and on PostgreSQL at the same time, with branch coverage'
 	@echo 'make test-fast  domain, models, services and calls on SQLite, in a minute or two'
-	@echo 'make coverage   the same and a little more, with branch coverage of the code that decides, sends and records'
+	@echo 'make coverage   only the part of it that measures the code that decides, sends and records'
+	@echo 'make pictures   the pictures of the docs, taken anew from the real pages'
 	@echo 'make lint   style, types, import contracts, templates'
 	@echo 'make lock   resolve the dependencies anew (needs uv)'
 	@echo 'make clean  remove .venv and caches; keeps var/, which holds the data'
@@ -28,10 +29,14 @@ test-fast: venv-dev
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile \
 		tests/domain tests/models tests/services tests/calls $(ARGS)
 
-# Of the code that decides, sends and records, by the tests that run it in their own process.
+# Of the code that decides, sends and records, by the tests that run it in their own process: a part of `make test`.
 coverage: venv-dev
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile -m 'not fault' --cov --cov-report=term \
-		tests/domain tests/models tests/services tests/calls tests/downstream tests/subagents/runs $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile --part=measured \
+		--cov --cov-report=term $(ARGS)
+
+# Of the docs, from the real pages; needs a Chromium. Look at them before they are committed.
+pictures: venv-dev
+	@$(BIN)/python -m tests.pictures $(ARGS)
 
 lint: venv-dev
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -15,11 +16,26 @@ def main() -> None:
     if sys.argv[1:2] == ["up"]:
         # Until it has children, a stop is simply an end; Python's own KeyboardInterrupt can be lost while modules load.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == ["connect"]:
+        os.environ.setdefault("SLIPSNISSE_PROCESS", "connect")
     if sys.argv[1:2] == ["runmcp"]:
         _answer_the_host_first()
+    else:  # a host's process does so itself, once it has answered
+        _collect_seldom()
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except ImproperlyConfigured as error:  # says what to do; where in the code it was found helps nobody
+        sys.exit(f"CommandError: {error}")
+
+
+def _collect_seldom() -> None:
+    """Loading makes what stays, and `migrate` thousands of classes: to walk all of it again and again took a third of its time."""
+    from mcpregistry.collector import THRESHOLDS
+
+    gc.set_threshold(*THRESHOLDS)
 
 
 def _answer_the_host_first() -> None:
@@ -27,6 +43,8 @@ def _answer_the_host_first() -> None:
     os.environ.setdefault("SLIPSNISSE_PROCESS", "runmcp")
     # structlog imports rich for tracebacks in colour, a third of a second that no host has any use for.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None means "not installed"
+    # What the SDK has for HTTP looks whether there is a web server, and loads it: 4 MB in each host's process.
+    sys.modules.setdefault("uvicorn", None)  # type: ignore[arg-type]
     if not {"-h", "--help"} & set(sys.argv):
         from pathlib import Path
 

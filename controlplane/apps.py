@@ -12,6 +12,9 @@ class ControlPlaneConfig(AppConfig):
     verbose_name = "Control plane"
 
     def ready(self) -> None:
-        """Load the Celery app and the system checks."""
+        """Load the Celery app and the system checks; begin to say in each version from where it came."""
         # Makes our Celery app the current one, so that `task.delay()` finds the broker in every process.
         from controlplane import celery, checks  # noqa: F401
+        from controlplane.history import recording
+
+        recording.listen()

@@ -1,18 +1,24 @@
-"""The first page of the site: the state of servers, what waits for a person, what failed last."""
+"""The first page of the site: what a new site still needs, what waits for people, how calls go and what fails."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
 
+from django.contrib.auth.models import User
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.models import Agent, Server
-from mcpregistry.queries import approvals, calls, definitions, servers
-from subagents.queries import run_totals
+from controlplane.navigation import waiting
+from mcpregistry.domain.figures import round_up
+from mcpregistry.queries import overview, servers, usage
+from mcpregistry.queries.counting import counts
+from subagents.queries import run_totals, runs_for_people
 
 _CHART_HEIGHT = 100.0
+_USAGE = {"day": "24h", "week": "7d", "month": "30d"}  # what usage calls these periods
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -21,46 +27,119 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     ``templates/admin/index.html`` shows it.
     """
     now, may = timezone.now(), request.user.has_perm
-    context["title"] = "Overview"
+    context |= {"title": "Overview", "seen": may("mcpregistry.view_server") or may("mcpregistry.view_invocation")}
     if may("mcpregistry.view_server"):
-        context |= {
-            "servers": servers.server_counts(),
-            "waiting": definitions.waiting_count(),
-            "next_step": next_step(),
-        }
-    if may("mcpregistry.view_approvalrequest"):
-        context["held"] = approvals.waiting_total()
+        found = overview.first_steps(cast(User, request.user), now=now)
+        context |= {"servers": servers.server_counts(), "steps": None if found.done else steps(found)}
+    context["needs"] = needs(request, now, context.get("servers"))
     if may("subagents.view_run"):
         context["expert_runs"] = run_totals()
-    if may("mcpregistry.view_invocation"):
-        context |= {
-            "figures": calls.call_figures(now=now),
-            "bars": bars(calls.calls_per_hour(now=now)),
-            "failures": calls.latest_calls(failed=True, limit=8),
-        }
-    return context
+    return context | (_traffic(request, now) if may("mcpregistry.view_invocation") else {})
 
 
-def next_step() -> str:
-    """What a site that is not yet in use needs next; empty once an agent could call something."""
-    if not Server.objects.exists():
-        return "server"
-    if not Server.objects.active().exists():
-        return "confirm"
-    return "" if Agent.objects.filter(grants__isnull=False).exists() else "grant"
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One of the first steps of a site: where it is taken, and whether it has been."""
+
+    title: str
+    hint: str
+    link: str
+    done: bool
 
 
-def bars(hours: Sequence[calls.Hour]) -> list[dict[str, Any]]:
+def steps(found: overview.FirstSteps) -> list[Step]:
+    """In the order in which they are taken."""
+    return [
+        Step("Add a server", "Paste the command or the address from its README.",
+             reverse("admin:mcpregistry_server_set_up"), found.server),
+        Step("Approve its definitions", "What it offers is used by nobody before a person has read it.",
+             reverse("definitions:inbox"), found.definitions),
+        Step("Grant it to an agent", "Nothing is visible by default: a grant says who may use what.",
+             reverse("admin:mcpregistry_grant_add"), found.grant),
+        Step("Connect a host", "Claude Code, Cursor, VS Code or any other program that speaks MCP.",
+             reverse("connect"), found.connected),
+        Step("See the first call", "Choose a tool and try it, or ask the model in your host for what it does.",
+             reverse("admin:mcpregistry_tool_changelist"), found.called),
+        Step("Decide on a call", "A rule can hold calls until a person has said yes; they wait under Approvals.",
+             reverse("approvals:queue"), found.approved),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that waits for a person: how much, of what, and where it is seen to."""
+
+    count: int
+    one: str
+    many: str
+    link: str
+    grave: bool = False
+
+    @property
+    def words(self) -> str:
+        return self.one if self.count == 1 else self.many
+
+
+def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | None) -> list[Need]:
+    """What waits for this person, the most pressing first; only what they may see."""
+    waits, may = waiting(request), request.user.has_perm
+    wanted = {"runs": runs_for_people()} if may("subagents.view_run") else {}
+    soon = overview.ending_soon(now)
+    wanted |= {name: rows for name, rows in soon.items() if may(f"mcpregistry.view_{name[:-1]}")}
+    also = counts(wanted)
+    of = _lists()
+    down, drafts = (known.down, known.drafts) if known else (0, 0)
+    every = [
+        Need(waits.calls, "call is held for a decision", "calls are held for a decision", reverse("approvals:queue"), True),
+        Need(down, "server is down", "servers are down", f"{of['server']}?state=unavailable", True),
+        Need(also.get("runs", 0), "run waits for people", "runs wait for people", reverse("admin:subagents_run_changelist")),
+        Need(waits.definitions, "definition waits to be read", "definitions wait to be read", reverse("definitions:inbox")),
+        Need(waits.proposals, "proposal of the sub-agent waits", "proposals of the sub-agent wait",
+             reverse("admin:subagents_proposal_changelist") + "?state__exact=waiting"),
+        Need(drafts, "server is a draft and may not run yet", "servers are drafts and may not run yet",
+             f"{of['server']}?lifecycle__exact=draft"),
+        Need(also.get("tokens", 0), "token ends within two weeks", "tokens end within two weeks", f"{of['token']}?validity=soon"),
+        Need(also.get("grants", 0), "grant ends within two weeks", "grants end within two weeks", f"{of['grant']}?validity=soon"),
+    ]  # fmt: skip
+    return [need for need in every if need.count]
+
+
+def _lists() -> dict[str, str]:
+    return {name: reverse(f"admin:mcpregistry_{name}_changelist") for name in ("server", "token", "grant")}
+
+
+def _traffic(request: HttpRequest, now: datetime) -> dict[str, Any]:
+    period = overview.PERIODS.get(request.GET.get("period", ""), overview.PERIODS["day"])
+    found = overview.traffic(period, now=now)
+    first = period.first(now)
+    newest = usage.lately(found.live_from, first, now=now)
+    ahead = overview.ahead(period, now=now, newest=newest) if found.calls > overview.FEW else None
+    return {
+        "period": period,
+        "usage_period": _USAGE[period.name],
+        "periods": overview.PERIODS.values(),
+        "traffic": found,
+        "times": usage.times_since(first, newest, ahead),
+        "bars": bars(found),
+        "scale": round_up(found.most),
+        "half": round_up(found.most) // 2,
+        "failures": usage.patterns_since(first, newest, wanted=usage.Wanted(), most=8),
+        "busiest": overview.busiest(period, now=now, newest=newest, counted=ahead),
+        "slowest": overview.slowest(period, now=now),
+    }
+
+
+def bars(found: overview.Traffic) -> list[dict[str, Any]]:
     """Bars of a chart 100 units high: ``good`` and ``bad`` are heights, ``x`` counts from 0."""
-    most = max((hour.calls for hour in hours), default=0) or 1
+    most = round_up(found.most)
     return [
         {
             "x": x,
-            "hour": hour,
-            "bad": hour.errors * _CHART_HEIGHT / most,
-            "good": (hour.calls - hour.errors) * _CHART_HEIGHT / most,
-            "top": _CHART_HEIGHT - hour.calls * _CHART_HEIGHT / most,
-            "middle": _CHART_HEIGHT - hour.errors * _CHART_HEIGHT / most,
+            "bar": bar,
+            "bad": bar.errors * _CHART_HEIGHT / most,
+            "good": (bar.calls - bar.errors) * _CHART_HEIGHT / most,
+            "top": _CHART_HEIGHT - bar.calls * _CHART_HEIGHT / most,
+            "middle": _CHART_HEIGHT - bar.errors * _CHART_HEIGHT / most,
         }
-        for x, hour in enumerate(hours)
+        for x, bar in enumerate(found.bars)
     ]

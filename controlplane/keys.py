@@ -22,6 +22,10 @@ from controlplane import env
 
 _DERIVED = "ring."  # before the id of the key that an audit key was derived from
 _PURPOSE = b"slipsnisse audit log"
+NO_SITE = (
+    "There is no site in {}. Name its folder in SLIPSNISSE_VAR, in the host's entry (`manage.py connect --repair` mends "
+    "that), or start the site there once with `manage.py up`. Nothing was made."
+)
 _LONGEST_ID = 80  # characters: the columns that name a key have room for it
 
 
@@ -50,15 +54,18 @@ def path(var: Path) -> Path:
     return var / "keys.json"
 
 
-def load(var: Path) -> Ring:
+def load(var: Path, *, make: bool = True) -> Ring:
     """The keys for this site; creates ``var/keys.json`` when neither it nor the variables exist.
 
-    Raises ImproperlyConfigured, which never quotes a key.
+    ``make`` False: a place without keys is no site, and nothing is made there. Raises ImproperlyConfigured, which
+    never quotes a key.
     """
     secret_key, ring = env.text("SLIPSNISSE_SECRET_KEY"), env.text("SLIPSNISSE_KEYS")
     if secret_key and ring:
         return Ring(secret_key, _parse(ring, "SLIPSNISSE_KEYS"))
     file = path(var)
+    if not make and not file.exists():
+        raise ImproperlyConfigured(NO_SITE.format(var))
     stored = _stored(file)
     sealing = _parse(ring, "SLIPSNISSE_KEYS") if ring else _parse(stored["sealing"], str(file))
     return Ring(secret_key or stored["secret_key"], sealing)

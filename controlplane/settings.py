@@ -13,13 +13,13 @@ from controlplane.unfold import UNFOLD  # noqa: F401  (the look of the admin)
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = BASE_DIR / (env.text("SLIPSNISSE_VAR") or "var")  # an absolute path replaces BASE_DIR
 
-# Which process this is: "" (commands), "web", "worker", "beat" or "runmcp".
+# Which process this is: "" (commands), "web", "worker", "beat", "runmcp" or "connect".
 PROCESS = os.environ.get("SLIPSNISSE_PROCESS", "")
 PREDECESSOR = int(os.environ.get("SLIPSNISSE_PREDECESSOR", "0"))  # the dead process that this one replaces, if any
 # No pages, no admin: a host waits for runmcp, runs wait for the worker, and the clock only sends names.
 LEAN = PROCESS in {"runmcp", "worker", "beat"}
 
-_ring = keys.load(VAR_DIR)
+_ring = keys.load(VAR_DIR, make=PROCESS not in {"runmcp", "connect"})  # who was told a wrong place shall hear of it
 SECRET_KEY = _ring.secret_key
 SLIPSNISSE_KEYS = _ring.sealing
 SLIPSNISSE_AUDIT_KEYS = _ring.audit
@@ -35,7 +35,8 @@ AUDIT_NETWORKS = env.words("SLIPSNISSE_AUDIT_NETWORKS")
 
 DEBUG = env.flag("SLIPSNISSE_DEBUG")
 ALLOWED_HOSTS = env.words("SLIPSNISSE_HOSTS")
-SITE_URL = (env.text("SLIPSNISSE_URL") or address.last(VAR_DIR)).rstrip("/")
+KEPT_ADDRESS = address.last(VAR_DIR).rstrip("/")
+SITE_URL = (env.text("SLIPSNISSE_URL") or KEPT_ADDRESS).rstrip("/")
 MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 MCP_DOORS = frozenset(env.words("SLIPSNISSE_DOORS"))
 STDIO_ENABLED = env.flag("SLIPSNISSE_STDIO")
@@ -107,6 +108,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "controlplane.history.pages.latest",
             ]
         },
     }
@@ -196,6 +198,7 @@ TICKS = {
     "mcpregistry.tasks.reap": 10,
     "mcpregistry.tasks.sweep_installs": 30,
     "mcpregistry.tasks.count_usage": 60,
+    "mcpregistry.tasks.count_calls": 300,
     "mcpregistry.tasks.sync_due_registries": 60,
     "mcpregistry.tasks.deliver_notifications": 5,
     "mcpregistry.tasks.seal_audit": 30,
@@ -204,6 +207,7 @@ TICKS = {
     "subagents.tasks.advance_due": 2,
     "subagents.tasks.regulate_energy": 2,
     "subagents.tasks.try_due": 60,
+    "subagents.tasks.propose_images": 600,
     "subagents.tasks.prune_runs": 3600,
 }
 # A tick that waited longer than its own interval has a successor: without expiry they pile up while no worker runs.

@@ -12,6 +12,9 @@ import socket
 
 from mcpregistry.collector import lasting
 
+# Seconds that an unused connection stays. Hosts and proxies close theirs first, after 4 to 60: were it about as long here,
+# a request could meet a connection that is just being closed, and a host that loses a call does not send it again.
+KEPT = 75
 AFTER_GRACE = 5  # seconds for answers to leave once the last calls were cut; listen streams end at once
 
 
@@ -42,6 +45,7 @@ def main() -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=KEPT,
         timeout_graceful_shutdown=round(settings.GRACE_SECONDS) + AFTER_GRACE,
     )
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=options.fd)])

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_THRESHOLDS = (20_000, 20, 20)  # new objects before the young are looked through; such looks before the next older
+THRESHOLDS = (20_000, 20, 20)  # new objects before the young are looked through; such looks before the next older
 _IDLE_SECONDS = 0.5  # without a call, before all is looked through
 _SHORT_SECONDS = 0.02  # of processor time; what takes longer to walk is set aside, too
 _SELDOM_SECONDS = 300.0  # between two times: it walks all that was ever loaded
@@ -50,7 +50,7 @@ def settle() -> None:
     """
     global _settled  # noqa: PLW0603
     _settled = True
-    gc.set_threshold(*_THRESHOLDS)
+    gc.set_threshold(*THRESHOLDS)
     gc.freeze()
 
 

@@ -86,6 +86,26 @@ def one_reading() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """Queries that see one moment, and change nothing. On SQLite not Django's own transaction, which would take the
+    write lock. Within a transaction it is that one's."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.in_atomic_block:
+        yield
+    elif connection.vendor == "postgresql":
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield
+    else:
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN DEFERRED")
+            try:
+                yield
+            finally:
+                cursor.execute("ROLLBACK")  # nothing was written
+
+
 def distrust_pool() -> None:
     """Connections to the database were lost: replace those that lie idle in this process's pool, if it has one.
 

@@ -22,11 +22,11 @@ from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.energy import reservations, usage
 from mcpregistry.services.installs import sweeping, work
 from mcpregistry.services.policy import permits
-from mcpregistry.services.records import seals, sinks, verification
+from mcpregistry.services.records import call_hours, seals, sinks, usage_sums, verification, words
 from mcpregistry.services.registry import sources, sync
 from mcpregistry.services.servers import checks, connections, trials
 from mcpregistry.services.servers.targets import passed_variables
-from mcpregistry.services.upkeep import reaping, retention
+from mcpregistry.services.upkeep import reaping, retention, statistics
 from mcpregistry.worker_runtime import runtime
 
 log = structlog.get_logger(__name__)
@@ -98,8 +98,16 @@ def reap() -> None:
 
 @shared_task
 def count_usage() -> None:
-    """Every minute: what calls of the tools that are in use take, for estimates."""
+    """Every minute: what calls of the tools that are in use take, for estimates; and the words of new calls, to be found."""
+    words.index_due()
     usage.count_due(database_now())
+
+
+@shared_task
+def count_calls() -> None:
+    """Every few minutes: what the calls of the hours that are over come to, for pages that show weeks."""
+    call_hours.count_due(now := database_now())
+    usage_sums.refresh(now)
 
 
 @shared_task
@@ -154,8 +162,9 @@ def verify_audit() -> None:
 
 @shared_task
 def prune() -> None:
-    """Every hour: forget what the site's retention says."""
+    """Every hour: forget what the site's retention says, and let the database look at what is left."""
     log.info("pruned", **retention.prune(timezone.now()))
+    statistics.refresh()
 
 
 @worker_init.connect

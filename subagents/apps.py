@@ -8,8 +8,11 @@ from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from mcpregistry.calls.catalog import Source
     from mcpregistry.calls.pipeline import Dispatcher
+    from mcpregistry.calls.sampling import Sampler
     from mcpregistry.services.exchange.sections import Section
 
 
@@ -17,21 +20,24 @@ class SubagentsConfig(AppConfig):
     """Django's configuration of the app."""
 
     name = "subagents"
-    verbose_name = "Expert tools"
+    verbose_name = "Sub-agents"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         """Register with the registry, which knows nothing of expert tools: source, snapshot section, file section,
         signals.
         """
-        from mcpregistry.calls.more_sources import add_source
+        from mcpregistry.calls.more_sources import add_source, answer_with
         from mcpregistry.models.feed import Told, tell
         from mcpregistry.models.guards import watch
+        from mcpregistry.queries.kin import add_finder
+        from mcpregistry.queries.tallying import add_costs
         from mcpregistry.services.configuration.snapshot import add_section
         from mcpregistry.services.definitions import observe
         from mcpregistry.services.exchange.sections import add_section as add_to_files
         from mcpregistry.services.tasks import host_tasks
         from subagents import checks  # noqa: F401  registers them
+        from subagents.call_kin import runs_of
         from subagents.models import (
             EFFORT_TOPIC,
             MAINTENANCE_TOPIC,
@@ -47,6 +53,7 @@ class SubagentsConfig(AppConfig):
         from subagents.services.offers import SECTION, offered
         from subagents.services.runs import task_withdrawn
 
+        add_finder(runs_of)
         host_tasks.withdrawn.connect(task_withdrawn)
         observe.offered.connect(grant_awaited)
         post_migrate.connect(_after_migrate, sender=self)
@@ -66,6 +73,8 @@ class SubagentsConfig(AppConfig):
         add_source(_maintenance_source)
         add_source(_operations_source)
         add_to_files(_files)
+        answer_with(_sampler)
+        add_costs(_costs, _open_runs)
 
 
 def _expert_source(engine: Any) -> tuple[Source, Dispatcher]:
@@ -90,6 +99,24 @@ def _effort_source(engine: Any) -> tuple[Source, Dispatcher]:
     from subagents.effort.tools import effort_source
 
     return effort_source(engine)
+
+
+def _sampler(engine: Any) -> Sampler:
+    from subagents.runs.sampling import sampler
+
+    return sampler(engine)
+
+
+def _costs(since: datetime, until: datetime | None) -> dict[str, int]:
+    from subagents.queries import costs_of_calls
+
+    return costs_of_calls(since, until)
+
+
+def _open_runs() -> list[datetime]:
+    from subagents.queries import calls_of_open_runs
+
+    return calls_of_open_runs()
 
 
 def _files() -> Section:

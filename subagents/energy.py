@@ -65,12 +65,15 @@ def charge_used() -> float:
 def charge(agent: str, pool_id: int) -> float:
     """Take what the sub-agent has used for this agent since the last time from its pool. Returns how much that was.
 
-    Count and entry in one transaction: a process that dies here neither loses a unit nor takes it twice."""
+    Count and entries in one transaction: a process that dies here neither loses a unit nor takes it twice."""
     pool = pools.locked(pool_id)
     used = queue.take_energy(MaintenanceRequest.objects.filter(agent=agent))
-    if used > 0:
-        pools.charge(pool, EnergyEntry.Kind.MAINTENANCE, used, now=database_now(), agent=agent)
-    return used
+    now = database_now()
+    for request, units in used.items():
+        # With the time, since one request is charged many times, and no two entries of a kind share a reference.
+        reference = f"{request}:{now:%Y%m%dT%H%M%S%f}"
+        pools.charge(pool, EnergyEntry.Kind.MAINTENANCE, units, now=now, agent=agent, reference=reference)
+    return sum(used.values())
 
 
 def unpooled(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceRequest]:

@@ -7,17 +7,33 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Avg, Count, DateTimeField, Exists, ExpressionWrapper, F, FloatField, OuterRef, Q, Sum
+from django.db.models import (
+    Avg,
+    Count,
+    DateTimeField,
+    Exists,
+    ExpressionWrapper,
+    F,
+    FloatField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Sum,
+)
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 
+from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.diff import Segment, words
 from mcpregistry.domain.figures import percentile
 from mcpregistry.models import ApprovalRequest, Invocation
+from mcpregistry.queries.tallying import received
 from subagents.domain.lifecycle import RunState
-from subagents.models import Attempt, ExpertTool, Run, ToolCall, Turn
+from subagents.domain.maintenance import ProposalState
+from subagents.models import Attempt, ExpertTool, Proposal, Run, ToolCall, Turn
 from subagents.services.offers import SERVER
+from subagents.services.runs import CALL
 
 _MOST_COMPARED = 6
 _START = 400  # characters of a text on the timeline
@@ -87,7 +103,7 @@ def _followed(answered: Any) -> dict[str, int]:
 
     The caller is the same agent on the same endpoint with the same host; over stdio it is the same process, too.
     """
-    ids = answered.filter(parent=None).exclude(call_id="").values("call_id")[:_MOST_FOLLOWED]
+    ids = answered.filter(parent=None, origin=CALL).exclude(call_id="").values("call_id")[:_MOST_FOLLOWED]
     asked = OuterRef(OuterRef(OuterRef("pk")))
     of_run = ToolCall.objects.filter(run__call_id=asked).exclude(invocation="")
     sent = Invocation.objects.filter(pk__in=of_run.values("invocation"), dispatched_at__isnull=False)
@@ -105,6 +121,24 @@ def _followed(answered: Any) -> dict[str, int]:
 def _percentiles(saved: Iterable[int]) -> dict[str, int | None]:
     found = sorted(saved)
     return {"saved_middle": percentile(found, 50), "saved_most": percentile(found, 95)}
+
+
+def costs_of_calls(since: datetime, until: datetime | None) -> dict[str, int]:
+    """What the runs of calls received in [since, until) cost, by the call, in hundred-millionths of a dollar; usage asks.
+
+    A run's cost is that of its own models: an inner run is counted at its own call, and nowhere else.
+    """
+    calls = received(since, until).filter(server_slug=SERVER).values("pk")
+    paid = (
+        Run.objects.filter(call_id__in=calls, cost__isnull=False).order_by().values("call_id").annotate(sum=Sum("cost"))
+    )
+    return {row["call_id"]: of_dollars(row["sum"]) for row in paid}
+
+
+def calls_of_open_runs() -> list[datetime]:
+    """When those calls were received whose run has not ended: a call may be over before its run is."""
+    runs = Run.objects.filter(finished_at=None).exclude(call_id="").order_by().values("call_id")
+    return list(Invocation.objects.filter(pk__in=runs).order_by().values_list("received_at", flat=True))
 
 
 # The page of one run
@@ -222,3 +256,16 @@ def _differs(run: Run, other: Run) -> Sequence[Segment]:
     if run.pk == other.pk or not other.answer:
         return ()
     return tuple(words(run.answer, other.answer))
+
+
+# What waits for people
+
+
+def waiting_proposals() -> QuerySet[Proposal]:
+    """Changes that the sub-agent proposes and nobody has decided on."""
+    return Proposal.objects.filter(state=ProposalState.WAITING)
+
+
+def runs_for_people() -> QuerySet[Run]:
+    """Runs that stand still until a person has decided or settled something."""
+    return Run.objects.open().filter(waiting_since__isnull=False)

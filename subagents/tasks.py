@@ -21,7 +21,7 @@ from subagents.effort import cycle
 from subagents.effort.driver import Loops
 from subagents.llm.client import loaded
 from subagents.llm.tokens import REFERENCE, counter
-from subagents.maintenance import queue, repeating, request_lease
+from subagents.maintenance import newer_images, queue, repeating, request_lease
 from subagents.maintenance.manager import Manager
 from subagents.models import ExpertTool
 from subagents.runs import lease, probing
@@ -74,6 +74,13 @@ def try_due() -> None:
     """Every minute: ask for trials of servers that are to be tried by the clock, or call themselves another version."""
     if asked := repeating.ask_due(timezone.now()):
         log.info("trials_due", servers=asked)
+
+
+@shared_task
+def propose_images() -> None:
+    """Every ten minutes: where newer versions shall be proposed, ask for the changes to newer container images."""
+    if asked := newer_images.ask_new():
+        log.info("images_proposed", servers=asked)
 
 
 @shared_task

@@ -15,8 +15,10 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ atexit.register(shutil.rmtree, VAR, ignore_errors=True)
 os.environ |= {
     name: value
     for name, value in _REAL.items()
-    if name in {"SLIPSNISSE_REQUIRE_BROWSER", "SLIPSNISSE_REQUIRE_NODE", "SLIPSNISSE_NODE"}
+    if name.startswith("SLIPSNISSE_REQUIRE_") or name in ("SLIPSNISSE_NODE", "SLIPSNISSE_HOST_PROGRAMS")
 }
 os.environ |= {"SLIPSNISSE_VAR": str(VAR), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
 for _name in ("DATABASE_URL", "CELERY_BROKER_URL"):
@@ -49,18 +51,31 @@ import pytest
 from django.db import connections
 from django.template.base import Template
 from django.test import TransactionTestCase, utils
+from hypothesis import HealthCheck
+from hypothesis import settings as examples
 from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
-from mcpregistry import db
+from mcpregistry import collector, db
 from tests import externals, legs, migrated, postgres, valkey
 from tests.origin import Origin
 
 _rendered = vars(Template)["_render"]  # before Django's test environment replaces it
 
 
+# Examples of Hypothesis have no deadline: a slow machine fails no test.
+examples.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples.load_profile("suite")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", action="store_true", help="run on a throw-away PostgreSQL instead of SQLite")
+    parser.addoption("--part", choices=[legs.MEASURED, legs.OTHERS], help="the rooms that are measured, or the rest")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    part = config.getoption("--part")
+    return True if part and legs.of_another_part(collection_path, part) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,8 +99,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_finish() -> None:
-    """What is here now stays, so the garbage collector need not walk it between tests."""
+    """What is here now stays, so the garbage collector need not walk it between tests; and it looks as seldom as a site's."""
     gc.freeze()
+    gc.set_threshold(*collector.THRESHOLDS)
     gc.enable()
 
 
@@ -93,18 +109,21 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need a program this machine lacks are left out, which the header says; CI refuses instead.
 
-    Files that start processes come first: with several workers a long file must not be the last one.
+    Files that start processes come first, and of these the ones that ask for the most time: with several workers a long
+    file must not be the last one.
     """
-    left_out = [
-        item for item in items if any(item.get_closest_marker(tool.marker) and not tool.found for tool in externals.ALL)
-    ]
+    left_out = [item for item in items if any(tool.missed_by(item) for tool in externals.ALL)]
     left_out += legs.of_sqlite_alone(items) if config.getoption("--postgres") else legs.of_postgres_alone(items)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
     long = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ("e2e", "fault", "web"))}
-    items.sort(key=lambda item: item.path not in long)
+    asked = {item.path: 0 for item in items}
+    for item in items:
+        for mark in item.iter_markers("timeout"):
+            asked[item.path] = max(asked[item.path], *mark.args)
+    items.sort(key=lambda item: (item.path not in long, -asked[item.path]))
 
 
 @pytest.fixture(scope="session")
@@ -174,6 +193,15 @@ def _database_threads_connect_at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(db, "_fresh", asks)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _database_clock_read_at_first(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL's clock is read every ten seconds: not by chance among the questions that a test counts, and no test
+    goes by what the clock said to the one before. It is this machine's own."""
+    if request.config.getoption("--postgres"):
+        db.note_clock(datetime.now(UTC), time.monotonic())
+        monkeypatch.setattr(db, "_CLOCK_HOLDS", 600.0)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,11 @@
-"""Programs that the tests use when the machine has them: a Chromium, Node with npm packages, PgBouncer, and bubblewrap.
+"""Programs that the tests use when the machine has them: a Chromium, Node with npm packages, PgBouncer, bubblewrap, hosts.
 
 ``make test`` leaves their tests out where they are missing and says so in pytest's header.
 CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1``, ``…_NODE=1``, ``…_PGBOUNCER=1`` and ``…_BUBBLEWRAP=1``: then it is an error.
 ``SLIPSNISSE_NODE`` names a folder with ``node_modules`` (``.ci/run`` makes ``.cache/node``).
+
+Hosts are found one by one, in a folder for each below ``SLIPSNISSE_HOST_PROGRAMS`` (``.ci/run`` makes ``.cache/hosts``);
+``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` has these two not be missing.
 """
 
 from __future__ import annotations
@@ -10,22 +13,29 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+_PATIENCE = 60_000  # milliseconds that a browser is waited for
 NODE_FOLDER = Path(os.environ.get("SLIPSNISSE_NODE", ROOT / ".cache" / "node"))
+HOST_FOLDER = Path(os.environ.get("SLIPSNISSE_HOST_PROGRAMS", ROOT / ".cache" / "hosts"))
+# Each host that can be run without a window, as `connect` names it, and the program of its npm package.
+HOST_PROGRAMS = {
+    "claude-code": "claude", "codex": "codex", "gemini": "gemini", "opencode": "opencode", "copilot": "copilot", "qwen": "qwen",
+}  # fmt: skip
 _PACKAGES = (
     "@modelcontextprotocol/conformance",
     "@modelcontextprotocol/inspector",
     "@modelcontextprotocol/server-everything",
     "@modelcontextprotocol/server-filesystem",
+    "axe-core",
 )
 
 
@@ -46,17 +56,55 @@ class External:
         state = self.found or f"NOT FOUND, tests marked '{self.marker}' are left out (they need {self.what})"
         return f"{self.marker}: {state}"
 
+    def missed_by(self, item: pytest.Item) -> bool:
+        """Whether this test cannot run here for want of it."""
+        return item.get_closest_marker(self.marker) is not None and not self.found
+
+
+class Hosts(External):
+    """The programs of hosts. A test says in its marker which of them it needs: ``host("codex")``."""
+
+    @cached_property
+    def programs(self) -> dict[str, Path]:
+        """Where each is that is here. Raises pytest.UsageError if one is not that has to be."""
+        node = _node_program() is not None
+        at = {slug: HOST_FOLDER / slug / "node_modules" / ".bin" / name for slug, name in HOST_PROGRAMS.items()}
+        found = {slug: path for slug, path in at.items() if node and path.exists()}
+        wanted = {slug for slug in os.environ.get(self.required_by, "").split(",") if slug}
+        if lost := sorted(wanted - set(found)):
+            raise pytest.UsageError(
+                f"{self.required_by} names {', '.join(lost)}, but there is no such host in {HOST_FOLDER}."
+            )
+        return found
+
+    def header(self) -> str:
+        found, missing = ", ".join(self.programs), ", ".join(sorted(set(HOST_PROGRAMS) - set(self.programs)))
+        said = [found, f"NOT FOUND, their tests are left out (they need {self.what}): {missing}" if missing else ""]
+        return f"{self.marker}: {'; '.join(filter(None, said))}"
+
+    def missed_by(self, item: pytest.Item) -> bool:
+        marker = item.get_closest_marker(self.marker)
+        return marker is not None and marker.args[0] not in self.programs
+
 
 BROWSER = External("web", "Chromium on the PATH", "SLIPSNISSE_REQUIRE_BROWSER")
 NODE = External("node", f"Node >= 22 and npm packages in {NODE_FOLDER}", "SLIPSNISSE_REQUIRE_NODE")
 PGBOUNCER = External("pgbouncer", "PgBouncer", "SLIPSNISSE_REQUIRE_PGBOUNCER")
 BUBBLEWRAP = External("bubblewrap", "bubblewrap and user namespaces", "SLIPSNISSE_REQUIRE_BUBBLEWRAP")
-ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP)
+HOSTS = Hosts("host", f"Node >= 22 and npm packages below {HOST_FOLDER}", "SLIPSNISSE_REQUIRE_HOSTS")
+ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP, HOSTS)
 
 
 def node_program() -> str:
     assert NODE.found is not None
     return str(NODE.found)
+
+
+def node_of_hosts() -> Path:
+    """Node for those hosts that are written for it; they find it on the PATH."""
+    found = _node_program()
+    assert found is not None
+    return found
 
 
 def npm_module(path: str) -> str:
@@ -66,15 +114,29 @@ def npm_module(path: str) -> str:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
+    """A running browser; whatever is waited for in its windows is waited for as long as tests wait for anything else."""
     from playwright.sync_api import expect, sync_playwright
 
     assert BROWSER.found is not None
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=_PATIENCE)
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(BROWSER.found), args=sandbox)
+        browser = playwright.chromium.launch(executable_path=str(BROWSER.found), args=sandbox, timeout=2 * _PATIENCE)
+        for name in ("new_context", "new_page"):
+            setattr(browser, name, _patient(getattr(browser, name)))
         yield browser
         browser.close()
+
+
+def _patient(new: Callable[..., Any]) -> Callable[..., Any]:
+    """Each context or page waits longer than the half minute that is usual, which a busy machine may need."""
+
+    def made(**options: Any) -> Any:
+        opened = new(**options)
+        opened.set_default_timeout(_PATIENCE)
+        return opened
+
+    return made
 
 
 def _browser() -> Path | None:
@@ -96,9 +158,15 @@ def _bubblewrap() -> Path | None:
 
 
 def _node() -> Path | None:
+    all_there = all((NODE_FOLDER / "node_modules" / name).is_dir() for name in _PACKAGES)
+    return _node_program() if all_there else None
+
+
+@cache
+def _node_program() -> Path | None:
     own = NODE_FOLDER / "node_modules" / ".bin" / "node"
     path = str(own) if own.exists() else shutil.which("node")
-    if path is None or not all((NODE_FOLDER / "node_modules" / name).is_dir() for name in _PACKAGES):
+    if path is None:
         return None
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
     return Path(path) if int(version.lstrip("v").split(".")[0] or 0) >= 22 else None

@@ -1,18 +1,44 @@
-"""Which tests run on both databases, and which on SQLite only.
+"""Which tests run on both databases, which on SQLite only, and which of those measure what they have run.
 
 ``make test`` runs the suite twice. The second time, on PostgreSQL, it leaves out what would only be the
 same again: tests that touch no database at all, and those marked ``one_database``: whole processes, hosts and
 pages of which the database is a bystander. What reads, writes, locks, listens or dies in the middle of a
 transaction runs on both. Where a file of pages is marked, its lists, searches and odd values are marked
 ``both_databases``: these are what databases answer differently.
+
+On SQLite the suite has two parts, in processes of their own. One holds the rooms whose tests run the code that decides,
+sends and records in their own process: it traces them, for the coverage that has a floor. Nothing else pays for that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+HERE = Path(__file__).resolve().parent
+MEASURED, OTHERS = "measured", "others"
+_ROOMS = tuple(HERE / room for room in (
+    "domain", "models", "services", "calls", "downstream", "subagents/runs", "admin/test_invitations.py",
+    "admin/test_overview.py", "admin/test_set_up.py", "admin/test_connect.py",
+))  # fmt: skip
+# Of these rooms, but of few lines run many thousand times: traced it takes two or three times as long, and others run
+# the lines as well.
+_UNTRACED = tuple(HERE / file for file in (
+    "domain/test_scanner_orders.py", "domain/test_canonical.py", "domain/formats/test_round_trips.py",
+    "services/test_call_hours.py", "calls/test_approvals_model.py",
+))  # fmt: skip
+_UNTRACED_TOO = (HERE / "domain" / "test_schema.py",)  # it bounds processor time, more strictly where nothing traces
+
+
+def of_another_part(path: Path, part: str) -> bool:
+    """Whether a file or folder is not to be collected by this part. ``tests/conftest.py`` asks of each."""
+    measured = any(path.is_relative_to(room) for room in _ROOMS) and path not in _UNTRACED
+    if part == MEASURED:
+        return not (measured or any(room.is_relative_to(path) for room in _ROOMS))
+    return measured and not any(file.is_relative_to(path) for file in (*_UNTRACED, *_UNTRACED_TOO))
 
 
 def of_sqlite_alone(items: list[pytest.Item]) -> list[pytest.Item]:

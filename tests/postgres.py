@@ -48,7 +48,7 @@ class Postgres:
     def stop(self) -> None:
         """End it at once, with all connections; what was committed is there again after a start."""
         if self._process is not None:
-            stop(self._process, 10, SIGQUIT)
+            stop(self._process, 60, SIGQUIT)
             self._process = None
 
 
@@ -126,7 +126,7 @@ def _start(binaries: Path, folder: Path, as_user: Callable[[], None]) -> subproc
 def _wait(server: subprocess.Popen[bytes], folder: Path) -> None:
     import psycopg
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while True:
         try:
             psycopg.connect(host=str(folder), user=USER, dbname="postgres").close()

@@ -17,8 +17,9 @@ from tests.waiting import until
 @pytest.fixture(autouse=True)
 def collector_as_before():
     before = gc.get_threshold()
-    yield
     gc.unfreeze()
+    yield
+    gc.freeze()  # or it would walk all of it between the tests that come
     gc.set_threshold(*before)
     gc.enable()
 

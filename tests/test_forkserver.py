@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from controlplane import keys
 from tests import forkserver, launcher
 from tests.conftest import VAR
 from tests.externals import ROOT
+from tests.processes import runs
 from tests.waiting import eventually
 
 
@@ -58,8 +60,8 @@ def test_it_has_a_pid_a_session_and_an_end_of_its_own(output):
     with pytest.raises(subprocess.TimeoutExpired):
         started.wait(0.01)
     started.kill()
-    assert started.wait(20) == -signal.SIGKILL
-    eventually(lambda: not seen.is_running())
+    assert started.wait(60) == -signal.SIGKILL
+    eventually(lambda: not runs(seen))
 
 
 def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
@@ -69,7 +71,9 @@ def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
         refused = forkserver.popen(words, env=asked, stdout=output, stderr=output)
         assert refused.wait(60) == 1
     output.seek(0)
-    assert output.read().count("The database cannot be read") == 2
+    said = output.read()
+    assert "/nonexistent/one is not there" in said, said
+    assert "/nonexistent/two is not there" in said, said
 
 
 ECHO = "import sys; sys.stdout.write(sys.stdin.read()); sys.exit(7)"
@@ -92,8 +96,8 @@ def test_it_ends_with_the_program_that_stands_for_it(hosts, number):
     with subprocess.Popen(hosts.command("-c", SLEEP), stdout=subprocess.PIPE, text=True) as stand_in:
         leaf = psutil.Process(int(stand_in.stdout.readline()))
         stand_in.send_signal(number)
-        stand_in.wait(20)
-    eventually(lambda: not leaf.is_running())
+        stand_in.wait(60)
+    eventually(lambda: not runs(leaf))
 
 
 SETTINGS = (
@@ -107,3 +111,44 @@ def test_processes_that_differ_in_what_is_read_late_share_their_imports(output):
         assert done.wait(60) == 0
     output.seek(0)
     assert output.read().splitlines() == ["7.0 [] x", "None ['A', 'B'] None"]
+
+
+SITE = """
+from django.conf import settings; from django.db import connections
+print(settings.VAR_DIR, settings.SECRET_KEY, settings.DATABASES["default"]["NAME"], connections["default"].settings_dict["NAME"])
+"""
+
+
+def test_a_program_has_the_folder_database_and_keys_of_its_own_site_as_they_are_now(output, tmp_path):
+    """Though those of all sites share their imports."""
+    expected = []
+    for var in (tmp_path / "one", tmp_path / "two", tmp_path / "one"):
+        var.mkdir(exist_ok=True)
+        ring = keys.Ring(f"secret-{len(expected)}", {"k1": os.urandom(32)})  # as a restore puts others in their place
+        keys.replace(var, ring)
+        asked = env(SLIPSNISSE_VAR=str(var), SLIPSNISSE_PROCESS="")
+        assert forkserver.popen(["-c", SITE], env=asked, stdout=output, stderr=output).wait(60) == 0
+        database = var / "slipsnisse.sqlite3"
+        expected.append(f"{var} {ring.secret_key} {database} {database}")
+    output.seek(0)
+    assert output.read().splitlines() == expected
+
+
+ENDS = """
+import atexit, sys, threading
+atexit.register(print, "called at the end")
+threading.Thread(target=lambda: (threading.main_thread().join(), print("waited for"))).start()
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit()", "sys.exit(3)", "sys.exit('No.')", "raise ValueError('No.')"])
+def test_it_ends_as_python_ends(output, end):
+    """Though its modules are not taken down."""
+    same = subprocess.run([sys.executable, "-c", ENDS + end], capture_output=True, text=True, check=False)
+    with tempfile.TemporaryFile("w+") as errors:
+        done = forkserver.popen(["-c", ENDS + end], env=env(), stdout=output, stderr=errors)
+        assert done.wait(60) == same.returncode
+        errors.seek(0)
+        assert errors.read().splitlines()[-1:] == same.stderr.splitlines()[-1:]
+    output.seek(0)
+    assert output.read() == same.stdout == "waited for\ncalled at the end\n"

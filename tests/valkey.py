@@ -19,8 +19,8 @@ def running(var: Path) -> Iterator[str]:
             embedded.command(var), preexec_fn=die_with_parent(), start_new_session=True, stdout=log, stderr=log
         )
     try:
-        if not embedded.wait_until_it_answers(embedded.socket_path(var)):
+        if not embedded.wait_until_it_answers(embedded.socket_path(var), 60):
             raise RuntimeError(f"Valkey did not start:\n{(var / 'valkey.log').read_text()}")
         yield embedded.broker_url(var)
     finally:
-        stop(server, 5)
+        stop(server, 60)

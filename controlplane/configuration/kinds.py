@@ -50,6 +50,7 @@ NAMES: dict[type[Model], Callable[[Any], str]] = {
     RegistrySource: lambda row: row.slug,
     Endpoint: lambda row: row.slug,
     Group: lambda row: row.name,
+    Permission: lambda row: f"{row.content_type.app_label}.{row.codename}",
     User: lambda row: row.username,
     PolicyRule: lambda row: row.name,
     Provider: lambda row: row.slug,
@@ -62,10 +63,11 @@ NAMES: dict[type[Model], Callable[[Any], str]] = {
     SlackIdentity: lambda row: f"{row.team}/{row.member}",
     Configuration: lambda row: "site",
 }
-_WITH: dict[type[Model], str] = {
+WITH: dict[type[Model], str] = {
     Tool: "server",
     LanguageModel: "provider",
     EffortAgent: "expert",
+    Permission: "content_type",
 }  # what their names need
 
 
@@ -102,7 +104,7 @@ class Kind:
     def all(self) -> list[tuple[str, Any]]:
         """Every row with its name, sorted."""
         rows = (self.rows() if self.rows else self.model._default_manager.all()).select_related(
-            *([_WITH[self.model]] if self.model in _WITH else [])
+            *([WITH[self.model]] if self.model in WITH else [])
         )
         return sorted(((self.name(row), row) for row in rows), key=lambda each: each[0])
 
@@ -157,7 +159,7 @@ def _said(column: Field[Any, Any], row: Any) -> Any:
 
 
 def _listed(rows: QuerySet[Any], model: type[Model]) -> Iterable[Any]:
-    return rows.select_related(_WITH[model]) if model in _WITH else rows
+    return rows.select_related(WITH[model]) if model in WITH else rows
 
 
 def _is_default(column: Field[Any, Any], row: Any) -> bool:
@@ -173,7 +175,7 @@ def _is_default(column: Field[Any, Any], row: Any) -> bool:
 
 def lookup(model: type[Model]) -> dict[str, Any]:
     """The rows of a model by their names in the document."""
-    rows = model._default_manager.select_related(*([_WITH[model]] if model in _WITH else []))
+    rows = model._default_manager.select_related(*([WITH[model]] if model in WITH else []))
     return {NAMES[model](row): row for row in rows}
 
 
@@ -263,8 +265,8 @@ KINDS = (
     Kind("energy_pools", EnergyPool, frozenset({"level", "level_at"}), inside=frozenset({"slug"})),
     Kind("registries", RegistrySource, frozenset(READ), inside=frozenset({"slug"})),
     Kind("agents", Agent, inside=frozenset({"slug"})),
-    Kind("budgets", Budget, inside=frozenset({"slug"})),
     Kind("endpoints", Endpoint, inside=frozenset({"slug"})),
+    Kind("budgets", Budget, inside=frozenset({"slug"})),
     Kind("workspaces", Workspace, inside=frozenset({"directory"})),
     Kind("providers", Provider, _TESTED, _of_provider, frozenset({"confirmed"}), inside=frozenset({"slug"})),
     Kind("models", LanguageModel, inside=frozenset({"provider", "name"})),

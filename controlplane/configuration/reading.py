@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +12,10 @@ from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.db import DatabaseError, transaction
 from django.db.models import Model
 
+from controlplane.configuration.checking import DECIDED, checked, own
 from controlplane.configuration.kinds import KINDS, Kind, kind_of, lookup
-from controlplane.configuration.saving import ACTOR, SAVERS
-from controlplane.configuration.values import ADDRESSES, Entry, Secrets, read, references, unknown_address
+from controlplane.configuration.saving import ACTOR, DELETERS, SAVERS
+from controlplane.configuration.values import ADDRESSES, Entry, Secrets, read, unknown_address
 from controlplane.configuration.writing import VERSION, WHOLE
 from mcpregistry.domain import kinds
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
@@ -26,15 +27,14 @@ from mcpregistry.services.access.roles import approvers
 from mcpregistry.services.records import audit
 from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
 
-_DECIDED = ("confirmed", "approved")  # counts only when whoever imports says so
-
 
 @dataclass
 class Report:
-    """``made`` and ``changed`` as section/name; ``kept``: rows that are here and not in the file."""
+    """``made``, ``changed`` and ``removed`` as section/name; ``kept``: rows that are here and not in the file."""
 
     made: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -53,17 +53,53 @@ def take(document: Mapping[str, Any], given: Mapping[str, Any], *, confirm: bool
     """
     _check_head(document)
     taking = _Taking(given, confirm)
+    with _trial(save):
+        for kind in KINDS:
+            taking.section(kind, document.get(kind.section))
+        taking.tell()
+        after()
+    return taking.report
+
+
+@dataclass(frozen=True)
+class Item:
+    """A row (None: a new one, under ``key`` where it had one) to be made as ``entry`` says, with secrets of its own;
+    without an entry, to be removed."""
+
+    kind: Kind
+    name: str
+    row: Any
+    entry: Entry | None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    always: bool = False  # also where the entry says what the row says already: its name is another
+    key: Any = None
+    left_out: str = ""  # why nothing is made of it, as a note
+
+
+def put(items: Iterable[Item], *, actor: str, save: bool = True, after: Callable[[], None] = lambda: None) -> Report:
+    """Make single rows what they once were, as ``take`` does for a document: what people confirm waits for them anew.
+
+    ``items`` in the order of ``KINDS``. Raises ConfigInvalid with the place of what cannot be so any more.
+    """
+    taking = _Taking({}, confirm=False, actor=actor)
+    with _trial(save):
+        for item in items:
+            taking.one(item)
+        taking.finish()
+        after()
+    return taking.report
+
+
+@contextmanager
+def _trial(save: bool) -> Iterator[None]:
+    """One transaction with its entries of the audit log, of which nothing stays unless it is to be saved."""
     try:
         with transaction.atomic(), audit.together():
-            for kind in KINDS:
-                taking.section(kind, document.get(kind.section))
-            taking.tell()
-            after()
+            yield
             if not save:
                 raise _Undo
     except _Undo:
         pass
-    return taking.report
 
 
 def _check_head(document: Mapping[str, Any]) -> None:
@@ -77,9 +113,9 @@ def _check_head(document: Mapping[str, Any]) -> None:
 
 
 class _Taking:
-    def __init__(self, given: Mapping[str, Any], confirm: bool) -> None:
+    def __init__(self, given: Mapping[str, Any], confirm: bool, actor: str = ACTOR) -> None:
         self.report = Report()
-        self._given, self.confirm = given, confirm
+        self._given, self.confirm, self.actor = given, confirm, actor
         self._rows: dict[type[Model], dict[str, Any]] = {}
         self._missing: list[str] = []
         self._later: list[tuple[str, Callable[[], None]]] = []
@@ -98,13 +134,38 @@ class _Taking:
             raise ConfigInvalid(f"{kind.section}: not an object of entries by name.", remedy="Correct it in the file.")
         for name, entry in sorted(entries.items(), key=_marks):
             with _at(f"{kind.section}/{name}"):
-                self._named(kind, name, _own(kind, name, _checked(kind, entry)), here.get(name))
-        for name, finish in self._later:
-            with _at(f"{kind.section}/{name}"):
-                finish()
-        self._later.clear()
+                self._named(kind, name, own(kind, name, checked(kind, entry)), here.get(name))
+        self.finish()
         shown = dict(kind.all())
         self.report.kept += [f"{kind.section}/{name}" for name in shown if name not in entries]
+
+    def finish(self) -> None:
+        """What was left until all rows are there."""
+        for name, finish in self._later:
+            with _at(name):
+                finish()
+        self._later.clear()
+
+    def one(self, item: Item) -> None:
+        """Make or remove one row."""
+        kind, place = item.kind, f"{item.kind.section}/{item.name}"
+        with _at(place):
+            if item.left_out:
+                self.note(item.left_out)
+                return
+            if item.entry is None:
+                DELETERS[kind.section](item.row, self.actor)
+                self._rows.pop(kind.model, None)
+                self.report.removed.append(place)
+                return
+            self._given = item.given
+            entry, row = checked(kind, item.entry), item.row
+            if row is None:
+                row = self._new(kind, item.name) if kind.named else kind.model()
+                row.pk = row.pk if item.key is None else item.key
+            elif not item.always and self._is_as(kind, item.name, entry, row):
+                return
+            self._put(kind, item.name, entry, row, new=item.row is None)
 
     def tell(self) -> None:
         """Who nobody can ask, and what the audit log says."""
@@ -116,7 +177,7 @@ class _Taking:
                          changed=report.changed[:500], confirmed=self.confirm)  # fmt: skip
 
     def _asks(self) -> bool:
-        return PolicyRule.objects.filter(enabled=True, outcome=Outcome.ASK.value).exists()
+        return PolicyRule.objects.live().filter(outcome=Outcome.ASK.value).exists()
 
     def _all(self, model: type[Model]) -> dict[str, Any]:
         if model not in self._rows:
@@ -130,7 +191,7 @@ class _Taking:
         for number, entry in enumerate(said, 1):
             place = f"{kind.section}/{number}"
             with _at(place):
-                text = stored(kind.spelled(_checked(kind, entry)))
+                text = stored(kind.spelled(checked(kind, entry)))
                 if text in there:
                     there.remove(text)
                     continue
@@ -143,9 +204,9 @@ class _Taking:
     def _named(self, kind: Kind, name: str, entry: Entry, row: Any) -> None:
         if row is not None and self._is_as(kind, name, entry, row):
             return
-        new = row is None
-        if new:
-            row = self._new(kind, name)
+        self._put(kind, name, entry, self._new(kind, name) if row is None else row, new=row is None)
+
+    def _put(self, kind: Kind, name: str, entry: Entry, row: Any, *, new: bool) -> None:
         self._missing = []
         given = self._known(kind, name, row)
         self._fill(kind, row, entry, given)
@@ -153,7 +214,8 @@ class _Taking:
         done = SAVERS[kind.section](self, row, entry)
         if done is None:
             return
-        self._all(kind.model)[name] = done
+        if kind.named:
+            self._all(kind.model)[name] = done
         if self._missing:
             self._lacking.add((kind.model, name))
             self.report.notes.append(f"{kind.section}/{name}: enter what nobody gave: {', '.join(self._missing)}.")
@@ -183,7 +245,7 @@ class _Taking:
         theirs, lacks = self._told(kind, name, entry, row)
         for word in _unsaid(kind, entry, theirs):
             mine.pop(word, None)
-        for word in _DECIDED:
+        for word in DECIDED:
             counts = self.confirm and not lacks and entry.get(word)
             for said in () if counts else (mine, theirs):  # what a file does not decide, it does not take back
                 said.pop(word, None)
@@ -209,7 +271,7 @@ class _Taking:
     def _known(self, kind: Kind, name: str, row: Any) -> Secrets:
         """Secrets that were given, else those of the row that is here."""
         here = Secrets()
-        if row.pk:
+        if not row._state.adding:
             kind.entry(name, row, here)
         return Secrets({**here.found, **self._given})
 
@@ -225,7 +287,7 @@ class _Taking:
                     value = getattr(row, column.name) or unknown_address(row)
             if column.is_relation:
                 related: Any = column.related_model
-                if value is not None or column.null or not row.pk:  # else what the service has made for it stays
+                if value is not None or column.null or row._state.adding:  # else what the service has made for it stays
                     setattr(row, column.name, None if value is None else self._related(related, value))
             else:
                 setattr(row, column.name, read(column, value))
@@ -258,11 +320,11 @@ class _Taking:
 
     def confirms(self, entry: Entry) -> bool:
         """Whether what was decided there counts here: only with every secret that it was decided with."""
-        return self.confirm and not self._missing and any(entry.get(word) is True for word in _DECIDED)
+        return self.confirm and not self._missing and any(entry.get(word) is True for word in DECIDED)
 
     def later(self, name: str, finish: Callable[[], None]) -> None:
         """Do this when every row of the section is there and has let go of what it no longer has."""
-        self._later.append((name, finish))
+        self._later.append((f"experts/{name}", finish))
 
     def lacks(self, server: Server) -> bool:
         """Whether nobody gave all secrets of a server."""
@@ -317,27 +379,3 @@ def _at(place: str) -> Iterator[None]:
         raise ConfigInvalid(
             f"{place}: a value in it is of the wrong kind.", remedy="Compare it with what `exportconfig --all` writes."
         ) from error
-
-
-def _checked(kind: Kind, entry: Any) -> Entry:
-    if not isinstance(entry, dict):
-        raise ConfigInvalid("not an object.", remedy="Correct it in the file.")
-    if unknown := sorted(entry.keys() - kind.known()):
-        raise ConfigInvalid(
-            f"the word '{unknown[0]}' is not known.", remedy=f"Known are {', '.join(sorted(kind.known()))}."
-        )
-    for word in ("enabled", *_DECIDED):
-        if word in entry and not isinstance(entry[word], bool):
-            raise ConfigInvalid(f"{word} is neither true nor false.", remedy="Correct it in the file.")
-    return entry
-
-
-def _own(kind: Kind, name: str, entry: Entry) -> Entry:
-    """A secret stands only where it belongs: else an edited file would send it elsewhere."""
-    for word in entry.keys() & kind.hiding():
-        for place, secret in references(entry[word], f"{kind.section}/{name}/{word}"):
-            if place != secret:
-                raise ConfigInvalid(
-                    f"the secret '{secret}' does not belong here.", remedy=f"Only '{place}' may stand here."
-                )
-    return entry

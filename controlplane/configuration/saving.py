@@ -38,6 +38,7 @@ class Taking(Protocol):
     """What ``reading`` knows of the document while it is taken."""
 
     confirm: bool
+    actor: str
 
     def confirms(self, entry: Entry) -> bool:
         """Whether what was decided there counts here."""
@@ -66,35 +67,36 @@ def _role(taking: Taking, row: Group, entry: Entry) -> Group:
 
 
 def _configuration(taking: Taking, row: Configuration, entry: Entry) -> Configuration:
-    return settings_of.save_configuration(configuration=row, actor=ACTOR)
+    return settings_of.save_configuration(configuration=row, actor=taking.actor)
 
 
 def _credential(taking: Taking, row: Any, entry: Entry) -> Any:
     return credentials.save_credential(
-        credential=row, actor=ACTOR, value=row.value or None, scope=entry.get("scope", [])
+        credential=row, actor=taking.actor, value=row.value or None, scope=entry.get("scope", [])
     )
 
 
 def _server(taking: Taking, row: Server, entry: Entry) -> Server:
-    row = lifecycle.save_server(server=row, actor=ACTOR)
+    row = lifecycle.save_server(server=row, actor=taking.actor)
     if taking.confirms(entry) and not row.launch_confirmed:
-        row = lifecycle.confirm_launch(server=row, actor=ACTOR, launch_hash=row.launch_hash())
+        row = lifecycle.confirm_launch(server=row, actor=taking.actor, launch_hash=row.launch_hash())
     if entry.get("confirmed") and not row.launch_confirmed:
         taking.note(f"servers/{row.slug}: its launch waits for a person's confirmation.")
     on = entry.get("enabled") is not False
     if on == row.enabled:
         return row
     switch = lifecycle.enable_server if on else lifecycle.disable_server
-    return switch(server=row, actor=ACTOR)
+    return switch(server=row, actor=taking.actor)
 
 
 def _tool(taking: Taking, row: Tool, entry: Entry) -> Tool:
     body = _definition(entry.get("definition"))
     if body.get("name") != row.name:
         raise ConfigInvalid("its definition is that of another tool.", remedy="Correct the name.")
-    tool = observe.described(server=row.server, key=row.key, body=body)
+    known = [each.data for each in (row.pinned, row.latest) if row.pk and each is not None]
+    tool = row if body in known else observe.described(server=row.server, key=row.key, body=body)
     if taking.confirms(entry) and tool.latest is not None:
-        tool = decisions.approve(definition=tool.latest, actor=ACTOR)
+        tool = decisions.approve(definition=tool.latest, actor=taking.actor)
     for column in _TOOL.fields():
         setattr(tool, column.name, getattr(row, column.name))
     tool.full_clean()
@@ -113,9 +115,9 @@ def _definition(said: Any) -> dict[str, Any]:
 
 
 def _provider(taking: Taking, row: Any, entry: Entry) -> Any:
-    row = providers.save_provider(provider=row, actor=ACTOR)
+    row = providers.save_provider(provider=row, actor=taking.actor)
     if taking.confirms(entry) and row.draft_problem() is not None:
-        row = providers.confirm_destination(provider=row, actor=ACTOR, shown=row.destination_hash())
+        row = providers.confirm_destination(provider=row, actor=taking.actor, shown=row.destination_hash())
     if entry.get("confirmed") and row.draft_problem() is not None:
         taking.note(f"providers/{row.slug}: where its key goes waits for a person's confirmation.")
     return row
@@ -123,13 +125,15 @@ def _provider(taking: Taking, row: Any, entry: Entry) -> Any:
 
 def _expert(taking: Taking, row: Any, entry: Entry) -> Any:
     """Callers that are new come when all others are gone: in between, experts could call each other in a circle."""
-    row = experts.save_expert(expert=row, targets=taking.many(LanguageModel, entry.get("models")), actor=ACTOR)
+    row = experts.save_expert(expert=row, targets=taking.many(LanguageModel, entry.get("models")), actor=taking.actor)
     users, places = taking.many(Agent, entry.get("users")), taking.many(Endpoint, entry.get("endpoints"))
     before = [*row.users.all()]
     if gone := {*before} - {*users}:
-        experts.offer(expert=row, agents=[each for each in before if each not in gone], endpoints=places, actor=ACTOR)
+        experts.offer(
+            expert=row, agents=[each for each in before if each not in gone], endpoints=places, actor=taking.actor
+        )
     if not gone or {*users} - {*before}:
-        taking.later(row.name, lambda: experts.offer(expert=row, agents=users, endpoints=places, actor=ACTOR))
+        taking.later(row.name, lambda: experts.offer(expert=row, agents=users, endpoints=places, actor=taking.actor))
     return row
 
 
@@ -149,7 +153,7 @@ def _permit(taking: Taking, row: Permit, entry: Entry) -> Permit | None:
     row.created_by, row.definition_hash, row.server_revision = giver, row.tool.pinned.hash, row.tool.server.revision
     row.full_clean(exclude=["request"])
     row.save()
-    audit.record(kind="permit.created", actor=ACTOR, subject=f"agent:{row.agent}", tool=str(row.tool))
+    audit.record(kind="permit.created", actor=taking.actor, subject=f"agent:{row.agent}", tool=str(row.tool))
     return row
 
 
@@ -165,7 +169,7 @@ def _channel(taking: Taking, row: Any, entry: Entry) -> Any:
         taking.note(f"channels/{row.name}: left out until somebody gives {', '.join(taking.missing)}.")
         return None
     return outbox.save_channel(
-        channel=row, actor=ACTOR, servers=taking.many(Server, entry.get("servers")),
+        channel=row, actor=taking.actor, servers=taking.many(Server, entry.get("servers")),
         rules=taking.many(PolicyRule, entry.get("rules")),
     )  # fmt: skip
 
@@ -174,27 +178,47 @@ def _registry(taking: Taking, row: RegistrySource, entry: Entry) -> RegistrySour
     """A token that is the stored one was not entered by the file's author: it may not move to another address by it."""
     stored = RegistrySource.objects.filter(pk=row.pk).first()
     kept = bool(taking.missing) or (stored is not None and stored.token == row.token)
-    return sources.save_source(source=row, actor=ACTOR, token=None if kept else row.token)
+    return sources.save_source(source=row, actor=taking.actor, token=None if kept else row.token)
 
 
 def _slack_person(taking: Taking, row: Any, entry: Entry) -> Any:
-    return outbox.save_slack_identity(identity=row, actor=ACTOR) if row.user_id else None
+    return outbox.save_slack_identity(identity=row, actor=taking.actor) if row.user_id else None
 
 
 _TOOL = kind_of("tools")
 SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "roles": _role, "configuration": _configuration, "credentials": _credential, "servers": _server, "tools": _tool,
-    "energy_pools": lambda taking, row, entry: pools.save_pool(pool=row, actor=ACTOR),
+    "energy_pools": lambda taking, row, entry: pools.save_pool(pool=row, actor=taking.actor),
     "registries": _registry,
-    "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=ACTOR),
-    "budgets": lambda taking, row, entry: books.save_budget(budget=row, actor=ACTOR),
-    "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=ACTOR),
-    "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=ACTOR),
+    "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=taking.actor),
+    "budgets": lambda taking, row, entry: books.save_budget(budget=row, actor=taking.actor),
+    "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=taking.actor),
+    "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=taking.actor),
     "providers": _provider,
-    "models": lambda taking, row, entry: providers.save_model(model=row, actor=ACTOR),
+    "models": lambda taking, row, entry: providers.save_model(model=row, actor=taking.actor),
     "experts": _expert,
-    "effort_agents": lambda taking, row, entry: effort.save_effort_agent(row=row, actor=ACTOR),
-    "rules": lambda taking, row, entry: rules.save_rule(rule=row, actor=ACTOR, unanswered=True),
-    "grants": lambda taking, row, entry: grants.save_grant(grant=row, actor=ACTOR),
+    "effort_agents": lambda taking, row, entry: effort.save_effort_agent(row=row, actor=taking.actor),
+    "rules": lambda taking, row, entry: rules.save_rule(rule=row, actor=taking.actor, unanswered=True),
+    "grants": lambda taking, row, entry: grants.save_grant(grant=row, actor=taking.actor),
     "permits": _permit, "channels": _channel, "slack_people": _slack_person,
+}  # fmt: skip
+
+# Those that can be taken away again; the others (roles, tools, permits, the site itself) end in their own ways.
+DELETERS: dict[str, Callable[[Any, str], object]] = {
+    "credentials": lambda row, actor: credentials.delete_credential(credential=row, actor=actor),
+    "servers": lambda row, actor: lifecycle.delete_server(server=row, actor=actor),
+    "energy_pools": lambda row, actor: pools.delete_pool(pool=row, actor=actor),
+    "registries": lambda row, actor: sources.delete_source(source=row, actor=actor),
+    "agents": lambda row, actor: agents.delete_agent(agent=row, actor=actor),
+    "budgets": lambda row, actor: books.delete_budget(budget=row, actor=actor),
+    "endpoints": lambda row, actor: agents.delete_endpoint(endpoint=row, actor=actor),
+    "workspaces": lambda row, actor: agents.delete_workspace(workspace=row, actor=actor),
+    "providers": lambda row, actor: providers.delete_provider(provider=row, actor=actor),
+    "models": lambda row, actor: providers.delete_model(model=row, actor=actor),
+    "experts": lambda row, actor: experts.delete_expert(expert=row, actor=actor),
+    "effort_agents": lambda row, actor: effort.delete_effort_agent(row=row, actor=actor),
+    "rules": lambda row, actor: rules.delete_rule(rule=row, actor=actor),
+    "grants": lambda row, actor: grants.withdraw_grant(grant=row, actor=actor),
+    "channels": lambda row, actor: outbox.delete_channel(channel=row, actor=actor),
+    "slack_people": lambda row, actor: outbox.delete_slack_identity(identity=row, actor=actor),
 }  # fmt: skip

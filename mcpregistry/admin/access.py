@@ -1,71 +1,36 @@
-"""Who may call what: agents with their tokens, endpoints, grants, workspaces."""
+"""Who may call what: agents, endpoints, grants, workspaces."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from django.utils.html import format_html
-from unfold.admin import TabularInline
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.budgets import lines_of
+from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.energy import level_of
 from mcpregistry.admin.fields import WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.issue_token import IssueTokenPage
+from mcpregistry.admin.switching_off import AsksWhenSwitchedOff
+from mcpregistry.admin.tokens import ExpiryFilter, TokenInline
 from mcpregistry.calls import catalog
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Agent, Endpoint, EnergyPool, Grant, Token, Workspace
-from mcpregistry.queries import definitions
-from mcpregistry.services.access import agents, grants, tokens
+from mcpregistry.models import Agent, Endpoint, EnergyPool, Grant, Workspace
+from mcpregistry.queries import consequences, definitions
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.policy.table import why_nothing
 
-TOKEN_COLOURS = {"live": "success", "expired": "warning", "revoked": "danger"}
-
-
-def token_state(token: Token) -> str:
-    """ "live", "expired" or "revoked"; the keys of ``TOKEN_COLOURS``."""
-    if token.revoked_at:
-        return "revoked"
-    return "expired" if token.expires_at and token.expires_at <= timezone.now() else "live"
-
-
-def _revoke(request: HttpRequest, token: Token) -> str:
-    tokens.revoke_token(token=token, actor=actor(request))
-    return f"The token {token.prefix}… no longer works, in every process within a second."
-
-
-class TokenInline(TabularInline):
-    """The agent's tokens, read-only; issuing and revoking are buttons."""
-
-    model = Token
-    fields = ("link", "name", "shown_state", "expires_at", "last_used_at")
-    readonly_fields = fields
-    extra = 0
-    can_delete = False
-    hide_title = True
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    @display(description="begins with")
-    def link(self, token: Token) -> str:
-        page = reverse("admin:mcpregistry_token_change", args=[token.pk])
-        return format_html('<a class="sn-link" href="{}">{}…</a>', page, token.prefix)
-
-    @display(description="state", label=TOKEN_COLOURS)
-    def shown_state(self, token: Token) -> str:
-        return token_state(token)
+_SHOWN = 200  # tools, and grants, on an agent's page
 
 
 class AgentForm(RecordForm[Agent]):
@@ -73,7 +38,7 @@ class AgentForm(RecordForm[Agent]):
 
     capabilities = WordsField(
         rows=3,
-        placeholder="mcp_integration",
+        placeholder="empty: it sees nothing, whatever is granted",
         help_text="What it could ever use, however much is granted; one per line: mcp_integration for every server, "
         "mcp_github::* for one server, mcp_github::create_issue for one tool.",
     )
@@ -90,7 +55,7 @@ class AgentForm(RecordForm[Agent]):
 
 
 @admin.register(Agent)
-class AgentAdmin(RecordAdmin):
+class AgentAdmin(AsksWhenSwitchedOff):
     """Agents: issuing tokens, and on the agent's page what it sees on an endpoint."""
 
     form = AgentForm
@@ -111,11 +76,27 @@ class AgentAdmin(RecordAdmin):
     verbs = (
         Verb("token", "Issue token", "add_token", "key", "Make a new bearer token; it is shown once.",
              page="mcpregistry_agent_issue_token", style="primary"),
+        Verb("connect", "Connect a host", "view_agent", "cable", "What to enter in Claude Code, Cursor, VS Code and others.",
+             page="mcpregistry_agent_connect"),
     )  # fmt: skip
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(IssueTokenPage(self))
-        return [path("<path:object_id>/token/", page, name="mcpregistry_agent_issue_token"), *super().get_urls()]
+        return [
+            path("<path:object_id>/token/", page, name="mcpregistry_agent_issue_token"),
+            path(
+                "<path:object_id>/connect/",
+                self.admin_site.admin_view(self.connect_view),
+                name="mcpregistry_agent_connect",
+            ),
+            *super().get_urls(),
+        ]
+
+    def connect_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """To the page *Connect*, with this agent chosen."""
+        agent = self.get_object(request, object_id)
+        chosen = f"?{urlencode({'agent': agent.slug})}" if agent else ""
+        return HttpResponseRedirect(f"{reverse('connect')}{chosen}")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Agent]:
         live = Q(tokens__revoked_at__isnull=True) & (
@@ -123,6 +104,9 @@ class AgentAdmin(RecordAdmin):
         )
         counts = {"live_tokens": Count("tokens", live, distinct=True), "all_grants": Count("grants", distinct=True)}
         return super().get_queryset(request).annotate(**counts)
+
+    def switching_off(self, row: Agent) -> list[str]:
+        return consequences.switching_off_agent(row)
 
     def save(self, request: HttpRequest, row: Agent, form: forms.ModelForm[Agent]) -> None:
         agents.save_agent(agent=row, actor=actor(request))
@@ -147,9 +131,12 @@ class AgentAdmin(RecordAdmin):
             "agent": row,
             "endpoints": endpoints,
             "chosen": chosen,
-            "catalogue": seen,
+            "seen": list(seen.entries.items())[:_SHOWN] if seen else [],
+            "unseen": max(len(seen.entries) - _SHOWN, 0) if seen else 0,
+            "cause": why_nothing(row, chosen, timezone.now()) if chosen and not (seen and seen.everything) else None,
             "budgets": lines_of(row, request),
-            "grants": row.grants.select_related("server", "tool__server")[:200],
+            "holder": row,
+            "grants": row.grants.select_related("server", "tool__server")[:_SHOWN],
         } | _energy(request, row)
 
 
@@ -158,42 +145,6 @@ def _energy(request: HttpRequest, row: Agent) -> dict[str, Any]:
     if row.energy_pool_id is None or not request.user.has_perm("mcpregistry.view_energypool"):
         return {}
     return level_of(EnergyPool.objects.with_reserved().get(pk=row.energy_pool_id), request, row.slug)
-
-
-@admin.register(Token)
-class TokenAdmin(ReadOnlyAdmin):
-    """Tokens of agents and people. Their text is nowhere; revoking is the only change."""
-
-    list_display = ("shown_prefix", "holder", "name", "shown_state", "expires_at", "last_used_at", "created_at")
-    list_filter = ("agent",)
-    list_select_related = ("agent", "user")
-    search_fields = ("prefix", "name", "agent__slug", "user__username")
-    fields = ("shown_prefix", "holder", "name", "shown_state", "created_at", "expires_at", "last_used_at", "revoked_at")
-    verbs = (
-        Verb("revoke", "Revoke", "change_token", "block", "Refuse it from now on. This cannot be undone.", _revoke,
-             applies=lambda token: token.revoked_at is None, style="danger"),
-    )  # fmt: skip
-    actions = ("revoke_selected",)
-
-    @display(description="begins with", ordering="prefix")
-    def shown_prefix(self, token: Token) -> str:
-        return f"{token.prefix}…"
-
-    @display(description="belongs to")
-    def holder(self, token: Token) -> str:
-        return f"agent {token.agent}" if token.agent else f"{token.user}"
-
-    @display(description="state", label=TOKEN_COLOURS)
-    def shown_state(self, token: Token) -> str:
-        return token_state(token)
-
-    @admin.action(description="Revoke the selected tokens", permissions=["revoke"])
-    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[Token]) -> None:
-        for token in queryset.filter(revoked_at__isnull=True):
-            self.message_user(request, _revoke(request, token))
-
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("mcpregistry.change_token")
 
 
 class EndpointForm(RecordForm[Endpoint]):
@@ -213,7 +164,7 @@ class EndpointForm(RecordForm[Endpoint]):
 
 
 @admin.register(Endpoint)
-class EndpointAdmin(RecordAdmin):
+class EndpointAdmin(AsksWhenSwitchedOff):
     """Endpoints; saving one warns of names that some hosts would shorten."""
 
     form = EndpointForm
@@ -241,8 +192,12 @@ class EndpointAdmin(RecordAdmin):
         found = list(Agent.objects.filter(enabled=True)[:50])
         wanted = request.GET.get("agent")
         chosen = next((agent for agent in found if agent.slug == wanted), next(iter(found), None))
-        seen = catalog.catalogue_now(chosen, row, now=timezone.now()) if chosen else None
-        return {"endpoint": row, "agents": found, "chosen": chosen, "told": seen.instructions() if seen else ""}
+        lines = lines_of(row, request)
+        told = catalog.instructions_now(chosen, row, now=timezone.now()) if chosen else ""
+        return {"endpoint": row, "agents": found, "chosen": chosen, "told": told, "budgets": lines, "holder": row}
+
+    def switching_off(self, row: Endpoint) -> list[str]:
+        return consequences.switching_off_endpoint(row)
 
     def save(self, request: HttpRequest, row: Endpoint, form: forms.ModelForm[Endpoint]) -> None:
         agents.save_endpoint(endpoint=row, actor=actor(request))
@@ -274,29 +229,16 @@ class GrantForm(RecordForm[Grant]):
         }
 
 
-class ExpiryFilter(admin.SimpleListFilter):
-    """Grants that still hold, or those that have expired."""
-
-    title = "validity"
-    parameter_name = "validity"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("live", "Live"), ("expired", "Expired")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Grant]) -> QuerySet[Grant]:
-        expired = Q(expires_at__lte=timezone.now())
-        return {"live": queryset.exclude(expired), "expired": queryset.filter(expired)}.get(
-            self.value() or "", queryset
-        )
-
-
 @admin.register(Grant)
 class GrantAdmin(RecordAdmin):
     """Grants: who may use what, with which arguments, until when."""
 
     form = GrantForm
     list_display = ("holder", "object", "pinned_arguments", "expires_at", "note", "created_by", "created_at")
-    list_filter = (ExpiryFilter, "kind", "agent", "endpoint", "server")
+    list_filter = (
+        ExpiryFilter, "kind", by_name("agent", nobody="None, but an endpoint"),
+        by_name("endpoint", nobody="None, but an agent"), by_name("server", nobody="None, but a tool"),
+    )  # fmt: skip
     list_select_related = ("agent", "endpoint", "server", "tool__server", "created_by")
     search_fields = ("agent__slug", "endpoint__slug", "server__slug", "tool__name", "tool__server__slug", "note")
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
@@ -337,7 +279,7 @@ class WorkspaceAdmin(RecordAdmin):
     """Workspaces: which endpoint and agent ``runmcp --cwd`` uses below a directory."""
 
     list_display = ("directory", "endpoint", "agent")
-    list_filter = ("endpoint", "agent")
+    list_filter = (by_name("endpoint"), by_name("agent"))
     list_select_related = ("endpoint", "agent")
     search_fields = ("directory", "endpoint__slug", "agent__slug")
     autocomplete_fields = ("endpoint", "agent")

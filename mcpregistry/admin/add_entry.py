@@ -24,6 +24,7 @@ from mcpregistry.domain.registry import containers
 from mcpregistry.domain.registry.ways import Input, Way
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Install, RegistryEntry, Server
+from mcpregistry.services.access import credentials
 from mcpregistry.services.registry import adding, images
 
 
@@ -138,7 +139,7 @@ class AddEntryPage:
         context = self.admin.admin_site.each_context(request) | {
             "title": f"Add {printable(entry.name, 200)}", "opts": self.admin.opts, "original": record, "entry": entry,
             "way": way, "form": form, "back": page_of(record),
-            "secrets": any(each.secret for each in way.inputs) and not request.user.has_perms(adding.MAY_KEEP_SECRETS),
+            "secrets": any(each.secret for each in way.inputs) and not request.user.has_perms(credentials.MAY_KEEP),
         }  # fmt: skip
         return TemplateResponse(request, "admin/mcpregistry/add_entry.html", context)
 

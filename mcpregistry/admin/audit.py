@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -14,7 +15,7 @@ from unfold.decorators import display
 from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import AuditEntry
-from mcpregistry.queries.audit import archived
+from mcpregistry.queries.audit import archived, searched
 from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
 from mcpregistry.services.records import verification
 from mcpregistry.services.records.chains import entry_problem
@@ -28,11 +29,17 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     list_display = ("at", "kind", "shown_actor", "shown_subject", "verified", "writer", "seq")
     search_fields = ("kind", "actor", "subject")
-    search_help_text = "Kind, actor or subject, e.g. call:ID or server:NAME"
+    search_help_text = "Kind, actor or subject, or how one begins, e.g. call:ID or server:NAME"
     sortable_by = ()
     fields = ("writer", "seq", "prev", "hash", "key_id")
     change_form_outer_before_template = "admin/mcpregistry/audit_entry.html"
     list_before_template = "admin/mcpregistry/audit_verify.html"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
+    ) -> tuple[QuerySet[AuditEntry], bool]:
+        words = search_term.strip()
+        return (searched(queryset, words) if words else queryset), False
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.verify_view)

@@ -12,26 +12,24 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from django.contrib import messages
-from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db import models
 from django.forms import ModelForm
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
-from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
+from mcpregistry.admin.asking import question
 from mcpregistry.admin.fields import MASK, JsonField, masked
+from mcpregistry.admin.versions import VersionsAdmin
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
+from mcpregistry.domain.text.canonical import digest
 from mcpregistry.domain.text.display import LIMIT, printable
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.visibility import VisibleQuerySet
-
-_VERSIONS_SHOWN = 100
 
 
 def actor(request: HttpRequest) -> str:
@@ -43,7 +41,8 @@ def actor(request: HttpRequest) -> str:
 class Verb:
     """One button on a record's page. ``run`` returns what to tell the person afterwards.
 
-    A verb with a ``page`` (the name of an admin URL that takes the record's id) opens that page instead.
+    A verb with a ``page`` (the name of an admin URL that takes the record's id) opens that page instead. A serious one
+    ``asks``: the sentences on what will happen are shown first, and it runs when the person says so to exactly these.
     """
 
     name: str
@@ -55,6 +54,7 @@ class Verb:
     page: str = ""
     applies: Callable[[Any], bool] = lambda _: True
     style: str = "plain"
+    asks: Callable[[Any], list[str]] | None = None
 
     def allowed(self, request: HttpRequest) -> bool:
         """Whether the person has the verb's permission (of the app ``mcpregistry`` unless it names another)."""
@@ -63,16 +63,23 @@ class Verb:
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]  # not to be subscripted at run time
-    """Counts at most 10,000 rows: nobody pages further, and counting millions is slow."""
+    """Counts at most a thousand rows behind the page that is shown, for counting millions is slow."""
 
-    most = 10_000
+    most = 1_000
+    template_name = "admin/mcpregistry/pages_capped.html"
 
     @cached_property
     def count(self) -> int:
-        return cast(models.QuerySet[Any], self.object_list)[: self.most].count()
+        rows = cast(models.QuerySet[Any], self.object_list)
+        return rows.order_by().values("pk")[: self.most].count()  # without what each row is shown with
+
+    @property
+    def told(self) -> str:
+        """The count for people; with a plus where there may be more."""
+        return f"{self.count:,}{'+' if self.count >= self.most else ''}"
 
 
-class RecordAdmin(ModelAdmin):
+class RecordAdmin(VersionsAdmin):
     """A record that people edit, through the services."""
 
     verbs: tuple[Verb, ...] = ()
@@ -93,6 +100,13 @@ class RecordAdmin(ModelAdmin):
         """Who may see which records is said in one place for all faces: ``models.visibility``."""
         rows = super().get_queryset(request)
         return rows.visible_to(request.user) if isinstance(rows, VisibleQuerySet) else rows
+
+    def get_paginator(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Paginator:  # type: ignore[type-arg]
+        made = super().get_paginator(request, *args, **kwargs)
+        page = request.GET.get("p", "")
+        if isinstance(made, CappedPaginator) and page.isdecimal() and len(page) < 7:
+            made.most += int(page) * made.per_page
+        return made
 
     def save(self, request: HttpRequest, row: Any, form: ModelForm[Any]) -> None:
         """Call the service that saves this kind of record."""
@@ -181,8 +195,12 @@ class RecordAdmin(ModelAdmin):
         """The buttons that this person may press on this record now, with their addresses."""
         if row is None:
             return []
-        fitting = [verb for verb in self.verbs if verb.allowed(request) and verb.applies(row)]
+        fitting = [verb for verb in self.verbs if self.may(request, verb, row) and verb.applies(row)]
         return [(verb, self._verb_url(verb, row)) for verb in fitting]
+
+    def may(self, request: HttpRequest, verb: Verb, row: Any) -> bool:
+        """Whether this person may press this button of this record."""
+        return verb.allowed(request)
 
     def _verb_url(self, verb: Verb, row: Any) -> str:
         if verb.page:
@@ -204,9 +222,11 @@ class RecordAdmin(ModelAdmin):
         row = self.get_object(request, object_id)
         if verb is None or verb.run is None or row is None:
             raise Http404
-        if not verb.allowed(request) or not self.has_view_permission(request, row):
+        if not self.may(request, verb, row) or not self.has_view_permission(request, row):
             raise PermissionDenied
         back = reverse(f"admin:{self._name('change')}", args=[row.pk])
+        if verb.asks is not None and (question := self._question(request, verb, row, back)) is not None:
+            return question
         try:
             told = verb.run(request, row)
         except SlipsnisseError as error:
@@ -214,25 +234,18 @@ class RecordAdmin(ModelAdmin):
         self.message_user(request, told, messages.SUCCESS)
         return HttpResponseRedirect(back)
 
-    # History
-
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Who changed which field when. Older versions cannot be put back: that would pass by the services."""
-        row = self.get_object(request, object_id)
-        if row is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-        if not self.has_view_or_change_permission(request, row):
-            raise PermissionDenied
-        context = self.admin_site.each_context(request) | {
-            "title": f"History of {printable(str(row), 200)}",
-            "opts": self.opts,
-            "object": row,
-            "versions": versions(row),
-            "back": reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[quote(row.pk)]),
-        }
-        return TemplateResponse(request, "admin/mcpregistry/history.html", context)
+    def _question(self, request: HttpRequest, verb: Verb, row: Any, back: str) -> HttpResponse | None:
+        """The page that says what a serious verb will do; None once the person has said yes to exactly that."""
+        assert verb.asks is not None
+        sentences = verb.asks(row)
+        sure = digest("sure", *sentences)
+        if request.POST.get("sure", "") == sure:
+            return None
+        kept = [("shown", request.POST["shown"])] if "shown" in request.POST else []
+        return question(
+            request, title=f"{verb.label}: {printable(str(row), 200)}", label=verb.label, icon=verb.icon,
+            sentences=sentences, sure=sure, back=back, kept=kept, opts=self.opts, original=row,
+        )  # fmt: skip
 
 
 def _told(name: str) -> Callable[[Any], str]:
@@ -284,34 +297,3 @@ def show_unseen(row: models.Model, limit: int = LIMIT) -> None:
         text = row.__dict__.get(field.attname)
         if isinstance(text, str) and not field.primary_key:
             setattr(row, field.attname, printable(text, limit))
-
-
-def versions(row: Any) -> list[dict[str, Any]]:
-    """The newest versions of a record with the fields that each changed; secrets by name only."""
-    history = getattr(row, "history", None)
-    if history is None:
-        return []
-    found = list(history.select_related("history_user")[: _VERSIONS_SHOWN + 1])
-    pairs = zip(found, [*found[1:], None], strict=True)
-    return [
-        {"at": new.history_date, "by": new.history_user, "what": new.get_history_type_display(), "changes": changes}
-        for new, old in list(pairs)[:_VERSIONS_SHOWN]
-        if (changes := _changes(old, new)) is not None
-    ]
-
-
-def _changes(old: Any, new: Any) -> list[tuple[str, str, str]] | None:
-    """(field, before, after) of two versions; None when nothing that a person sets has changed."""
-    if old is None:
-        return []
-    # Not ``diff_against``: it leaves out what no form edits, such as the lifecycle and sealed secrets.
-    differ = [f for f in new.tracked_fields if getattr(old, f.attname) != getattr(new, f.attname)]
-    secrets = sealed(new.instance_type)
-    return [_change(f, getattr(old, f.attname), getattr(new, f.attname), secrets) for f in differ] or None
-
-
-def _change(field: models.Field[Any, Any], before: Any, after: Any, secrets: dict[str, str]) -> tuple[str, str, str]:
-    """That a secret changed is told, what it held is not."""
-    if field.name in secrets:
-        return secrets[field.name].replace("_", " "), "•••", "•••"
-    return str(field.verbose_name), "" if before is None else str(before), "" if after is None else str(after)

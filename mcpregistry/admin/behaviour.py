@@ -9,13 +9,13 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from mcpregistry.admin.base import RecordAdmin, Verb, actor
+from mcpregistry.admin.base import Verb, actor
+from mcpregistry.admin.record_page import RecordPage
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.text.display import printable
@@ -100,19 +100,13 @@ class BehaviourForm(forms.Form):
     open_world = _choice("open_world")
 
 
-class BehaviourPage:
+class BehaviourPage(RecordPage[Tool]):
     """The page behind "Say what it does"; ``admin`` gives it records and permissions."""
 
-    def __init__(self, admin: RecordAdmin) -> None:
-        self.admin = admin
+    permissions = ("mcpregistry.approve_definition",)
 
-    def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def page(self, request: HttpRequest, tool: Tool) -> HttpResponse:
         """Show the form, or on a valid POST save it and go back to the tool."""
-        tool = self.admin.get_object(request, object_id)
-        if tool is None:
-            return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
-        if not request.user.has_perm("mcpregistry.approve_definition"):
-            raise PermissionDenied
         initial = {name: _word(getattr(tool, name)) for name in WORDS}
         form = BehaviourForm(request.POST if request.method == "POST" else None, initial=initial)
         if form.is_valid() and (done := self._save(request, tool, form)):

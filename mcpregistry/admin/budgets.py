@@ -13,9 +13,10 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, RecordAdmin, actor
+from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.budgets import Level, Unit, shown
-from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetPeriod
+from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetPeriod, Endpoint
 from mcpregistry.services.budgets import books
 from mcpregistry.services.budgets.books import Standing
 
@@ -32,7 +33,8 @@ class BudgetForm(RecordForm[Budget]):
         help_texts = {
             "slug": "Short name; REST calls it by this name, and refusals say it.",
             "agent": "Everything that it causes is counted: its calls, and all that its expert tools do for it. To limit one "
-            "expert tool, whoever calls it, choose the agent of that tool.",
+            "expert tool, whoever calls it, choose the agent of that tool. Either an agent or an endpoint.",
+            "endpoint": "Or: everything that comes by this door, whosever it is, with all that expert tools do for it.",
             "unit": "Dollars: turns of models by their prices, and what operators say that a call costs. Tokens: read and "
             "written by models. Calls: every call of a tool that was sent.",
             "enabled": "Off: nothing is counted or refused; what was spent is kept.",
@@ -50,13 +52,19 @@ class BudgetAdmin(RecordAdmin):
     """Budgets: how they stand, and what was spent."""
 
     form = BudgetForm
-    list_display = ("slug", "agent", "shown_spent", "shown_level", "period", "shown_end", "enabled")
-    list_filter = ("unit", "period", "enabled", "agent")
-    list_select_related = ("agent",)
-    search_fields = ("slug", "description", "agent__slug")
-    autocomplete_fields = ("agent",)
+    list_display = ("slug", "shown_holder", "shown_spent", "shown_level", "period", "shown_end", "enabled")
+    list_filter = (
+        "unit",
+        "period",
+        "enabled",
+        by_name("agent", nobody="None, but an endpoint"),
+        by_name("endpoint", nobody="None, but an agent"),
+    )
+    list_select_related = ("agent", "endpoint")
+    search_fields = ("slug", "description", "agent__slug", "endpoint__slug")
+    autocomplete_fields = ("agent", "endpoint")
     fieldsets = (
-        (None, {"fields": (("slug", "agent"), "description", "enabled")}),
+        (None, {"fields": ("slug", ("agent", "endpoint"), "description", "enabled")}),
         ("What it allows", {"fields": (("unit", "period"), ("soft", "hard"), "time_zone")}),
     )
     change_form_outer_before_template = "admin/mcpregistry/budget.html"
@@ -69,13 +77,17 @@ class BudgetAdmin(RecordAdmin):
         return page
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return ("agent", "unit") if obj else ()
+        return ("agent", "endpoint", "unit") if obj else ()
 
     def save(self, request: HttpRequest, row: Budget, form: forms.ModelForm[Budget]) -> None:
         books.save_budget(budget=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: Budget) -> None:
         books.delete_budget(budget=row, actor=actor(request))
+
+    @display(description="of", ordering="agent__slug")
+    def shown_holder(self, row: Budget) -> str:
+        return row.whose.replace("'", "")
 
     @display(description="spent")
     def shown_spent(self, row: Budget) -> str:
@@ -119,9 +131,10 @@ def lines(budgets: Iterable[Budget]) -> list[Line]:
     return [_line(row, stand[row.pk]) for row in rows]
 
 
-def lines_of(agent: Agent, request: HttpRequest) -> list[Line]:
-    """Those of an agent that this person may see."""
-    return lines(Budget.objects.visible_to(request.user).filter(agent=agent, enabled=True))
+def lines_of(holder: Agent | Endpoint, request: HttpRequest) -> list[Line]:
+    """Those of an agent or an endpoint that this person may see."""
+    rows = holder.budgets.filter(enabled=True)
+    return lines(rows & Budget.objects.visible_to(request.user))
 
 
 def _line(row: Budget, stand: Standing) -> Line:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db.models import QuerySet
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest
+from django.template.defaultfilters import filesizeformat
+from django.urls import reverse
 from django.utils import timezone
 from unfold.decorators import display
 
-from mcpregistry.admin.base import ReadOnlyAdmin
+from mcpregistry.admin.by_name import by_name
+from mcpregistry.admin.call_list import CallListAdmin
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Agent, Conversation, Invocation, Server
-from mcpregistry.queries import audit
+from mcpregistry.models import Agent, Conversation, Invocation, Tool
+from mcpregistry.queries import audit, call_story
+from mcpregistry.queries.kin import kin_of
 from mcpregistry.templatetags.slipsnisse import milliseconds, pretty
 
 CALL_COLOURS = {
@@ -34,6 +40,7 @@ _PERIODS = {
     "day": ("Last 24 hours", timedelta(days=1)),
     "week": ("Last 7 days", timedelta(days=7)),
     "month": ("Last 30 days", timedelta(days=30)),
+    "quarter": ("Last 90 days", timedelta(days=90)),
 }
 _SHORT = 4_000
 
@@ -52,30 +59,32 @@ class PeriodFilter(admin.SimpleListFilter):
         return queryset.filter(received_at__gte=timezone.now() - length) if length else queryset
 
 
-class CallServerFilter(admin.SimpleListFilter):
-    """Choices come from the servers there are: reading them from the calls would scan all of them."""
+class CallStateFilter(admin.SimpleListFilter):
+    """Calls in one state, each by its index (``Calls.in_state``)."""
 
-    title = "server"
-    parameter_name = "server"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(slug, slug) for slug in Server.objects.order_by("slug").values_list("slug", flat=True)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(server_slug=self.value()) if self.value() else queryset
-
-
-class CallAgentFilter(admin.SimpleListFilter):
-    """Calls of one agent; the choices are the agents there are, as in ``CallServerFilter``."""
-
-    title = "agent"
-    parameter_name = "agent"
+    title = "state"
+    parameter_name = "state__exact"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(slug, slug) for slug in Agent.objects.order_by("slug").values_list("slug", flat=True)]
+        return [
+            (state.value, state.value.replace("_", " ")) for state in State if state is not State.RECEIVED
+        ]  # none is kept in that
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(agent_slug=self.value()) if self.value() else queryset
+        return queryset.in_state(self.value()) if self.value() else queryset  # type: ignore[attr-defined]
+
+
+class OriginFilter(admin.SimpleListFilter):
+    """Calls by the door that they came through; the doors are known, so no calls are read for them."""
+
+    title = "origin"
+    parameter_name = "origin"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("stdio", "stdio"), ("http", "MCP over HTTP"), ("rest", "REST, or tried here"), ("run", "A run")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(origin=self.value()) if self.value() else queryset
 
 
 class ConversationFilter(admin.SimpleListFilter):
@@ -93,7 +102,7 @@ class ConversationFilter(admin.SimpleListFilter):
 
 
 @admin.register(Invocation)
-class InvocationAdmin(ReadOnlyAdmin):
+class InvocationAdmin(CallListAdmin):
     """Calls, read only. Long arguments and results are cut unless the whole is asked for."""
 
     list_display = (
@@ -102,14 +111,16 @@ class InvocationAdmin(ReadOnlyAdmin):
         "shown_agent",
         "shown_server",
         "duration",
+        "size",
         "energy",
         "error_code",
         "received_at",
     )
-    list_filter = ("state", PeriodFilter, CallServerFilter, CallAgentFilter, ConversationFilter, "origin")
-    search_fields = ("=id", "exposed_name", "tool_name", "error_code", "=request_id", "=requester", "=conversation__id")
-    search_help_text = "Call id, tool, error code, conversation or the person who asked"
-    sortable_by = ("received_at",)
+    list_filter = (
+        CallStateFilter, PeriodFilter, by_name("server", "server_slug"), by_name("agent", "agent_slug"), ConversationFilter,
+        OriginFilter,
+    )  # fmt: skip
+    sortable_by = ("received_at", "duration", "size")
     fields = ("origin", "shown_host", "shown_request", "server_revision", "definition_hash", "binding", "writer")
     change_form_outer_before_template = "admin/mcpregistry/call.html"
 
@@ -140,9 +151,13 @@ class InvocationAdmin(ReadOnlyAdmin):
     def shown_request(self, call: Invocation) -> str:
         return printable(call.request_id)
 
-    @display(description="took")
+    @display(description="took", ordering=Coalesce("duration_ms", 0.0))
     def duration(self, call: Invocation) -> str:
         return milliseconds(call.duration_ms)
+
+    @display(description="result", ordering="result_bytes")
+    def size(self, call: Invocation) -> str:
+        return filesizeformat(call.result_bytes) if call.result_bytes else ""
 
     @display(description="energy")
     def energy(self, call: Invocation) -> str:
@@ -151,8 +166,15 @@ class InvocationAdmin(ReadOnlyAdmin):
 
     def overview(self, request: HttpRequest, row: Invocation) -> dict[str, Any]:
         whole = request.GET.get("all") == "1"
+        entries = list(audit.audit_of_call(row)[:100])
         return {
             "call": row,
+            "story": call_story.story_of(
+                row, entries, people=request.user.has_perm("mcpregistry.view_approvalrequest")
+            ),
+            "kin": [kin for kin in kin_of(row) if request.user.has_perm(kin.permission)],
+            "links": _links(request, row),
+            "may_rule": bool(row.server_slug) and request.user.has_perm("mcpregistry.add_policyrule"),
             "conversation": Conversation.objects.filter(pk=row.conversation_id).first()
             if row.conversation_id
             else None,
@@ -160,5 +182,28 @@ class InvocationAdmin(ReadOnlyAdmin):
             "limit": max(len(row.arguments), len(row.result)) * 8 + 1 if whole else _SHORT,
             "whole": whole,
             "cut": not whole and max(len(pretty(row.arguments)), len(pretty(row.result))) > _SHORT,
-            "entries": audit.audit_of_call(row)[:100],
+            "entries": entries,
         }
+
+
+def _links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]:
+    """(icon, words, address) of what belongs to the call, as far as this person may see it."""
+    may = request.user.has_perm
+    found: list[tuple[str, str, str]] = []
+    tool = Tool.offers.of_record(call.server_slug, call.tool_name).first() if call.server_slug else None
+    rows: list[tuple[str, str, Any]] = [("build", "Tool", tool), ("dns", "Server", tool and tool.server)]
+    rows += [("smart_toy", "Agent", Agent.objects.filter(slug=call.agent_slug).first())]
+    for icon, words, row in rows:
+        name = f"mcpregistry_{row._meta.model_name}" if row else ""
+        if row and may(f"mcpregistry.view_{row._meta.model_name}"):
+            found.append((icon, words, reverse(f"admin:{name}_change", args=[row.pk])))
+    if tool and may("mcpregistry.view_policyrule"):
+        asked = {"agent": call.agent_slug, "endpoint": call.endpoint_slug, "tool": str(tool)}
+        asked |= {"arguments": call_story.arguments_of(call)}
+        found.append(("help", "Why?", f"{reverse('admin:mcpregistry_policyrule_why')}?{urlencode(asked)}"))
+    if tool and may("mcpregistry.call_tool") and may("mcpregistry.view_tool"):
+        asked = {"agent": call.agent_slug, "endpoint": call.endpoint_slug, "raw": call_story.arguments_of(call)}
+        found.append(
+            ("play_arrow", "Try it", f"{reverse('admin:mcpregistry_tool_try', args=[tool.pk])}?{urlencode(asked)}")
+        )
+    return found

@@ -116,7 +116,7 @@ class ConfigurationAdmin(RecordAdmin):
 
     form = ConfigurationForm
     fields = (
-        "keep_payloads_days", "keep_calls_days", "sub_agent_enabled", "variable_scope", "second_factor_roles", "auto_discovery",
+        "keep_payloads_days", "keep_calls_days", "keep_history_days", "sub_agent_enabled", "variable_scope", "second_factor_roles", "auto_discovery",
         "only_listed", "revision",
     )  # fmt: skip
     readonly_fields = ("revision",)

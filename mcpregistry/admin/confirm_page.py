@@ -6,31 +6,25 @@ that is no longer the record's. Servers and providers have one each.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
-from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.admin.base import actor
+from mcpregistry.admin.record_page import Record, RecordPage
 from mcpregistry.domain.errors import SlipsnisseError
 
 MAY_CONFIRM = "mcpregistry.confirm_server"
 
-Record = TypeVar("Record", bound=Model)
 
-
-class ConfirmPage(Generic[Record]):
+class ConfirmPage(RecordPage[Record]):
     """A view of ``RecordAdmin``, which gives it records and addresses. What it shows and calls is its subclass's."""
 
     template: ClassVar[str]
-    permission: ClassVar[str] = MAY_CONFIRM
-
-    def __init__(self, admin: RecordAdmin) -> None:
-        self.admin = admin
+    permissions = (MAY_CONFIRM,)
 
     def title(self, record: Record) -> str:
         """The page's heading, fit to be shown."""
@@ -44,13 +38,8 @@ class ConfirmPage(Generic[Record]):
         """Confirm what was shown; returns what the person is told. Raises SlipsnisseError when it is refused."""
         raise NotImplementedError
 
-    def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def page(self, request: HttpRequest, record: Record) -> HttpResponse:
         """Show the facts; a POST confirms exactly what was shown."""
-        record = self.admin.get_object(request, object_id)
-        if record is None:
-            return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
-        if not request.user.has_perm(self.permission):
-            raise PermissionDenied
         return self._decide(request, record) if request.method == "POST" else self._show(request, record)
 
     def _decide(self, request: HttpRequest, record: Record) -> HttpResponse:

@@ -14,6 +14,7 @@ from django.urls import URLPattern, path, reverse
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, Verb, actor
+from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.fields import WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.live import LiveAdmin, Part
@@ -59,7 +60,7 @@ class ConversationAdmin(LiveAdmin):
     paginator = CappedPaginator
     show_full_result_count = False
     list_display = ("shown_title", "agent", "shown_state", "shown_servers", "created_by", "created_at", "last_used_at")
-    list_filter = ("state", "agent")
+    list_filter = ("state", by_name("agent"))
     list_select_related = ("agent",)
     search_fields = ("=id", "title", "agent__slug", "created_by")
     search_help_text = "Conversation id, title, agent or who began it"

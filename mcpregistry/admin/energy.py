@@ -110,8 +110,9 @@ class EnergyEntryAdmin(ReadOnlyAdmin):
     list_display = ("at", "pool", "kind", "agent_slug", "shown_amount", "shown_after", "reference")
     list_filter = ("kind", "pool")
     list_select_related = ("pool",)
-    search_fields = ("=reference", "agent_slug")
-    search_help_text = "Call id or agent"
+    # The turns of a run, and the work on a request, have references that begin with its id.
+    search_fields = ("reference__startswith", "agent_slug")
+    search_help_text = "Id of a call, run or request, or agent"
     sortable_by = ()
     fields = ("pool", "kind", "agent_slug", "amount", "before", "after", "reference", "at")
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from django import forms
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.servers.launch import as_words
+from mcpregistry.models.sealing import seal, unseal
+
 MASK = "•••"
-_HEADER_NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")  # RFC 9110 token; holds every variable name too
+# The name is an RFC 9110 token, which holds every variable name too; whichever sign comes first parts it from its value.
+_PAIR = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*[=:]\s*(.*)")
 
 
 def lines_widget(rows: int, placeholder: str) -> UnfoldAdminTextareaWidget:
@@ -78,40 +84,108 @@ class NumbersField(forms.CharField):
             return True
 
 
+class CommandField(WordsField):
+    """A program and its arguments. One pasted line becomes its words, as a shell would part them."""
+
+    def clean(self, value: Any) -> list[str]:
+        words = super().clean(value)
+        if len(words) > 1 and (value or "").lstrip().startswith("["):
+            return words  # whoever writes a JSON list has parted the words
+        try:
+            return as_words(words, is_file=lambda word: shutil.which(word) is not None)
+        except ConfigInvalid as error:
+            raise forms.ValidationError(str(error)) from error
+
+
+class _Typed(str):
+    """What stands in a field of secrets; ``kept``: the values that were typed before, which the page shows masked."""
+
+    kept: Mapping[str, str]
+
+    def __new__(cls, text: str, kept: Mapping[str, str]) -> _Typed:
+        typed = super().__new__(cls, text)
+        typed.kept = kept
+        return typed
+
+
+class _SecretLines(forms.MultiWidget):
+    """A text area beside which the secrets that were just typed go to the page and back sealed, when a form is refused."""
+
+    use_fieldset = False
+
+    def __init__(self, placeholder: str) -> None:
+        super().__init__({"": lines_widget(4, placeholder), "typed": forms.HiddenInput()})
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> Any:
+        text, sealed = super().value_from_datadict(data, files, name)
+        try:
+            kept = unseal(sealed, place="form") if sealed else {}
+        except ConfigInvalid:  # by another key, or made up: these values are asked for again
+            kept = {}
+        return _Typed(text or "", kept)
+
+    def decompress(self, value: Any) -> list[Any]:
+        kept = getattr(value, "kept", None)
+        return [value, seal(dict(kept), place="form") if kept else ""]
+
+    def get_context(self, name: str, value: Any, attrs: Any) -> dict[str, Any]:
+        context = super().get_context(name, value, attrs)
+        if "id" in (attrs or {}):  # the label is the text area's
+            context["widget"]["subwidgets"][0]["attrs"]["id"] = attrs["id"]
+        return context
+
+    def id_for_label(self, id_: str) -> str:
+        return id_
+
+
 class SecretsField(forms.CharField):
-    """NAME=value lines whose values are never shown again: ``•••`` stands for the stored one.
+    """NAME=value or Name: value, one a line. No value is ever shown again: ``•••`` stands for the stored one, and for one
+    that was typed into a form that was refused.
 
     Cleans to ``dict[str, str]``; ``stored`` must be set to the current pairs before cleaning.
     """
 
     def __init__(self, *, placeholder: str = "", **kwargs: Any) -> None:
-        super().__init__(widget=lines_widget(4, placeholder), strip=False, required=False, **kwargs)
+        super().__init__(widget=_SecretLines(placeholder), strip=False, required=False, **kwargs)
         self.stored: Mapping[str, str] = {}
 
     def prepare_value(self, value: Any) -> Any:
-        return masked(value) if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping):
+            return masked(value)
+        return self._unseen(value) if isinstance(value, _Typed) else value
+
+    def _unseen(self, typed: _Typed) -> _Typed:
+        """What a refused form shows: every line that has a name, with the mask for its value. The others may be secrets."""
+        found = [pair for line in typed.splitlines() if (pair := _PAIR.fullmatch(line.strip()))]
+        kept = {pair[1]: pair[2] if pair[2] != MASK else typed.kept.get(pair[1]) for pair in found}
+        return _Typed(
+            "\n".join(f"{pair[1]}={MASK}" for pair in found), {k: v for k, v in kept.items() if v is not None}
+        )
 
     def clean(self, value: Any) -> dict[str, str]:
+        kept = {**self.stored, **getattr(value, "kept", {})}
         pairs: dict[str, str] = {}
-        for line in (super().clean(value) or "").splitlines():
+        for number, line in enumerate((super().clean(value) or "").splitlines(), 1):
             if line.strip():
-                name, text = self._pair(line)
+                name, text = self._pair(number, line.strip(), kept)
                 if name in pairs:
                     raise forms.ValidationError(f"{name} is there twice. Keep one of the lines.")
                 pairs[name] = text
         return pairs
 
-    def _pair(self, line: str) -> tuple[str, str]:
-        name, equals, text = line.partition("=")
-        name, text = name.strip(), text.strip()
-        if not equals or not _HEADER_NAME.match(name):
-            # The line may hold a secret, so it is not repeated here.
-            raise forms.ValidationError("Every line must be NAME=value; a name has no spaces.")
+    def _pair(self, number: int, line: str, kept: Mapping[str, str]) -> tuple[str, str]:
+        pair = _PAIR.fullmatch(line)
+        if pair is None:
+            # The line may hold a secret, so it is neither repeated here nor shown again.
+            raise forms.ValidationError(
+                f"Line {number} was neither NAME=value nor Name: value, and was taken away. A name has no spaces."
+            )
+        name, text = pair[1], pair[2]
         if text != MASK:
             return name, text
-        if name not in self.stored:
+        if name not in kept:
             raise forms.ValidationError(f"{name} has no stored value yet. Write its value instead of {MASK}.")
-        return name, self.stored[name]
+        return name, kept[name]
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return masked(initial or {}).splitlines() != [

@@ -58,7 +58,7 @@ class ApprovePage(ConfirmPage[Install]):
     """The page behind "Approve and install"."""
 
     template = "admin/mcpregistry/approve_install.html"
-    permission = "mcpregistry.approve_install"
+    permissions = ("mcpregistry.approve_install",)
 
     def title(self, record: Install) -> str:
         return f"Approve {printable(str(record), 200)}"

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
 from django import forms
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.admin.connect import with_token
+from mcpregistry.admin.record_page import RecordPage
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.models import Agent, Endpoint, Token
 from mcpregistry.services.access import tokens
 
 
-class IssueForm(forms.Form):
+class LifeForm(forms.Form):
     """What the token is for, and for how many days."""
 
     name = forms.CharField(
@@ -35,38 +40,69 @@ class IssueForm(forms.Form):
     )
 
 
-class IssueTokenPage:
+class IssueForm(LifeForm):
+    """Of an agent: also where its host is to be connected."""
+
+    endpoint = forms.ModelChoiceField(
+        Endpoint.objects.filter(enabled=True),
+        to_field_name="slug",
+        required=False,
+        empty_label=None,
+        help_text="Where its host is to be connected; the token itself is good for every endpoint.",
+        widget=UnfoldAdminSelectWidget,
+    )
+
+
+class IssueTokenPage(RecordPage[Agent]):
     """The page behind "Issue token"; ``admin`` gives it records and permissions."""
 
-    def __init__(self, admin: RecordAdmin) -> None:
-        self.admin = admin
+    permissions = ("mcpregistry.add_token",)
 
-    def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def page(self, request: HttpRequest, agent: Agent) -> HttpResponse:
         """Show the form, or on a valid POST the new token, once and uncached."""
-        agent = self.admin.get_object(request, object_id)
-        if agent is None:
-            return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
-        if not request.user.has_perm("mcpregistry.add_token"):
-            raise PermissionDenied
-        form = IssueForm(request.POST if request.method == "POST" else None)
+        form = IssueForm(request.POST if request.method == "POST" else None, initial={"endpoint": "default"})
         context = self.admin.admin_site.each_context(request) | {
             "title": f"Issue a token for {agent.slug}",
             "opts": self.admin.opts,
             "agent": agent,
             "original": agent,
             "form": form,
+            "back": reverse("admin:mcpregistry_agent_change", args=[agent.pk]),
         }
         if form.is_valid():
             try:
-                context["token"], context["issued"] = tokens.issue_token(
-                    name=form.cleaned_data["name"],
-                    actor=actor(request),
-                    agent=agent,
-                    expires_at=timezone.now() + timedelta(days=form.cleaned_data["days"]),
-                )
+                context["token"], context["issued"] = _issued(request, form, agent=agent)
+                context |= with_token(request, agent, form.cleaned_data["endpoint"], str(context["issued"]))
             except SlipsnisseError as error:
                 form.add_error(None, str(error))
         return _shown_once(request, context)
+
+
+def own_token(request: HttpRequest, admin: RecordAdmin) -> HttpResponse:
+    """The page behind "Add" of the list of tokens: one with which a program acts as this very person, and as nobody else."""
+    form = LifeForm(request.POST if request.method == "POST" else None)
+    context = admin.admin_site.each_context(request) | {
+        "title": "A token of your own",
+        "opts": admin.opts,
+        "agent": None,
+        "form": form,
+        "back": reverse("admin:mcpregistry_token_changelist"),
+    }
+    if form.is_valid():
+        try:
+            context["token"], context["issued"] = _issued(request, form, user=cast(User, request.user))
+        except SlipsnisseError as error:
+            form.add_error(None, str(error))
+    return _shown_once(request, context)
+
+
+def _issued(
+    request: HttpRequest, form: LifeForm, *, agent: Agent | None = None, user: User | None = None
+) -> tuple[Token, str]:
+    life = timedelta(days=form.cleaned_data["days"])
+    return tokens.issue_token(
+        name=form.cleaned_data["name"], actor=actor(request), agent=agent, user=user, expires_at=timezone.now() + life
+    )
 
 
 @never_cache

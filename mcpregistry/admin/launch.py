@@ -11,7 +11,7 @@ from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle, Transport
-from mcpregistry.services.servers import lifecycle, sandbox
+from mcpregistry.services.servers import checks, lifecycle, sandbox
 
 
 class LaunchPage(ConfirmPage[Server]):
@@ -23,8 +23,8 @@ class LaunchPage(ConfirmPage[Server]):
         return f"Confirm the launch of {printable(record.slug)}"
 
     def confirm(self, record: Server, *, shown: str, actor: str, user: object) -> str:
-        lifecycle.confirm_launch(server=record, actor=actor, launch_hash=shown, user=user)
-        return f"{record.slug} is active. Test it next."
+        server = lifecycle.confirm_launch(server=record, actor=actor, launch_hash=shown, user=user)
+        return f"{server.slug} is active. {_tested(server, actor, user)}"
 
     def facts(self, record: Server) -> dict[str, Any]:
         field = record._meta.get_field
@@ -35,6 +35,14 @@ class LaunchPage(ConfirmPage[Server]):
             "limits": [(field(name).verbose_name, value) for name, value in record.raised_limits().items()],  # type: ignore[union-attr]
         }
         return facts | (_program(record) if facts["local"] else {"headers": sorted(record.headers)})
+
+
+def _tested(server: Server, actor: str, user: Any) -> str:
+    """Have it tested at once by whoever may; what they are told of that."""
+    if not user.has_perm("mcpregistry.test_server"):
+        return "Somebody who may test servers tests it next."
+    test = checks.request_test(server=server, actor=actor, user=user)
+    return f"Its test waits. {test.error}" if test.error else "Its test has begun."
 
 
 def _program(server: Server) -> dict[str, Any]:

@@ -9,12 +9,19 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin
-from mcpregistry.admin.tool import ServerFilter
+from mcpregistry.admin.by_name import by_name
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Connection, ServerEvent, ServerTest
+from mcpregistry.queries.servers import is_silent
 from mcpregistry.templatetags.slipsnisse import milliseconds
 
-CONNECTION_COLOURS = {"connected": "success", "connecting": "info", "reconnecting": "warning", "error": "danger"}
+CONNECTION_COLOURS = {
+    "connected": "success",
+    "connecting": "info",
+    "reconnecting": "warning",
+    "error": "danger",
+    "no sign": "warning",
+}
 VERDICT_COLOURS = {"passed": "success", "failed": "danger", "running": "info", "queued": "info"}
 
 
@@ -23,7 +30,7 @@ class ConnectionAdmin(ReadOnlyAdmin):
     """Live connections, one row per process and server, as that process last reported it."""
 
     list_display = ("server", "process", "shown_state", "since", "seen_at", "protocol_era", "sessions", "pid")
-    list_filter = ("state", ServerFilter)
+    list_filter = ("state", by_name("server"))
     list_select_related = ("server",)
     search_fields = ("server__slug", "process")
     fields = (
@@ -42,7 +49,7 @@ class ConnectionAdmin(ReadOnlyAdmin):
 
     @display(description="state", label=CONNECTION_COLOURS)
     def shown_state(self, connection: Connection) -> str:
-        return connection.state
+        return "no sign" if is_silent(connection) else connection.state
 
     @display(description="last error")
     def error(self, connection: Connection) -> str:
@@ -62,7 +69,7 @@ class ServerTestAdmin(ReadOnlyAdmin):
     """Tests of servers with their verdict, times and stderr."""
 
     list_display = ("server", "shown_verdict", "requested_at", "took", "tool_count", "error_code", "requested_by")
-    list_filter = ("verdict", ServerFilter)
+    list_filter = ("verdict", by_name("server"))
     list_select_related = ("server", "requested_by")
     search_fields = ("server__slug", "error_code", "error")
     fields = (
@@ -102,7 +109,7 @@ class ServerEventAdmin(ReadOnlyAdmin):
     """What happened to servers, newest first."""
 
     list_display = ("at", "server", "kind", "shown_message", "process")
-    list_filter = (ServerFilter,)
+    list_filter = (by_name("server"),)
     list_select_related = ("server",)
     search_fields = ("server__slug", "kind", "message")
     fields = ("server", "at", "kind", "whole_message", "process")

@@ -1,41 +1,107 @@
-"""People and their roles, in the look of the other pages."""
+"""People with their one role, invitations by link, and groups, in the look of the other pages."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.widgets import UnfoldAdminSelectWidget
 
+from mcpregistry.admin.versions import VersionsAdmin, history_page
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.services.access import second_factor
+from mcpregistry.models.invitation import ROLE_CHOICES
+from mcpregistry.queries.account_history import account_history
+from mcpregistry.services.access import roles, second_factor
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
 
 _HELP = {
-    "is_staff": "May log in to this site. Roles come from groups: viewer, operator, approver, admin.",
-    "groups": "Each role holds what the one before it may do: viewer, operator, approver, admin.",
-    "is_superuser": "May do everything, whatever the roles say. Better make people admin.",
+    "groups": "Groups of yours, besides the role.",
+    "is_superuser": "May do everything, whatever the role says. Better make people admin.",
+    "is_active": "Off: they cannot log in, and their tokens are refused.",
 }
+_NO_VERSIONS = (
+    "Told by the audit log: accounts have no versions to put back. Give or take a role on the person's page; passwords and "
+    "deleted accounts do not come back."
+)
+_NO_ROLE = ("", "none: may not log in")
+_SUPERUSER = ("", "none: a superuser may do everything without")
+
+
+def _role_field() -> forms.ChoiceField:
+    return forms.ChoiceField(
+        choices=[_NO_ROLE, *ROLE_CHOICES],
+        required=False,
+        help_text="What they may do. Whoever has a role may log in to this site.",
+        widget=UnfoldAdminSelectWidget,
+    )
+
+
+class PersonForm(UserChangeForm):
+    """A person with one role: it is a group, and the groups that are none stand apart."""
+
+    role = _role_field()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["role"] = roles.role_of(self.instance)
+        if self.instance.is_superuser and "role" in self.fields:
+            cast(forms.ChoiceField, self.fields["role"]).choices = [_SUPERUSER, *ROLE_CHOICES]
+        if "groups" in self.fields:
+            own = Group.objects.exclude(name__in=roles.ROLES)
+            self.fields["groups"].queryset = own
+            self.initial["groups"] = [
+                group for group in self.initial.get("groups", ()) if group.name not in roles.ROLES
+            ]
+
+    def clean(self) -> dict[str, Any]:
+        """The role is put among the groups, so that they are saved as one; staff follows."""
+        cleaned = super().clean() or self.cleaned_data
+        groups = [*cleaned.get("groups", ()), *Group.objects.filter(name=cleaned.get("role") or "")]
+        cleaned["groups"] = groups
+        self.instance.is_staff = bool(groups or cleaned.get("is_superuser") or cleaned.get("user_permissions"))
+        return cast(dict[str, Any], cleaned)
+
+
+class NewPersonForm(UserCreationForm):
+    """Name, password and role, which is viewer at first."""
+
+    role = _role_field()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial.setdefault("role", roles.VIEWER)
 
 
 @admin.register(User)
 class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not to be subscripted at run time
-    """Django's own page for people, with their roles in the list."""
+    """Django's own page for people, with one field for what they may do."""
 
-    form = UserChangeForm
-    add_form = UserCreationForm
+    form = PersonForm
+    add_form = NewPersonForm
     change_password_form = AdminPasswordChangeForm
-    list_display = ("username", "email", "roles", "is_active", "is_staff", "second_factor_state", "last_login")
+    list_display = ("username", "email", "role", "is_active", "second_factor_state", "last_login")
+    list_filter = ("is_active", "groups")
     actions = ("reset_second_factor",)
+    readonly_fields = ("last_login", "date_joined")
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        ("What they may do", {"fields": ("role", "is_active")}),
+        ("Who they are", {"fields": (("first_name", "last_name"), "email", ("last_login", "date_joined"))}),
+        ("Beyond the role", {"classes": ("collapse",), "fields": ("groups", "is_superuser", "user_permissions")}),
+    )
+    add_fieldsets = ((None, {"fields": ("username", "role", "usable_password", "password1", "password2")}),)
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).prefetch_related("groups").select_related("second_factor")
@@ -47,9 +113,31 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not t
                 form.base_fields[name].help_text = text
         return form
 
-    @admin.display(description="roles")
-    def roles(self, user: User) -> str:
-        return ", ".join(group.name for group in user.groups.all()) or ("superuser" if user.is_superuser else "none")
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        if not change:
+            obj.is_staff = bool(form.cleaned_data.get("role"))
+        super().save_model(request, obj, form, change)
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        if not change:
+            roles.give(user=form.instance, role=form.cleaned_data.get("role", ""))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """What the audit log tells of the account: accounts have no versions, and nothing of them is put back."""
+        user = cast(User | None, self.get_object(request, object_id))
+        if user is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        if not (self.has_view_permission(request, user) and request.user.has_perm("mcpregistry.view_auditentry")):
+            raise PermissionDenied
+        return history_page(self, request, user, account_history(user), {"note": _NO_VERSIONS})
+
+    @admin.display(description="role")
+    def role(self, user: User) -> str:
+        found = roles.role_of(user)
+        return "superuser" if user.is_superuser else found or "none"
 
     @display(description="second factor", label={"on": "success", "off": "info"})
     def second_factor_state(self, user: User) -> str:
@@ -70,5 +158,8 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not t
 
 
 @admin.register(Group)
-class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
-    """The four roles get their permissions anew at every migrate; other groups are yours."""
+class GroupAdmin(DjangoGroupAdmin, VersionsAdmin):
+    """The four roles get their permissions anew at every migrate; other groups are yours, and have versions."""
+
+    def may_put_back(self, request: HttpRequest, row: Any) -> bool:
+        return super().may_put_back(request, row) and row.name not in roles.ROLES

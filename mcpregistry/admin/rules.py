@@ -12,17 +12,22 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.decorators import display
 
-from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
+from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
+from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.fields import lines_widget
 from mcpregistry.admin.forms import RecordForm
+from mcpregistry.admin.selected import asks_first
+from mcpregistry.admin.switching_off import AsksWhenSwitchedOff
 from mcpregistry.admin.try_rule import TryRulePage
 from mcpregistry.admin.why import WhyPage
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.policy.conditions import ConditionInvalid
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Permit, PolicyRule
+from mcpregistry.models import Invocation, Permit, PolicyRule
+from mcpregistry.queries import consequences
 from mcpregistry.services.policy import permits, rules
+from mcpregistry.services.policy.drafts import like
 
 OUTCOME_COLOURS = {"allow": "success", "ask": "warning", "deny": "danger"}
 FAILURES_SHOWN = 10
@@ -40,6 +45,7 @@ class PolicyRuleForm(RecordForm[PolicyRule]):
         help_texts = {
             "name": "Said to agents and people when the rule decides.",
             "enabled": "Off: it decides nothing; it can still be tried on past calls.",
+            "draft": "It decides nothing anywhere until somebody makes it live; saving leads to what it would change.",
             "tool": "One tool. Empty: every tool of the server, or of all servers.",
         }
 
@@ -55,10 +61,22 @@ class PolicyRuleForm(RecordForm[PolicyRule]):
         return cleaned
 
 
+def initial_of(rule: PolicyRule) -> dict[str, Any]:
+    """An unsaved rule as the form of a new one begins with it."""
+    names = ("name", "draft", "outcome", "priority", "condition")
+    related = ("agent", "endpoint", "server", "tool")
+    return {name: getattr(rule, name) for name in names} | {name: getattr(rule, f"{name}_id") for name in related}
+
+
 def _with(rule: PolicyRule, values: dict[str, Any]) -> PolicyRule:
     for name, value in values.items():
         setattr(rule, name, value)
     return rule
+
+
+def _make_live(request: HttpRequest, rule: PolicyRule) -> str:
+    rules.make_live(rule=rule, actor=actor(request))
+    return f"The rule '{printable(rule.name, 200)}' is live: it counts in every process within a second."
 
 
 def _switch(request: HttpRequest, rule: PolicyRule, enabled: bool) -> str:
@@ -67,12 +85,18 @@ def _switch(request: HttpRequest, rule: PolicyRule, enabled: bool) -> str:
 
 
 @admin.register(PolicyRule)
-class PolicyRuleAdmin(RecordAdmin):
+class PolicyRuleAdmin(AsksWhenSwitchedOff):
     """Policy rules, with pages to try one on past calls and to ask why a call would be decided so."""
 
     form = PolicyRuleForm
-    list_display = ("name", "shown_outcome", "priority", "about", "shown_condition", "enabled")
-    list_filter = ("outcome", "enabled", "server", "agent")
+    list_display = ("name", "shown_outcome", "priority", "about", "shown_condition", "shown_use")
+    list_filter = (
+        "outcome",
+        "enabled",
+        "draft",
+        by_name("server", nobody="Every server, or one tool"),
+        by_name("agent", nobody="Every agent"),
+    )
     list_select_related = ("agent", "endpoint", "server", "tool__server", "approvers")
     search_fields = ("name", "condition", "note", "server__slug", "tool__name")
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
@@ -80,7 +104,7 @@ class PolicyRuleAdmin(RecordAdmin):
     list_before_template = "admin/mcpregistry/rules.html"
     change_form_outer_before_template = "admin/mcpregistry/rule.html"
     fieldsets = (
-        (None, {"fields": (("name", "enabled"), ("outcome", "priority"))}),
+        (None, {"fields": ("name", ("enabled", "draft"), ("outcome", "priority"))}),
         ("Which calls", {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")}),
         (
             "When it asks",
@@ -92,11 +116,17 @@ class PolicyRuleAdmin(RecordAdmin):
     verbs = (
         Verb("try", "Try it on past calls", "view_policyrule", "replay", "What it would have held, denied, let through.",
              page="mcpregistry_policyrule_try_one"),
+        Verb("live", "Make live", "change_policyrule", "play_arrow", "Let the draft count from now on.", _make_live,
+             applies=lambda rule: rule.draft),
         Verb("enable", "Switch on", "change_policyrule", "play_arrow", "Let it count.",
-             lambda request, rule: _switch(request, rule, True), applies=lambda rule: not rule.enabled),
+             lambda request, rule: _switch(request, rule, True), applies=lambda rule: not rule.enabled and not rule.draft),
         Verb("disable", "Switch off", "change_policyrule", "block", "It decides nothing until it is switched on again.",
-             lambda request, rule: _switch(request, rule, False), applies=lambda rule: rule.enabled),
+             lambda request, rule: _switch(request, rule, False), applies=lambda rule: rule.live,
+             asks=lambda rule: consequences.switching_off([rule])),
     )  # fmt: skip
+
+    def switching_off(self, row: PolicyRule) -> list[str]:
+        return consequences.switching_off([row]) if row.live else []
 
     def get_urls(self) -> list[URLPattern]:
         secured = self.admin_site.admin_view
@@ -134,8 +164,30 @@ class PolicyRuleAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: PolicyRule) -> None:
         rules.delete_rule(rule=row, actor=actor(request))
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Also what a call says (`?call=`): a draft about exactly such calls, which its author then widens."""
+        call = Invocation.objects.filter(pk=request.GET.get("call", "")).first()
+        if call is None or not request.user.has_perm("mcpregistry.view_invocation"):
+            return dict(super().get_changeform_initial_data(request))
+        return initial_of(like(call))
+
+    def response_add(self, request: HttpRequest, obj: PolicyRule, *args: Any, **kwargs: Any) -> HttpResponse:
+        return self._on_to_trying(obj) or super().response_add(request, obj, *args, **kwargs)
+
+    def response_change(self, request: HttpRequest, obj: PolicyRule) -> HttpResponse:
+        return self._on_to_trying(obj) or super().response_change(request, obj)
+
+    def _on_to_trying(self, rule: PolicyRule) -> HttpResponse | None:
+        if not rule.draft:
+            return None
+        return HttpResponseRedirect(reverse("admin:mcpregistry_policyrule_try_one", args=[rule.pk]))
+
     def overview(self, request: HttpRequest, row: PolicyRule) -> dict[str, Any]:
         return {"rule": row, "failures": rules.failures(row)[:FAILURES_SHOWN]}
+
+    @display(description="counts", ordering="enabled", label={"live": "success", "draft": "info", "off": ""})
+    def shown_use(self, rule: PolicyRule) -> str:
+        return "draft" if rule.draft else "live" if rule.enabled else "off"
 
     @display(description="outcome", ordering="outcome", label=OUTCOME_COLOURS)
     def shown_outcome(self, rule: PolicyRule) -> str:
@@ -155,6 +207,7 @@ class PolicyRuleAdmin(RecordAdmin):
         self._each(request, queryset, enabled=True)
 
     @admin.action(description="Switch the selected rules off", permissions=["change"])
+    @asks_first(consequences.switching_off, label="Switch them off")
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[PolicyRule]) -> None:
         self._each(request, queryset, enabled=False)
 
@@ -196,7 +249,7 @@ class PermitAdmin(ReadOnlyAdmin):
     """Approvals given ahead. They come from the approval page; here they are seen and revoked."""
 
     list_display = ("agent", "shown_tool", "shown_pins", "shown_state", "expires_at", "uses_left", "created_by")
-    list_filter = (UsableFilter, "agent")
+    list_filter = (UsableFilter, by_name("agent"))
     list_select_related = ("agent", "tool__server", "created_by")
     search_fields = ("agent__slug", "tool__name", "tool__server__slug")
     fields = (
@@ -213,7 +266,7 @@ class PermitAdmin(ReadOnlyAdmin):
     actions = ("revoke_selected",)
     verbs = (
         Verb("revoke", "Revoke", "decide_approval", "block", "From now on such calls are asked about again.", _revoke,
-             applies=_usable, style="danger"),
+             applies=_usable, style="danger", asks=consequences.revoking_permit),
     )  # fmt: skip
 
     @display(description="tool", ordering="tool__name")
@@ -230,6 +283,7 @@ class PermitAdmin(ReadOnlyAdmin):
         return "usable" if _usable(permit) else "ended"
 
     @admin.action(description="Revoke the selected permits", permissions=["decide"])
+    @asks_first(consequences.revoking_permits, label="Revoke them")
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[Permit]) -> None:
         for permit in queryset:
             permits.revoke(permit=permit, actor=actor(request))

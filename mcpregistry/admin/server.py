@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin, messages
@@ -13,16 +14,20 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from unfold.decorators import display
 
+from mcpregistry.admin import set_up
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.behaviour import AUTO_VERBS
 from mcpregistry.admin.confirm_page import MAY_CONFIRM
 from mcpregistry.admin.launch import LaunchPage
+from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.selected import asks_first
 from mcpregistry.admin.server_form import ServerForm
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.servers.state import acting
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server, Tool
-from mcpregistry.models.server import Lifecycle, Transport
-from mcpregistry.queries import calls, servers
+from mcpregistry.models.server import Lifecycle, SharedBy, Transport
+from mcpregistry.queries import calls, consequences, servers
 from mcpregistry.services.configuration.dispatch import NO_BROKER
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.servers import checks, lifecycle, sandbox
@@ -51,6 +56,11 @@ def is_unconfined(server: Server) -> bool:
 def is_draft(server: Server) -> bool:
     """For the verb that confirms a launch."""
     return server.lifecycle == Lifecycle.DRAFT
+
+
+def is_unfinished(server: Server) -> bool:
+    """For the way on of a server that nothing can be called of yet."""
+    return is_draft(server) or (is_active(server) and not server.tools.serving().exists())
 
 
 def _test(request: HttpRequest, server: Server) -> str:
@@ -127,7 +137,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 @admin.register(Server)
-class ServerAdmin(RecordAdmin):
+class ServerAdmin(LiveAdmin, RecordAdmin):
     """Servers: their settings, state, tests, events, and the buttons that people press on them."""
 
     form = ServerForm
@@ -138,6 +148,7 @@ class ServerAdmin(RecordAdmin):
     search_fields = ("slug", "name", "description", "url")
     ordering = ("slug",)
     actions = ("test_selected", "enable_selected", "disable_selected")
+    list_before_template = "admin/mcpregistry/servers.html"
     change_form_outer_before_template = "admin/mcpregistry/server.html"
     fieldsets = (
         (None, {"fields": (("slug", "name"), "description", "transport")}),
@@ -169,6 +180,7 @@ class ServerAdmin(RecordAdmin):
                     ("connect_mode", "protocol_mode"),
                     ("shared_by", "max_sessions"),
                     ("asks_elicitation", "asks_sampling", "asks_roots"),
+                    "sampling_expert",
                     ("resend", "check_interval"),
                     ("trial_hours", "mcp_apps"),
                 ),
@@ -187,6 +199,8 @@ class ServerAdmin(RecordAdmin):
         ),
     )
     verbs = (
+        Verb("set-up", "Set up", "view_server", "route", "Go on from the first step that is still to be taken.",
+             page="mcpregistry_server_set_up_step", applies=is_unfinished),
         Verb("confirm", "Confirm launch", MAY_CONFIRM, "verified_user", "Look at exactly what will run, then allow it.",
              page="mcpregistry_server_confirm", applies=is_draft, style="primary"),
         Verb("test", "Test now", "test_server", "network_check", "Connect, list the tools, measure.", _test, applies=is_active, style="primary"),
@@ -202,12 +216,12 @@ class ServerAdmin(RecordAdmin):
              applies=is_active),
         Verb("approve", "Approve all waiting", "approve_definition", "done_all",
              "Approve the newest definition of every waiting tool. Read them first.", _approve_all,
-             applies=lambda server: server.tools.waiting().exists()),
+             applies=lambda server: server.tools.waiting().exists(), asks=consequences.approving_waiting),
         Verb("enable", "Enable", "change_server", "play_arrow", "Serve it again.", _enable,
              applies=lambda server: server.lifecycle == Lifecycle.DISABLED, style="primary"),
         Verb("disable", "Disable", "change_server", "block", "Stop serving it everywhere.", _disable,
-             applies=lambda server: server.lifecycle != Lifecycle.DISABLED, style="danger"),
-        *AUTO_VERBS,
+             applies=lambda server: server.lifecycle != Lifecycle.DISABLED, style="danger", asks=consequences.disabling),
+        *(replace(verb, asks=consequences.auto_approving) if verb.name == "auto-approve" else verb for verb in AUTO_VERBS),
     )  # fmt: skip
 
     class Media:
@@ -222,7 +236,8 @@ class ServerAdmin(RecordAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(LaunchPage(self))
-        return [path("<path:object_id>/confirm/", page, name="mcpregistry_server_confirm"), *super().get_urls()]
+        confirm = path("<path:object_id>/confirm/", page, name="mcpregistry_server_confirm")
+        return [*set_up.pages(self), confirm, *super().get_urls()]
 
     # The list
 
@@ -267,6 +282,7 @@ class ServerAdmin(RecordAdmin):
         self._each(request, queryset, _enable)
 
     @admin.action(description="Disable the selected servers", permissions=["change"])
+    @asks_first(consequences.disabling_servers, label="Disable them")
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         self._each(request, queryset, _disable)
 
@@ -297,23 +313,50 @@ class ServerAdmin(RecordAdmin):
     # The page of one server
 
     def overview(self, request: HttpRequest, row: Server) -> dict[str, Any]:
+        tools = list(row.tools.select_related("pinned", "latest")[:200])
         return {
             "server": row,
             "state": servers.server_state(row),
             "state_colour": STATE_COLOURS[servers.server_state(row)],
             "figures": calls.call_figures(now=timezone.now(), server=row),
-            "tools": row.tools.select_related("pinned", "latest")[:200],
-            "connections": row.connections.all()[:20],
+            "tools": tools,
+            "connections": [(each, servers.is_silent(each)) for each in row.connections.all()[:20]],
             "stderr": _stderr(row),
             "log_lines": _log_lines(row),
-            "tests": row.tests.select_related("requested_by")[:5],
+            **_tests(row),
+            "live_url": self.live_url(row),
             "events": row.events.all()[:10],
             "calls": calls.latest_calls(server=row),
             "patterns": calls.error_patterns(server=row)[:10],
             "problem": _problem(row),
             "protection": sandbox.protection_of(row),
+            "outlook": sandbox.outlook(row) if is_active(row) else None,
             "limits": row.bounds().texts(),
+            "keeps_state": _keeps_state(row, tools),
         }
+
+    def live_part(self, request: HttpRequest, row: Server, name: str) -> Part:
+        """The newest tests: while one goes on, its page follows it; then the whole page is read anew."""
+        found = _tests(row)
+        return Part("admin/mcpregistry/server_tests.html", found | {"server": row}, found["testing"])
+
+
+def _tests(server: Server) -> dict[str, Any]:
+    found = [*server.tests.select_related("requested_by")[:5]]
+    return {"tests": found, "testing": any(test.goes_on for test in found)}
+
+
+def _keeps_state(server: Server, tools: list[Tool]) -> list[str]:
+    """Tools for which it had better not be shared by everybody."""
+    if server.shared_by != SharedBy.EVERYBODY:
+        return []
+    offered = ((tool.name, tool.latest.data) for tool in tools if tool.present and tool.latest is not None)
+    return acting((name, _claims_to_read(data)) for name, data in offered)[:5]
+
+
+def _claims_to_read(data: dict[str, Any]) -> bool:
+    said = data.get("annotations")
+    return isinstance(said, dict) and said.get("readOnlyHint") is True
 
 
 def _stderr(server: Server) -> str:

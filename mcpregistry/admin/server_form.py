@@ -7,7 +7,7 @@ from typing import Any
 
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from mcpregistry.admin.fields import MASK, NumbersField, SecretsField, WordsField
+from mcpregistry.admin.fields import MASK, CommandField, NumbersField, SecretsField, WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
@@ -29,10 +29,10 @@ REMOTE: dict[str, Callable[[], Any]] = {"url": str, "headers": dict, "allowed_ne
 class ServerForm(RecordForm[Server]):
     """A server's fields. Those of the other kind of transport are emptied; sealed values are never shown."""
 
-    command = WordsField(
+    command = CommandField(
         placeholder="uvx\nmcp-server-time",
-        help_text='Program and arguments, one word per line, or a JSON list such as ["uvx", "mcp-server-time"]. '
-        "No shell reads it: quotes, spaces and $ are taken literally.",
+        help_text='Program and arguments, one word per line, or a JSON list such as ["uvx", "mcp-server-time"]; one pasted '
+        "line is parted into its words. No shell reads it: quotes, spaces and $ are taken literally.",
     )
     env = SecretsField(
         label="Environment",
@@ -42,8 +42,8 @@ class ServerForm(RecordForm[Server]):
     )
     headers = SecretsField(
         label="Headers",
-        placeholder="Authorization=Bearer ${cred:name}",
-        help_text=f"One NAME=value per line, sent with every request. Stored values are never shown: leave {MASK} to "
+        placeholder="Authorization: Bearer ${cred:name}",
+        help_text=f"One Name: value per line, sent with every request. Stored values are never shown: leave {MASK} to "
         "keep one.",
     )
     allowed_networks = WordsField(

@@ -14,13 +14,16 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.behaviour import RISK_COLOURS, TOOL_VERBS, BehaviourPage, rows_of
+from mcpregistry.admin.by_name import by_name
+from mcpregistry.admin.selected import asks_first
+from mcpregistry.admin.try_tool import TryToolPage
 from mcpregistry.domain.definitions.diff import rewordings
 from mcpregistry.domain.energy import SLOW_FROM, SLOW_SECONDS
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Definition, Server, Tool
-from mcpregistry.queries import definitions
+from mcpregistry.models import Definition, Tool
+from mcpregistry.queries import consequences, definitions
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.energy import estimates
 
@@ -96,19 +99,6 @@ class StatusFilter(admin.SimpleListFilter):
         return definitions.with_status(queryset, self.value() or "")
 
 
-class ServerFilter(admin.SimpleListFilter):
-    """Rows of one server; the choices are the servers there are."""
-
-    title = "server"
-    parameter_name = "server"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(slug, slug) for slug in Server.objects.order_by("slug").values_list("slug", flat=True)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(server__slug=self.value()) if self.value() else queryset
-
-
 class SlowFilter(admin.SimpleListFilter):
     """Tools a twentieth of whose last calls, or more, took long."""
 
@@ -123,24 +113,39 @@ class SlowFilter(admin.SimpleListFilter):
         return queryset.filter(**slow) if self.value() == "slow" else queryset
 
 
+def _newest_id(tool: Tool) -> int | None:
+    """What a decision on several tools is about: the definitions that were there when it was asked for."""
+    return tool.latest_id
+
+
 @admin.register(Tool)
 class ToolAdmin(RecordAdmin):
     """Tools and prompts: what changed in their definition, and the decision on it."""
 
     list_display = ("shown_name", "shown_kind", "server", "shown_status", "summary", "enabled", "last_seen_at")
-    list_filter = (StatusFilter, "kind", ServerFilter, SlowFilter, "enabled", "idempotent")
+    list_filter = (StatusFilter, "kind", by_name("server"), SlowFilter, "enabled", "idempotent")
     list_select_related = ("server", "pinned", "latest")
     search_fields = ("name", "server__slug", "latest__body")
     ordering = ("server__slug", "name")
     actions = ("approve_selected", "reject_selected", "enable_selected", "disable_selected")
     change_form_outer_before_template = "admin/mcpregistry/tool.html"
-    fields = ("enabled", "idempotent", ("call_energy", "call_cost"), "shown_energy", "shown_speed")
+    fields = (
+        "enabled",
+        "idempotent",
+        ("call_energy", "call_cost"),
+        "own_name",
+        "own_description",
+        "shown_energy",
+        "shown_speed",
+    )
     readonly_fields = ("shown_energy", "shown_speed")
     verbs = (
+        Verb("try", "Try it", "call_tool", "play_arrow", "Call it as an agent, and see what a host would get.",
+             page="mcpregistry_tool_try", applies=lambda tool: tool.status == "approved" and tool.enabled),
         Verb("enable", "Enable", "change_tool", "play_arrow", "Let agents that are granted it see it.", _enable,
              applies=lambda tool: not tool.enabled),
         Verb("disable", "Disable", "change_tool", "block", "Hide it from every agent.", _disable,
-             applies=lambda tool: tool.enabled),
+             applies=lambda tool: tool.enabled, asks=lambda tool: consequences.disabling_selected([tool])),
         Verb("approve", "Approve this definition", "approve_definition", "check", "Serve exactly this text and schema.",
              _approve, applies=lambda tool: tool.latest_id is not None and tool.latest_id != tool.pinned_id,
              style="primary"),
@@ -169,7 +174,12 @@ class ToolAdmin(RecordAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(BehaviourPage(self))
-        return [path("<path:object_id>/behaviour/", page, name="mcpregistry_tool_behaviour"), *super().get_urls()]
+        trial = self.admin_site.admin_view(TryToolPage(self))
+        return [
+            path("<path:object_id>/behaviour/", page, name="mcpregistry_tool_behaviour"),
+            path("<path:object_id>/try/", trial, name="mcpregistry_tool_try"),
+            *super().get_urls(),
+        ]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -198,10 +208,12 @@ class ToolAdmin(RecordAdmin):
         return printable(" ".join(definition.description[:400].split()), 110) if definition else ""
 
     @admin.action(description="Approve the newest definitions", permissions=["approve"])
+    @asks_first(consequences.approving_selected, label="Approve them", icon="done_all", bound_to=_newest_id)
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _approve)
 
     @admin.action(description="Reject the newest definitions", permissions=["approve"])
+    @asks_first(consequences.rejecting_selected, label="Reject them", icon="close", bound_to=_newest_id)
     def reject_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _reject)
 
@@ -210,6 +222,7 @@ class ToolAdmin(RecordAdmin):
         self._each(request, queryset, _enable)
 
     @admin.action(description="Disable the selected tools", permissions=["change"])
+    @asks_first(consequences.disabling_selected, label="Disable them")
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _disable)
 

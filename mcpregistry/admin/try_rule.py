@@ -74,16 +74,32 @@ class TryRulePage:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, str(object_id))
         if not self.admin.has_view_permission(request):
             raise PermissionDenied
-        form = TryForm(request.POST) if request.method == "POST" else TryForm(initial=_initial(rule))
+        form = _form(request, rule)
         context = self.admin.admin_site.each_context(request) | {
             "title": "Try a rule on past calls" if not rule.pk else f"Try '{rule}' on past calls",
             "opts": self.admin.opts,
             "original": rule if rule.pk else None,
             "form": form,
+            "may_make_live": rule.draft and self.admin.has_change_permission(request),
         }
         if form.is_valid():
             context |= _tried(form, rule)
         return TemplateResponse(request, "admin/mcpregistry/try_rule.html", context)
+
+
+def _form(request: HttpRequest, rule: PolicyRule) -> TryForm:
+    """A saved draft is tried as soon as its page is opened: its author comes here to see that."""
+    if request.method == "POST":
+        return TryForm(request.POST)
+    initial = _initial(rule)
+    return (
+        TryForm(initial | {name: getattr(rule, f"{name}_id") for name in _CHOSEN})
+        if rule.draft
+        else TryForm(initial=initial)
+    )
+
+
+_CHOSEN = ("server", "agent", "endpoint")
 
 
 def _initial(rule: PolicyRule) -> dict[str, Any]:
@@ -98,7 +114,8 @@ def _tried(form: TryForm, rule: PolicyRule) -> dict[str, Any]:
         form.add_error("condition" if isinstance(error, ConditionInvalid) else None, str(error))
         return {}
     report = replay(drafts=[draft], days=form.cleaned_data["days"], now=timezone.now(), most=MOST)
-    return {"report": report, "tools": _by_tool(report), "left_out": max(0, report.found - report.looked_at)}
+    return {"report": report, "tools": _by_tool(report), "changes": report.changes.most_common(_TOOLS_SHOWN),
+            "left_out": max(0, report.found - report.looked_at)}  # fmt: skip
 
 
 def _by_tool(report: Report) -> list[tuple[str, int, int, int]]:

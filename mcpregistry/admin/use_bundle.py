@@ -7,36 +7,30 @@ from typing import cast
 from django import forms
 from django.contrib import messages
 from django.contrib.auth.models import User
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from mcpregistry.admin.add_entry import WayForm, page_of
-from mcpregistry.admin.base import ReadOnlyAdmin, actor
+from mcpregistry.admin.base import actor
+from mcpregistry.admin.record_page import RecordPage
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.domain.registry.ways import Way
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Install
+from mcpregistry.services.access import credentials
 from mcpregistry.services.registry import settings
-from mcpregistry.services.registry.adding import MAY_KEEP_SECRETS
 
 PERMISSION = "mcpregistry.change_server"
 
 
-class UseBundlePage:
+class UseBundlePage(RecordPage[Install]):
     """A view of ``InstallAdmin``."""
 
-    def __init__(self, admin: ReadOnlyAdmin) -> None:
-        self.admin = admin
+    permissions = (PERMISSION,)
 
-    def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def page(self, request: HttpRequest, install: Install) -> HttpResponse:
         """Show the form; a POST sets the server to the bundle with what was entered."""
-        install = self.admin.get_object(request, object_id)
-        if install is None:
-            return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
-        if not request.user.has_perm(PERMISSION):
-            raise PermissionDenied
         way = settings.way_for(install)
         if way is None or install.state != InstallState.INSTALLED:
             self.admin.message_user(request, "There is nothing to be entered for it.", messages.ERROR)
@@ -56,7 +50,7 @@ class UseBundlePage:
         return self._shown(request, install, way, form)
 
     def _shown(self, request: HttpRequest, install: Install, way: Way, form: forms.Form) -> HttpResponse:
-        secrets = any(each.secret for each in way.inputs) and not request.user.has_perms(MAY_KEEP_SECRETS)
+        secrets = any(each.secret for each in way.inputs) and not request.user.has_perms(credentials.MAY_KEEP)
         context = self.admin.admin_site.each_context(request) | {
             "title": f"Settings of {printable(way.identifier, 200)}", "opts": self.admin.opts, "original": install,
             "way": way, "form": form, "back": page_of(install), "secrets": secrets,

@@ -65,7 +65,7 @@ class WhyPage:
 def _answer(form: WhyForm) -> Any:
     said = form.cleaned_data
     try:
-        tool = find_tool(said["tool"])
+        tool = find_tool(said["tool"], styles=(said["endpoint"].naming_style, "double"))
         return why(
             agent=said["agent"], endpoint=said["endpoint"], tool=tool, now=timezone.now(), arguments=said["arguments"]
         )

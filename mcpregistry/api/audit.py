@@ -11,7 +11,7 @@ from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Text, When
 from mcpregistry.api.schemas.records import AuditOut, Verification, audit_out
-from mcpregistry.models import AuditEntry
+from mcpregistry.queries.audit import narrowed
 from mcpregistry.services.records import verification
 
 router = Routes(tags=["audit"])
@@ -30,8 +30,7 @@ def list_audit(
     cursor: Cursor = None,
 ) -> Page[AuditOut]:
     """Entries of the audit log, newest first."""
-    exact = {"kind": kind, "actor": actor, "subject": subject, "at__gte": since, "at__lt": until}
-    rows = AuditEntry.objects.filter(**{k: v for k, v in exact.items() if v is not None})
+    rows = narrowed(kind=kind, actor=actor, subject=subject, since=since, until=until)
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=audit_out)
 
 

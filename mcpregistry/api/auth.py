@@ -182,8 +182,9 @@ def allowed(who: Principal, rule: Rule) -> Principal:
         if not rule.agent:
             raise Denied("The token of an agent may only call tools and list its own.", remedy="Use a person's token.")
         return who
-    if who.user is None or not who.user.has_perm(rule.permission):
-        raise Denied(f"This needs the permission '{rule.person}'.", remedy="Ask an admin for a role that has it.")
+    for name, permission in rule.permissions.items():
+        if who.user is None or not who.user.has_perm(permission):
+            raise Denied(f"This needs the permission '{name}'.", remedy="Ask an admin for a role that has it.")
     return who
 
 

@@ -1,4 +1,4 @@
-"""Budgets of agents and their books. An agent sees its own, and what was spent of them."""
+"""Budgets of agents and endpoints, and their books. An agent sees its own, and what was spent of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcpregistry.api.schemas.budgets import (
     spent_out,
 )
 from mcpregistry.domain.budgets import Unit
-from mcpregistry.models import Agent, Budget, BudgetEntry
+from mcpregistry.models import Agent, Budget, BudgetEntry, Endpoint
 from mcpregistry.services.budgets import books
 
 router = Routes(tags=["budgets"])
@@ -34,6 +34,7 @@ def list_budgets(
     request: HttpRequest,
     *,
     agent: Annotated[Slug | None, Query(description="Of this agent.")] = None,
+    endpoint: Annotated[Slug | None, Query(description="Of this endpoint.")] = None,
     unit: Unit | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -42,6 +43,8 @@ def list_budgets(
     rows = _visible(request)
     if agent is not None:
         rows = rows.filter(agent__slug=agent)
+    if endpoint is not None:
+        rows = rows.filter(endpoint__slug=endpoint)
     if unit is not None:
         rows = rows.filter(unit=unit)
     found = page(rows, order=("slug",), limit=limit, cursor=cursor, show=lambda row: row)
@@ -54,7 +57,9 @@ def list_budgets(
 def create_budget(request: HttpRequest, payload: BudgetNew) -> Status[BudgetOut]:
     """Make a budget; it counts from now on."""
     given = payload.columns()
-    given["agent"] = lookup.one(Agent.objects.all(), "agent", slug=given["agent"])
+    for name, model in (("agent", Agent), ("endpoint", Endpoint)):
+        if (slug := given.get(name)) is not None:
+            given[name] = lookup.one(model._default_manager.all(), name, slug=slug)
     made = books.save_budget(budget=Budget(**given), actor=actor(request))
     return Status(201, _out(made))
 
@@ -99,7 +104,7 @@ def list_budget_entries(
 
 
 def _visible(request: HttpRequest) -> QuerySet[Budget]:
-    return Budget.objects.visible_to(principal(request).who).select_related("agent")
+    return Budget.objects.visible_to(principal(request).who).select_related("agent", "endpoint")
 
 
 def _one(request: HttpRequest, slug: str) -> Budget:

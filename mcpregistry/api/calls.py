@@ -7,12 +7,9 @@ caller did wrong is a 4xx. ``?strict=1`` turns the former into 502 and 504.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated
 
-import structlog
-from django.db import DatabaseError
 from django.http import HttpRequest
 from ninja import Query, Status
 
@@ -30,6 +27,7 @@ from mcpregistry.calls.call import CallOutcome, CallRequest, Host
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import current_engine
+from mcpregistry.calls.keys import noted
 from mcpregistry.calls.recorded import outcome_of_record
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.edits import untold
@@ -41,7 +39,6 @@ from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.ids import ordered_id
 from mcpregistry.services.records import idempotency
 
-log = structlog.get_logger(__name__)
 router = Routes(tags=["calls"])
 
 # The pipeline's refusals, as the caller's fault or a reason to come again.
@@ -97,25 +94,14 @@ async def call_tool(
     try:
         answer = await _call(who, name, payload, strict=strict, wait=wait, call_id=claim.call_id)
     except SlipsnisseError:
-        await _noted(partial(db_call, idempotency.release, **use))
+        await noted(partial(db_call, idempotency.release, **use))
         raise
     if isinstance(answer.value, Problem) or answer.status_code == 202:
-        await _noted(partial(db_call, idempotency.release, **use))
+        await noted(partial(db_call, idempotency.release, **use))
     else:
         body = json.dumps(answer.value.model_dump())
-        await _noted(partial(db_call, idempotency.keep, **use, status=answer.status_code, body=body))
+        await noted(partial(db_call, idempotency.keep, **use, status=answer.status_code, body=body))
     return answer
-
-
-async def _noted(note: Callable[[], Awaitable[None]]) -> None:
-    """As well as it can: what became of the call is told, whatever fails after it.
-
-    A repetition with the key then gets the end from the call's own record, which the key names.
-    """
-    try:
-        await note()
-    except DatabaseError:
-        log.exception("calls.key_not_noted")
 
 
 async def _call(

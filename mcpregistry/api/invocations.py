@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from django.db.models import Q
 from django.http import HttpRequest
 from ninja import Path, Query
 
@@ -16,6 +15,7 @@ from mcpregistry.api.schemas.basics import Page, Slug, Text, When
 from mcpregistry.api.schemas.records import InvocationDetail, InvocationOut, invocation_detail, invocation_out
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Invocation
+from mcpregistry.queries.call_search import calls_with
 
 router = Routes(tags=["invocations"])
 
@@ -34,15 +34,18 @@ def list_invocations(
     origin: Literal["stdio", "http", "rest", "run"] | None = None,
     request_id: Annotated[Text | None, Query(max_length=100)] = None,
     conversation: Annotated[Text | None, Query(max_length=32)] = None,
+    q: Annotated[
+        Text | None, Query(max_length=200, description="Words that its names, arguments, error or result hold.")
+    ] = None,
     since: Annotated[When | None, Query(description="Received at this time or later.")] = None,
     until: Annotated[When | None, Query(description="Received before this time.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[InvocationOut]:
-    """Calls, newest first, without arguments and results."""
+    """Calls, newest first, without arguments and results. With ``q`` of the newest 1,000 that hold all its words."""
     exact = {
-        "state": state, "agent_slug": agent, "endpoint_slug": endpoint, "server_slug": server, "origin": origin,
-        "request_id": request_id, "conversation": conversation, "received_at__gte": since, "received_at__lt": until,
+        "agent_slug": agent, "endpoint_slug": endpoint, "server_slug": server, "origin": origin,
+        "conversation": conversation, "received_at__gte": since, "received_at__lt": until,
     }  # fmt: skip
     rows = (
         Invocation.objects.visible_to(principal(request).who)
@@ -50,8 +53,14 @@ def list_invocations(
         .defer(*_PAYLOADS)
         .filter(**{k: v for k, v in exact.items() if v is not None})
     )
+    if state is not None:
+        rows = rows.in_state(state)
+    if request_id is not None:
+        rows = rows.of_request(request_id)
     if tool is not None:
-        rows = rows.filter(Q(tool_name=tool) | Q(exposed_name=tool))
+        rows = rows.called(tool)
+    if q is not None:
+        rows = rows.filter(pk__in=calls_with(q))
     return page(rows, order=("-received_at", "-id"), limit=limit, cursor=cursor, show=invocation_out)
 
 

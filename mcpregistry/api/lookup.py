@@ -10,10 +10,11 @@ from typing import Annotated, Any, TypeVar
 from django.db.models import Model, QuerySet
 from ninja import Path
 
-from mcpregistry.domain.definitions.naming import shown_names
+from mcpregistry.domain.definitions.naming import named
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Agent, Endpoint, Server, Tool
+from mcpregistry.services.policy.explain import ambiguous
 
 M = TypeVar("M", bound=Model)
 
@@ -46,12 +47,20 @@ def endpoint(slug: str) -> Endpoint:
 
 
 def tool(name: str) -> Tool:
-    """The tool, or ``server::prompt:name``, by any of its spellings (see ``ToolQuerySet.named``); else ``NotFound``."""
-    found = Tool.offers.named(name)
-    return one(_TOOLS.all(), "tool", pk=found.pk if found else None)
+    """The tool, or ``server::prompt:name``, by any of its spellings (see ``ToolQuerySet.meant_by``), in the styles of all
+    endpoints; else ``NotFound``, also where it may mean several."""
+    found = _TOOLS.meant_by(name) or _in_styles(name)
+    if len(found) > 1:
+        raise ambiguous(name, found)
+    return found[0] if found else one(_TOOLS.none(), "tool")
+
+
+def _in_styles(name: str) -> list[Tool]:
+    styles = Endpoint.objects.order_by().values_list("naming_style", flat=True).distinct()
+    return [*{tool.pk: tool for style in styles for tool in _TOOLS.meant_by(name, [style])}.values()]
 
 
 def tool_names(kind: str = TOOL) -> dict[tuple[str, str], str]:
     """Exposed names of all tools (or prompts) in the default style, by (server slug, name)."""
-    pairs = Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name")
-    return shown_names(kind, pairs, "double")
+    offers = Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name", "own_name")
+    return named(kind, offers, "double")

@@ -178,7 +178,7 @@ def _servers(since: datetime) -> Iterator[Metric]:
 def _queues() -> Iterator[Metric]:
     waiting = Tool.offers.waiting().count()
     yield GaugeMetricFamily("slipsnisse_definitions_waiting", "Tools that wait for a decision.", value=waiting)
-    held = Invocation.objects.filter(state="pending").count()
+    held = Invocation.objects.in_state("pending").count()
     yield GaugeMetricFamily("slipsnisse_calls_held", "Calls that wait for a person.", value=held)
     queued = ServerTest.objects.filter(verdict__in=("queued", "running")).count()
     yield GaugeMetricFamily("slipsnisse_tests_open", "Server tests queued or running.", value=queued)
@@ -188,7 +188,7 @@ def _queues() -> Iterator[Metric]:
 
 def _conditions(since: datetime) -> Metric:
     """Their calls are asked about at least; each process notes a rule at most once a minute."""
-    subjects = [f"rule:{pk}" for pk in PolicyRule.objects.filter(enabled=True).values_list("pk", flat=True)]
+    subjects = [f"rule:{pk}" for pk in PolicyRule.objects.live().values_list("pk", flat=True)]
     failed = AuditEntry.objects.filter(subject__in=subjects, kind=CONDITION_FAILED, at__gte=since)
     return GaugeMetricFamily(
         "slipsnisse_policy_conditions_failed",

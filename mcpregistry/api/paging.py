@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
@@ -22,6 +22,7 @@ from mcpregistry.api.errors import BadRequest
 from mcpregistry.api.schemas.basics import Page, Text
 
 M = TypeVar("M", bound=Model)
+R = TypeVar("R")
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Rows per page.")]
 Cursor = Annotated[Text | None, Query(max_length=2000, description="The 'next' of the page before.")]
@@ -40,6 +41,35 @@ def page(
     return Page[Any](items=items, next=_cursor(last, fields) if last else None)
 
 
+def slice_of(
+    rows: Sequence[R], *, key: Callable[[R], list[str]], limit: int, cursor: str | None, show: Callable[[R], object]
+) -> Page[Any]:
+    """One page of rows that are reckoned, not stored: on from the row with the cursor's key, or where it stood if it is gone."""
+    start = _after(rows, key, cursor) if cursor else 0
+    more = len(rows) > start + limit
+    following = _encoded([start + limit, *key(rows[start + limit - 1])]) if more else None
+    return Page[Any](items=[show(row) for row in rows[start : start + limit]], next=following)
+
+
+def _after(rows: Sequence[R], key: Callable[[R], list[str]], cursor: str) -> int:
+    start, *name = _decoded(cursor)
+    if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < 2**31:
+        raise BadRequest("The cursor is not one of this list.", remedy="Start again without a cursor.")
+    return next((place + 1 for place, row in enumerate(rows) if key(row) == name), start)
+
+
+def _encoded(values: list[Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+
+
+def _decoded(cursor: str) -> list[Any]:
+    try:
+        found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("The cursor is not one of this list.", remedy="Start again without a cursor.") from error
+    return found if isinstance(found, list) and found else [None]
+
+
 def _beyond(fields: list[str], values: list[Any], *, descending: bool) -> Q:
     """Rows after the given one: greater in the first field, or equal there and greater in the next."""
     side = "lt" if descending else "gt"
@@ -52,7 +82,7 @@ def _beyond(fields: list[str], values: list[Any], *, descending: bool) -> Q:
 
 def _cursor(row: Model, fields: list[str]) -> str:
     values = [_plain(reduce(getattr, name.split("__"), row)) for name in fields]
-    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+    return _encoded(values)
 
 
 def _plain(value: Any) -> str | int:

@@ -14,20 +14,23 @@ class Rule:
     """Who may use one operation.
 
     ``person``: the permission a person needs (of the app ``mcpregistry`` unless it names another). ``agent``: whether
-    an agent's token is good enough.
+    an agent's token is good enough. ``also``: more permissions that the person needs.
     """
 
     person: str
     agent: bool = False
+    also: tuple[str, ...] = ()
 
     @property
-    def permission(self) -> str:
-        return self.person if "." in self.person else f"mcpregistry.{self.person}"
+    def permissions(self) -> dict[str, str]:
+        """What the person needs, all of it, by the names that the table has."""
+        return {name: name if "." in name else f"mcpregistry.{name}" for name in (self.person, *self.also)}
 
 
 TABLE: dict[str, Rule] = {
     "GET /servers": Rule("view_server"),
     "POST /servers": Rule("add_server"),
+    "POST /servers/read": Rule("add_server"),
     "GET /servers/{slug}": Rule("view_server"),
     "PATCH /servers/{slug}": Rule("change_server"),
     "DELETE /servers/{slug}": Rule("delete_server"),
@@ -80,6 +83,9 @@ TABLE: dict[str, Rule] = {
     "POST /grants": Rule("add_grant"),
     "GET /grants/{grant_id}": Rule("view_grant"),
     "DELETE /grants/{grant_id}": Rule("delete_grant"),
+    "GET /host-sessions": Rule("view_hostsession"),
+    "GET /host-sessions/{session_id}": Rule("view_hostsession"),
+    "POST /host-sessions/{session_id}/end": Rule("change_hostsession"),
     "GET /conversations": Rule("view_conversation", agent=True),
     "POST /conversations": Rule("add_conversation", agent=True),
     "GET /conversations/{conversation_id}": Rule("view_conversation", agent=True),
@@ -110,6 +116,8 @@ TABLE: dict[str, Rule] = {
     "DELETE /energy/{slug}": Rule("delete_energypool"),
     "GET /energy/{slug}/entries": Rule("view_energyentry", agent=True),
     "POST /energy/{slug}/grant": Rule("change_energypool"),
+    "GET /usage": Rule("view_invocation"),
+    "GET /usage/failures": Rule("view_invocation"),
     "GET /invocations": Rule("view_invocation"),
     "GET /invocations/{invocation_id}": Rule("view_invocation"),
     "GET /approvals": Rule("view_approvalrequest"),
@@ -134,6 +142,7 @@ TABLE: dict[str, Rule] = {
     "POST /rules/test": Rule("view_policyrule"),
     "GET /rules/{rule_id}": Rule("view_policyrule"),
     "PATCH /rules/{rule_id}": Rule("change_policyrule"),
+    "POST /rules/{rule_id}/live": Rule("change_policyrule"),
     "DELETE /rules/{rule_id}": Rule("delete_policyrule"),
     "POST /tools/{name}/auto-approval": Rule("add_policyrule"),
     "DELETE /tools/{name}/auto-approval": Rule("delete_policyrule"),
@@ -143,6 +152,15 @@ TABLE: dict[str, Rule] = {
     "PUT /tools/{name}/annotations": Rule("approve_definition"),
     "GET /permits": Rule("view_permit"),
     "DELETE /permits/{permit_id}": Rule("decide_approval"),
+    "GET /access": Rule("view_grant", also=("view_agent", "view_tool", "view_policyrule")),
+    "GET /access/proposals": Rule("view_invocation", also=("view_grant",)),
+    "POST /access/proposals/{grant_id}": Rule(
+        "change_grant", also=("add_grant", "delete_grant", "view_grant", "view_invocation")
+    ),
+    "GET /context-bill": Rule("view_invocation", also=("view_agent", "view_tool", "view_grant")),
+    "POST /context-bill/hide": Rule(
+        "change_grant", also=("add_grant", "delete_grant", "view_grant", "view_agent", "view_tool", "view_invocation")
+    ),
     "GET /why": Rule("view_policyrule"),
     "POST /why": Rule("view_policyrule"),
     "GET /audit": Rule("view_auditentry"),

@@ -6,6 +6,7 @@ Source: MCP Registry API v0.1 (``GET /v0.1/servers``, ``…/{name}/versions``, `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import wraps
@@ -20,13 +21,15 @@ from django.utils.dateparse import parse_datetime
 from mcpregistry.api.auth import Principal, allowed, bearer
 from mcpregistry.api.errors import BadRequest, MethodNotAllowed, database_away, refusal, status_of, unauthorized
 from mcpregistry.api.permissions import Rule
+from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound, SlipsnisseError
-from mcpregistry.domain.registry.publishing import Published, entry_of, name_of
+from mcpregistry.domain.registry.publishing import Held, Published, entry_of, name_of
 from mcpregistry.models import Endpoint
 
 RULE = Rule("view_endpoint", agent=True)
 _LIMIT, _MOST = 30, 100
+_SERVERS = DownstreamTools().kind
 _OPEN = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "Authorization", "Vary": "Authorization"}
 View = Callable[..., dict[str, Any]]
 
@@ -82,7 +85,12 @@ def servers(request: HttpRequest, who: Principal | None) -> dict[str, Any]:
 
 
 def _matches(search: str, each: Published) -> bool:
-    return search in name_of(each.slug, settings.SITE_URL).casefold() or search in each.title.casefold()
+    words = (
+        name_of(each.slug, settings.SITE_URL),
+        each.title,
+        *(word for held in each.servers for word in (held.slug, held.title)),
+    )
+    return any(search in word.casefold() for word in words)
 
 
 @_served
@@ -119,16 +127,22 @@ def _visible(who: Principal | None) -> list[Published]:
     )  # fmt: skip
     agent = who.agent.slug if who and who.agent else ""
     return [
-        Published(row.slug, row.name, row.revision or row.pk, row.created_at, row.changed or row.created_at)
-        for row in sorted(rows, key=lambda row: row.slug) if not agent or _shows(row.slug, agent)
+        Published(row.slug, row.name, row.revision or row.pk, row.created_at, row.changed or row.created_at, held or ())
+        for row in sorted(rows, key=lambda row: row.slug)
+        for held in [_held(row.slug, agent) if agent else ()] if held is not None
     ]  # fmt: skip
 
 
-def _shows(endpoint: str, agent: str) -> bool:
+def _held(endpoint: str, agent: str) -> tuple[Held, ...] | None:
+    """The servers of which the agent gets tools there, by their names; None where it gets nothing at all."""
     try:
-        return bool(current_engine().catalogue(endpoint, agent).entries)
+        entries = current_engine().catalogue(endpoint, agent).entries
     except NotFound:  # made a moment ago: this process has not heard of it yet
-        return False
+        return None
+    found = Counter(
+        (each.offer.server.slug, each.offer.server.title) for each in entries.values() if each.offer.kind == _SERVERS
+    )
+    return tuple(Held(slug, title, tools) for (slug, title), tools in sorted(found.items())) if entries else None
 
 
 def _limit(text: str) -> int:

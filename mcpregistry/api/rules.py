@@ -51,6 +51,7 @@ def list_rules(
     q: Annotated[Text | None, Query(max_length=200, description="Part of the name, condition or note.")] = None,
     outcome: OutcomeWord | None = None,
     enabled: bool | None = None,
+    draft: bool | None = None,
     server: Slug | None = None,
     agent: Slug | None = None,
     limit: Limit = 50,
@@ -64,6 +65,8 @@ def list_rules(
         rows = rows.filter(outcome=outcome)
     if enabled is not None:
         rows = rows.filter(enabled=enabled)
+    if draft is not None:
+        rows = rows.filter(draft=draft)
     if server:
         rows = rows.filter(Q(server__slug=server) | Q(tool__server__slug=server))
     if agent:
@@ -111,6 +114,12 @@ def change_rule(request: HttpRequest, rule_id: lookup.Id, payload: RuleChange) -
     """Change the keys that are sent. Calls that the old rule holds become void when they would run."""
     rule = fill(_rule(rule_id), payload.given())
     return rule_out(rules.save_rule(rule=rule, actor=actor(request)))
+
+
+@router.post("/rules/{rule_id}/live", response=RuleOut)
+def make_rule_live(request: HttpRequest, rule_id: lookup.Id) -> RuleOut:
+    """Let a draft count. Refused with 409 where the rule is no draft any more."""
+    return rule_out(rules.make_live(rule=_rule(rule_id), actor=actor(request)))
 
 
 @router.delete("/rules/{rule_id}", response={204: None})

@@ -18,6 +18,7 @@ from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Accepted, Page, Problem, Slug, Text
+from mcpregistry.api.schemas.pasted import PastedIn, PastedOut, pasted_out
 from mcpregistry.api.schemas.servers import (
     Confirmation,
     EventOut,
@@ -34,6 +35,7 @@ from mcpregistry.api.schemas.servers import (
     server_out,
     test_out,
 )
+from mcpregistry.domain.formats import pasted
 from mcpregistry.models import Server, ServerEvent, ServerTest
 from mcpregistry.services.configuration.dispatch import NO_BROKER
 from mcpregistry.services.servers import checks, lifecycle
@@ -73,6 +75,15 @@ def create_server(request: HttpRequest, payload: ServerNew) -> Status[ServerOut]
     facts = {"sandbox": usual_mode(), **payload.given()}
     server = lifecycle.save_server(server=Server(**facts, source="api"), actor=actor(request))
     return Status(201, server_out(server))
+
+
+@router.post("/servers/read", response=PastedOut)
+def read_pasted(request: HttpRequest, payload: PastedIn) -> PastedOut:
+    """Read whatever a README says into the words of a new server; nothing is saved or started.
+
+    Make credentials of the secrets that it names, then post each server to ``/servers``.
+    """
+    return pasted_out(pasted.read(payload.text))
 
 
 @router.get("/servers/{slug}", response=ServerOut)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import datetime
 from typing import cast
 
-from django.db.models import Avg, Count, Max, Q
+from django.db.models import Count
 from django.http import HttpRequest
+from django.utils import timezone
 
 from mcpregistry.api import lookup
 from mcpregistry.api.paging import Cursor, Limit, page
@@ -27,19 +26,16 @@ from mcpregistry.api.schemas.servers import (
 from mcpregistry.api.schemas.status import SiteStatus
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.domain.errors import Busy
-from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
-from mcpregistry.models.invocation import UNASKED
+from mcpregistry.queries import server_figures
 from mcpregistry.queries.calls import error_patterns
+from mcpregistry.queries.server_figures import Figures
 from mcpregistry.services.servers.notes import ERRORS
 
 router = Routes(tags=["status"])
 
-_FAILED = (State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN)
-_REFUSED = (State.DENIED, State.REJECTED, State.EXPIRED, State.CANCELLED, State.VOID)
 _MOST_TOOLS = 1_000
 _MOST_ERRORS = 20
-_OPEN = (State.PENDING, State.READY, State.DISPATCHED)
 
 
 @router.get("/status", response=SiteStatus)
@@ -54,7 +50,7 @@ def get_status(request: HttpRequest) -> SiteStatus:
         servers_unavailable=Server.objects.active().filter(unavailable_since__isnull=False).count(),
         tools=Tool.objects.filter(present=True).count(),
         definitions_waiting=Tool.offers.waiting().count(),
-        calls_open=Invocation.objects.filter(state__in=_OPEN).count(),
+        calls_open=Invocation.objects.open().count(),
         tests_queued=ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED).count(),
         changes=_changes(),
         processes=sorted(Connection.objects.order_by().values_list("process", flat=True).distinct()),
@@ -92,47 +88,30 @@ def _errors(server: Server) -> list[str]:
 
 
 def _tools(server: Server) -> list[ToolFigures]:
-    rows = Invocation.objects.filter(server_slug=server.slug).order_by().values("tool_name")
-    good, bad = Q(state=State.SUCCEEDED), Q(state__in=_FAILED)
-    counted = rows.annotate(
-        good=Count("id", filter=good), bad=Count("id", filter=bad), refused=Count("id", filter=Q(state__in=_REFUSED)),
-        mean=Avg("duration_ms", filter=(good | bad) & UNASKED), last=Max("received_at"),
-    ).order_by("-good", "-bad", "tool_name")  # fmt: skip
+    rows = server_figures.of_tools(server.slug, now=timezone.now()).items()
+    busiest = sorted(rows, key=lambda row: (-row[1].succeeded, -row[1].failed, row[0]))
     return [
         ToolFigures(
-            tool=row["tool_name"], total_calls=row["good"] + row["bad"], success_calls=row["good"],
-            failed_calls=row["bad"], refused_calls=row["refused"], mean_ms=row["mean"], last_call=row["last"],
+            tool=tool, total_calls=each.succeeded + each.failed, success_calls=each.succeeded, failed_calls=each.failed,
+            refused_calls=each.refused, mean_ms=each.mean, last_call=each.last,
         )
-        for row in counted[:_MOST_TOOLS]
+        for tool, each in busiest[:_MOST_TOOLS]
     ]  # fmt: skip
 
 
 def _statuses(servers: list[Server]) -> list[StatusOut]:
-    """In three queries, however many servers."""
+    """In a fixed number of queries, however many servers."""
     connections = defaultdict(list)
     for connection in Connection.objects.filter(server__in=servers).order_by("process"):
         connections[connection.server_id].append(connection)
     tools = dict(
         Tool.objects.filter(server__in=servers, present=True).order_by().values_list("server").annotate(Count("id"))
     )
-    calls = _calls(server.slug for server in servers)
-    return [_status(s, connections[s.id], tools.get(s.id, 0), calls.get(s.slug, (0, 0, None))) for s in servers]
+    calls = server_figures.of_servers([server.slug for server in servers], now=timezone.now())
+    return [_status(s, connections[s.id], tools.get(s.id, 0), calls.get(s.slug, Figures())) for s in servers]
 
 
-def _calls(slugs: Iterable[str]) -> dict[str, tuple[int, int, datetime | None]]:
-    """(succeeded, failed, when the newest of both came) by server."""
-    rows = Invocation.objects.filter(server_slug__in=list(slugs)).order_by().values("server_slug")
-    counted = rows.annotate(
-        good=Count("id", filter=Q(state=State.SUCCEEDED)), bad=Count("id", filter=Q(state__in=_FAILED)),
-        last=Max("received_at", filter=Q(state=State.SUCCEEDED) | Q(state__in=_FAILED)),
-    )  # fmt: skip
-    return {row["server_slug"]: (row["good"], row["bad"], row["last"]) for row in counted}
-
-
-def _status(
-    server: Server, connections: list[Connection], tools: int, calls: tuple[int, int, datetime | None]
-) -> StatusOut:
-    good, bad, last = calls
+def _status(server: Server, connections: list[Connection], tools: int, calls: Figures) -> StatusOut:
     return StatusOut(
         server_name=server.slug,
         name=server.title,
@@ -141,15 +120,15 @@ def _status(
         connected=any(connection.state == "connected" for connection in connections),
         available=server.lifecycle == "active" and server.unavailable_since is None,
         tools_discovered=tools,
-        total_calls=good + bad,
-        success_calls=good,
-        failed_calls=bad,
+        total_calls=calls.succeeded + calls.failed,
+        success_calls=calls.succeeded,
+        failed_calls=calls.failed,
         last_error=capped(server.last_error),
         last_error_code=server.last_error_code,
         last_error_time=server.last_error_at,
         last_ok_time=server.last_ok_at,
         last_connect_time=server.last_connected_at,
-        last_used_time=last,
+        last_used_time=calls.last,
         reconnect_attempts=max((connection.attempts for connection in connections), default=0),
         tools_left_out=server.left_out.splitlines(),
         processes=[connection_out(connection) for connection in connections],

@@ -32,7 +32,10 @@ from mcpregistry.services.energy import estimates
 router = Routes(tags=["tools"])
 
 ToolName = Annotated[
-    Text, Path(max_length=600, description="server::tool, the exposed name server__tool, or server::prompt:name.")
+    Text,
+    Path(
+        max_length=600, description="server::tool, the name that hosts use, e.g. server__tool, or server::prompt:name."
+    ),
 ]
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from ninja import NinjaAPI
+from ninja import NinjaAPI, Swagger
 
 from mcpregistry.api import (
+    access,
     agents,
     approvals,
     audit,
     budgets,
     calls,
     config,
+    context_bill,
     conversations,
     definitions,
     endpoints,
     energy,
     grants,
+    host_sessions,
     installs,
     invocations,
     notifications,
@@ -24,6 +27,7 @@ from mcpregistry.api import (
     servers,
     status,
     tools,
+    usage,
     why,
 )
 from mcpregistry.api.auth import Nobody
@@ -41,6 +45,7 @@ _ROOMS = (
     budgets,
     agents,
     grants,
+    host_sessions,
     installs,
     registry,
     invocations,
@@ -50,7 +55,10 @@ _ROOMS = (
     config,
     notifications,
     rules,
+    usage,
     why,
+    access,
+    context_bill,
 )
 
 api = NinjaAPI(
@@ -63,6 +71,7 @@ api = NinjaAPI(
         "and for 24 hours gets the first answer; with another request it is refused (409)."
     ),
     urls_namespace="api",
+    docs=Swagger(settings={"docExpansion": "none", "filter": True}),  # drawing all operations takes seconds
     auth=Nobody(),
     parser=StrictParser(),
     renderer=StrictRenderer(),

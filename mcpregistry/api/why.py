@@ -37,10 +37,11 @@ def explain_call(request: HttpRequest, payload: WhyIn) -> WhyOut:
 
 
 def _explained(agent: str, endpoint: str, tool: str, arguments: Mapping[str, Any] | None) -> WhyOut:
+    where = lookup.endpoint(endpoint)
     found = why(
         agent=lookup.agent(agent),
-        endpoint=lookup.endpoint(endpoint),
-        tool=find_tool(tool),
+        endpoint=where,
+        tool=find_tool(tool, styles=(where.naming_style, "double")),
         now=timezone.now(),
         arguments=arguments,
     )

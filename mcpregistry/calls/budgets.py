@@ -1,6 +1,6 @@
 """The budgets that a call concerns: what it will spend is set aside before anybody is asked or anything is sent.
 
-Only for calls of agents that have budgets, or of runs that such an agent has caused; others ask nothing. A call that people
+Only for calls of agents and by endpoints that have budgets, or of runs that such a one has caused; others ask nothing. A call that people
 are asked about keeps what is set aside for it, so that they never approve what could not be paid.
 """
 
@@ -46,7 +46,7 @@ async def reserve(call: Call) -> Call:
         ) from error
     if answer.refusal is not None:
         raise answer.refusal
-    return replace(call, remark=" ".join(answer.remarks))
+    return replace(call, remarks=answer.remarks)
 
 
 async def remarked(call: Call) -> Call:
@@ -55,10 +55,10 @@ async def remarked(call: Call) -> Call:
     Before, nobody knew whether anybody would hear it: its caller may have left, or been told that it is pending.
     """
     asked = call.permit or call.decision.outcome is Outcome.ASK
-    if call.remark or not asked or not _has_room(call) or (needs := _needs(call)) is None:
+    if call.remarks or not asked or not _has_room(call) or (needs := _needs(call)) is None:
         return call
     try:
-        return replace(call, remark=" ".join(await db_call(spending.remarks, needs)))
+        return replace(call, remarks=await db_call(spending.remarks, needs))
     except Exception:  # the next call tells it
         log.exception("budgets.not_remarked", call=call.id)
         return call
@@ -82,14 +82,25 @@ async def settle(call: Call, outcome: CallOutcome) -> None:
 
 def told(call: Call, outcome: CallOutcome) -> CallOutcome:
     """The outcome with what its caller is told of its budgets: in the answer that is recorded, or in what to do next."""
-    if not call.remark:
+    if not call.remarks:
         return outcome
+    remark = " ".join(each.said for each in call.remarks)
     if outcome.result is None:
-        return replace(outcome, remedy=f"{outcome.remedy} {call.remark}".strip())
+        return replace(outcome, remedy=f"{outcome.remedy} {remark}".strip())
     content = outcome.result.get("content")
     if not isinstance(content, list):
         return outcome
-    return replace(outcome, result=outcome.result | {"content": [*content, _text(call.remark)]})
+    return replace(outcome, result=outcome.result | {"content": [*content, _text(remark)]})
+
+
+async def unsaid(call: Call) -> None:
+    """The call has become a task, whose handle has no room for words and whose answer others bring: the next call tells."""
+    if not call.remarks:
+        return
+    try:
+        await db_call(spending.unsaid, call.remarks)
+    except Exception:  # then it is not told in this period: people were, and the hard mark tells it
+        log.exception("budgets.not_unsaid", call=call.id)
 
 
 def _has_room(call: Call) -> bool:
@@ -102,12 +113,12 @@ def _text(remark: str) -> dict[str, Any]:
 
 def _needs(call: Call) -> Needs | None:
     """None: no budget is concerned. A tool of ours that tells a caller about itself costs nothing."""
-    offer, agent = call.entry.offer, call.request.catalogue.agent
+    offer, agent, door = call.entry.offer, call.request.catalogue.agent, call.request.catalogue.endpoint
     if offer.kind != _SERVERS and not offer.spends:
         return None
     amounts = {Unit.CALLS: 1} | ({Unit.MONEY: offer.tool.cost} if offer.tool.cost else {})
     left = frozenset({Unit.MONEY, Unit.TOKENS}) if offer.spends else frozenset()
     units = {*amounts, *left}
-    agents = frozenset(each.slug for each in (agent, *call.request.behind) if each.budgets & units)
+    payers = frozenset(each.payer for each in (agent, door, *call.request.behind) if each.budgets & units)
     hears = _has_room(call) and call.decision.outcome is not Outcome.ASK
-    return Needs(agent.slug, agents, amounts, left, hears) if agents else None
+    return Needs(agent.slug, payers, amounts, left, hears, door=door.payer) if payers else None

@@ -14,8 +14,9 @@ from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision
-from mcpregistry.domain.specs import AgentSpec
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec
 from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.budgets.spending import Remark
 from mcpregistry.services.energy.reservations import Charged
 
 # progress, total or None, message or None; called on the event loop, must not block
@@ -104,7 +105,7 @@ class CallRequest:
     expert: str = ""  # the expert tool whose run makes the call
     requester: Requester = NOBODY
     conversation: str = ""  # its id; ``catalogue`` is narrowed to what it may see
-    behind: tuple[AgentSpec, ...] = ()  # whose calls have led to this one of a run: their budgets bear it too
+    behind: tuple[AgentSpec | EndpointSpec, ...] = ()  # what has led to this call of a run: their budgets bear it too
     session: str = ""  # of the host, or of the run, as far as servers are shared by that
     call_id: str = ""  # for a caller that must find the record again whatever happens; unique, 32 hex digits
 
@@ -122,7 +123,7 @@ class Call:
     received_at: datetime
     started: float  # monotonic seconds
     permit: int = 0  # the key of the permit of which it has taken a use
-    remark: str = ""  # what its caller is told beside the answer, of its budgets
+    remarks: tuple[Remark, ...] = ()  # what its caller is told beside the answer, of its budgets
     fence: int = 0  # rises with the claim of a held call; its end must name the same
 
 

@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Protocol
 
+from django.db.models import Q
+
 from mcpregistry.domain.apps import is_app, page_of
 from mcpregistry.domain.definitions.instructions import merged
-from mcpregistry.domain.definitions.naming import OURS, OWN_NAMES, described, own_uri, shown_names
+from mcpregistry.domain.definitions.naming import OURS, OWN_NAMES, described, named, own_uri
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.kinds import KINDS, OTHERS, READ, RESOURCE, TEMPLATE, TOOL, hides
 from mcpregistry.domain.policy.access import may_see, next_expiry
@@ -24,9 +26,10 @@ from mcpregistry.domain.schema.validation import problems
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest, stored
-from mcpregistry.models import Agent, Endpoint
-from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.models import Agent, Endpoint, Grant, Tool
+from mcpregistry.services.configuration.snapshot import snapshot_now
 
+_NAMED = 1_000  # tools of one agent that are read by their keys; of more everything is read
 _NARROWED = 100  # sets of servers for which a narrowed list is kept
 PAGE = 500  # every host follows a single page; not every host was seen to follow a cursor
 
@@ -126,8 +129,9 @@ class Catalogue:
             return None
         # Its id is none of a tool's: no rule about the tool means it.
         made = ToolSpec(
-            -by.id, by.server_id, own, by.definition_hash, {"uri": own, "name": own}, idempotent=True, kind=RESOURCE
-        )
+            -by.id, by.server_id, own, by.definition_hash, {"uri": own, "name": own}, idempotent=True, kind=RESOURCE,
+            ruled=by.ruled,
+        )  # fmt: skip
         offer = replace(entry.offer, tool=made, by=by)
         return Catalogue(
             self.endpoint, self.agent, {uri: Entry(uri, offer, made.data)}, self.valid_until, RESOURCE, self.others
@@ -136,6 +140,11 @@ class Catalogue:
     def template(self, uri: str) -> Entry | None:
         """The template that hosts know by this URI template, or by that of its server with the server's name in front."""
         return self.of_kind(TEMPLATE).entries.get(uri) or self.of_kind(TEMPLATE)._by_uri.get(own_uri(uri))
+
+    @property
+    def everything(self) -> bool:
+        """Whether the agent sees anything at all there, of whatever kind."""
+        return bool(self.entries) or any(each.entries for each in self.others.values())
 
     def features(self) -> frozenset[str]:
         """What servers whose offers the agent sees have besides lists: see ``domain.kinds``."""
@@ -170,22 +179,27 @@ class Catalogue:
     @cached_property
     def version(self) -> str:
         """Changes exactly when the list as hosts see it changes; also the cursor's lead."""
-        parts = (f"{name} {e.offer.server.slug} {e.offer.tool.definition_hash}" for name, e in self.entries.items())
+        parts = (
+            f"{name} {e.offer.server.slug} {e.offer.tool.definition_hash} {e.offer.tool.own_description}"
+            for name, e in self.entries.items()
+        )
         return digest(self.endpoint.description_style, *parts)[:16]
 
     def find(self, name: str) -> Entry | None:
         """By exposed name, whatever the style by ``server__tool`` or ``server::tool``, or by the tool's own name where
-        only one server here has it (not its own URI: that may look like another's). Exact names in maps, never split.
+        only one server here has it (not its own URI: that may look like another's). Exact names in maps, never split;
+        a name that an operator has given to another tool is nobody's here, for hosts may still know it as that one's.
         """
         return self.entries.get(name) or self._by_key.get(name)
 
     @cached_property
     def _by_key(self) -> dict[str, Entry]:
         entries = [(e.offer.server.slug, e.offer.tool.name, e) for e in self.entries.values()]
-        often = Counter(tool for _, tool, _ in entries)
+        given = {(server, own) for server, tool, e in entries if (own := e.offer.tool.own_name) not in ("", tool)}
+        often = Counter([tool for _, tool, _ in entries] + [own for _, own in given])
         unique = () if self.kind in READ else entries
         plain = {tool: e for _, tool, e in unique if often[tool] == 1 and tool not in OWN_NAMES}
-        double = {f"{server}__{tool}": e for server, tool, e in entries}
+        double = {f"{server}__{tool}": e for server, tool, e in entries if (server, tool) not in given}
         return plain | double | {f"{server}::{tool}": e for server, tool, e in entries}
 
     @cached_property
@@ -298,8 +312,8 @@ def _makes(template: ToolSpec, uri: str) -> bool:
 
 def _named(offers: list[Offer], endpoint: EndpointSpec) -> Iterable[Entry]:
     """Those of one kind, under the endpoint's names for them."""
-    pairs = [(o.server.slug, o.tool.name) for o in offers]
-    names = shown_names(offers[0].tool.kind if offers else TOOL, pairs, endpoint.naming_style)
+    own = ((o.server.slug, o.tool.name, o.tool.own_name) for o in offers)
+    names = named(offers[0].tool.kind if offers else TOOL, own, endpoint.naming_style)
     return (_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
 
 
@@ -307,7 +321,8 @@ def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
     data = dict(offer.tool.data) | {KINDS[offer.tool.kind].identity: name}
     if offer.tool.kind == TOOL:
         data.setdefault("inputSchema", {"type": "object"})
-    text = described(str(data.get("description") or ""), server=offer.server.slug, style=endpoint.description_style)
+    said = offer.tool.own_description or str(data.get("description") or "")
+    text = described(said, server=offer.server.slug, style=endpoint.description_style)
     if text:
         data["description"] = text
     return Entry(name, offer, data)
@@ -323,7 +338,42 @@ def _for_legacy(listing: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def catalogue_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> Catalogue | None:
     """What this agent sees on this endpoint now, built as the gateway builds it; None if either is off."""
-    snapshot = load_snapshot()
+    return _catalogue_of(lambda: _granted(agent), agent, endpoint, now)
+
+
+def sees_anything(agent: Agent, endpoint: Endpoint, *, now: datetime) -> bool:
+    """Whether that is anything at all, for pages that list nothing of it. Of many grants a part is mostly enough."""
+    granted = _granted(agent)
+    for part in [granted[:PAGE], granted] if len(granted) > PAGE else [granted]:
+        found = _catalogue_of(partial(list, part), agent, endpoint, now)
+        if found is None or found.everything:
+            return found is not None
+    return False
+
+
+def instructions_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> str:
+    """What hosts are told there, for this agent; servers are only asked about where the endpoint has room for them."""
+    if not (agent.enabled and endpoint.enabled):
+        return ""
+    if not endpoint.instructions_limit:
+        return endpoint.instructions
+    seen = catalogue_now(agent, endpoint, now=now)
+    return seen.instructions() if seen else ""
+
+
+def _granted(agent: Agent) -> list[int]:
+    """What its grants name, or offers of servers that they name: nothing else can be in its lists."""
+    grants = Grant.objects.filter(agent=agent).order_by()
+    named = Q(pk__in=grants.values("tool")) | Q(server__in=grants.values("server"))
+    return list(Tool.offers.serving().filter(named).order_by().values_list("pk", flat=True))
+
+
+def _few(tools: list[int]) -> list[int] | None:
+    return tools if len(tools) <= _NAMED else None
+
+
+def _catalogue_of(tools: Callable[[], list[int]], agent: Agent, endpoint: Endpoint, now: datetime) -> Catalogue | None:
+    snapshot = snapshot_now(lambda: _few(tools()))
     caller, door = snapshot.agents.get(agent.slug), snapshot.endpoints.get(endpoint.slug)
     if caller is None or door is None:
         return None

@@ -18,7 +18,7 @@ from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.rates import Rates
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound, ToolRefused
 from mcpregistry.domain.kinds import COMPLETIONS, LONGEST_URI, PROMPT, TEMPLATE, beginning, variables
-from mcpregistry.domain.policy.access import may_begin, may_call
+from mcpregistry.domain.policy.access import implied, may_begin, may_call
 from mcpregistry.domain.policy.decision import Outcome, Policy, Question, decide
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream.pool.pool import Pool
@@ -60,8 +60,10 @@ class Completions:
         outcome = self._typing(catalogue, entry, typed, known)
         if outcome is Outcome.DENY:
             raise Denied(f"Nothing is suggested for '{plain(typed.name, 200)}': it may not be used like this.")
-        if outcome is Outcome.ASK or COMPLETIONS not in entry.offer.server.features:
+        more = self._pinned(catalogue, entry, typed, known)
+        if outcome is Outcome.ASK or more is None or COMPLETIONS not in entry.offer.server.features:
             return dict(NOTHING)
+        known = known | more
         said, total, more = await self._asked(entry, typed, known)
         found = [each for each in said if self._suggests(catalogue, entry, typed, known, each)]
         return _bounded(found, total, more, whole=len(found) == len(said))
@@ -72,6 +74,19 @@ class Completions:
         if not may_begin(catalogue.agent, catalogue.endpoint, entry.offer.tool, begun, time.time()):
             return Outcome.DENY
         return self._decided(catalogue, entry, typed, _call(entry, {**known, typed.argument: typed.value})[0])
+
+    @staticmethod
+    def _pinned(catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str]) -> dict[str, str] | None:
+        """Arguments that grants pin and nobody has given: the server suggests for what may be called, not for everything.
+        None where that cannot be told, or not be sent.
+        """
+        if entry.offer.tool.kind == TEMPLATE:
+            return {}  # its grants are about the URI, to which each suggestion is held
+        agent, endpoint, tool = catalogue.agent, catalogue.endpoint, entry.offer.tool
+        left = implied(agent, endpoint, tool, known, typed=typed.argument, now=time.time())
+        if left is None or not all(isinstance(value, str) for value in left.values()):
+            return None
+        return dict(left)
 
     def _suggests(self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str], value: str) -> bool:
         """Whether a call with this value could be made, as far as that can be told already."""

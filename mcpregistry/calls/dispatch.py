@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mcpregistry.calls import sampling
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.lending import note_links
 from mcpregistry.calls.remote_tasks.adoption import Adoption, check_kind, forwarding_of
+from mcpregistry.calls.sampling import Sampler
 from mcpregistry.domain.apps import without_pages
+from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
+from mcpregistry.domain.errors import InputNeeded
 from mcpregistry.domain.servers.sessions import session_key
 from mcpregistry.downstream.pool.pool import Pool
 
@@ -16,13 +20,45 @@ from mcpregistry.downstream.pool.pool import Pool
 class DownstreamDispatcher:
     """Sends a call to the server that owns the tool."""
 
-    def __init__(self, pool: Pool, adoption: Adoption) -> None:
-        self._pool, self._adoption = pool, adoption
+    def __init__(self, pool: Pool, adoption: Adoption, sampler: Sampler | None = None) -> None:
+        self._pool, self._adoption, self._sampler = pool, adoption, sampler
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
         """Send the call through the pool. Returns the server's result; of a task, our handle for it."""
-        offer, request, forwarding = call.entry.offer, call.request, forwarding_of(call)
-        result = await self._pool.call(
+        forwarding = forwarding_of(call)
+        if self._sampler is not None and sampling.by_ours(call):
+            asking = sampling.Sampling(call, self._sampler, forwarding)
+            result = await self._with_our_model(asking, call, on_sent)
+            check_kind(result, asking.left)  # a question to a model that stands beside others is not the host's either
+        else:
+            result = await self._sent(call, forwarding, on_sent)
+            check_kind(result, forwarding)
+        if not call.entry.offer.server.mcp_apps:
+            result = without_pages(result)
+        if result.get("resultType") == "task":
+            return {"resultType": "task", "taskId": await self._adoption(call, result, forwarding)}
+        await note_links(call, result)
+        return result
+
+    async def _with_our_model(
+        self, asking: sampling.Sampling, call: Call, on_sent: Callable[[], None]
+    ) -> dict[str, Any]:
+        """A modern server that asks for a model is called again with the answer, in the same call: one record."""
+        result = await self._sent(call, asking.forwarding, on_sent)
+        try:
+            while (again := await asking.answered(result)) is not None:
+                result = await self._sent(call, again, on_sent)
+        except Unanswered as reason:
+            raise InputNeeded(
+                f"The server asks for an answer of a model, and there is none. {reason}",
+                remedy="Ask the operator: the server's page says which expert tool answers.",
+            ) from None
+        return result
+
+    async def _sent(self, call: Call, forwarding: Forwarding, on_sent: Callable[[], None]) -> dict[str, Any]:
+        offer, request = call.entry.offer, call.request
+        asks = request.host.forwarding.allowing(offer.server.questions).questions
+        return await self._pool.call(
             offer.server.id,
             offer.tool.name,
             call.arguments_json.encode(),
@@ -38,13 +74,6 @@ class DownstreamDispatcher:
             host=forwarding,
             kind=offer.tool.kind,
             session=session_key(offer.server.shared_by, request.catalogue.agent.slug, request.session),
-            asks=request.host.forwarding.allowing(offer.server.questions).questions,
+            asks=asks | {sampling.SAMPLING} if offer.server.sampling_expert else asks,
             by=(offer.by.kind, offer.by.name) if offer.by else None,
         )
-        check_kind(result, forwarding)
-        if not offer.server.mcp_apps:
-            result = without_pages(result)
-        if result.get("resultType") == "task":
-            return {"resultType": "task", "taskId": await self._adoption(call, result, forwarding)}
-        await note_links(call, result)
-        return result

@@ -38,6 +38,7 @@ from mcpregistry.domain.policy.decision import Policy
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.services.configuration.snapshot import follow
 from mcpregistry.services.servers.connections import ConnectionLog, process_name
 from mcpregistry.services.servers.targets import target_for
 
@@ -59,7 +60,10 @@ class Engine:
             sender=lambda: self.pipeline,
         )  # fmt: skip
         self.adoption = Adoption(self.pool, self.feed)
-        own: tuple[Source, Dispatcher] = (DownstreamTools(), DownstreamDispatcher(self.pool, self.adoption))
+        own: tuple[Source, Dispatcher] = (
+            DownstreamTools(),
+            DownstreamDispatcher(self.pool, self.adoption, more_sources.sampler_for(self)),
+        )
         status = ApprovalStatus(self.approvals)
         sources = [own, (status, status), *more_sources.made_for(self)]
         self.catalogues = Catalogues(source for source, _ in sources)
@@ -173,6 +177,14 @@ class Engine:
         self.check_open()
         return self.pipeline.judge(request)
 
+    def may_be_asked(self, judged: Judged) -> bool:
+        """Whether the call's server may have a question while the call waits. Where it is known to have none, the call
+        needs no task of its own. A server that changes its era at this very moment has its question declined."""
+        if judged.refusal is not None:
+            return False  # it is not sent at all, and perhaps nobody knows its server
+        server = judged.call.entry.offer.server
+        return server.shared_by != "everybody" or not self.pool.asks_in_answers(server.id)
+
     def check_open(self) -> None:
         """Raises Busy when no calls are made: the process stops, or is blind to changes of its configuration."""
         if self._stopping:
@@ -264,3 +276,4 @@ def set_current_engine(engine: Engine | None) -> None:
     """Make this the engine of the process, or none; for the doors, when they start and stop."""
     global _current  # noqa: PLW0603 - one engine per process is the point
     _current = engine
+    follow(None if engine is None else lambda: engine.live.current)

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcpregistry.calls.catalog import Source
     from mcpregistry.calls.pipeline import Dispatcher
+    from mcpregistry.calls.sampling import Sampler
 
+    SamplerMaker = Callable[[Any], Sampler]  # given the engine
     SourceMaker = Callable[[Any], tuple[Source, Dispatcher]]  # given the engine
 
 _makers: list[SourceMaker] = []
+_samplers: list[SamplerMaker] = []
 
 
 def add_source(make: SourceMaker) -> None:
@@ -26,3 +29,13 @@ def add_source(make: SourceMaker) -> None:
 def made_for(engine: object) -> list[tuple[Source, Dispatcher]]:
     """What was added, made for this engine; the engine asks once, when it is made."""
     return [make(engine) for make in _makers]
+
+
+def answer_with(make: SamplerMaker) -> None:
+    """Let engines made from now on answer by this what servers ask of models, see ``calls/sampling.py``."""
+    _samplers.append(make)
+
+
+def sampler_for(engine: object) -> Sampler | None:
+    """The newest answerer, made for this engine; the engine asks once, when it is made."""
+    return _samplers[-1](engine) if _samplers else None

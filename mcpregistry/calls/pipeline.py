@@ -250,6 +250,7 @@ class Pipeline:
             raise
         outcome = await self._energised(call) or await self._dispatched(call)
         if outcome.state is State.DISPATCHED:
+            await budgets.unsaid(call)
             return outcome
         outcome = await self._finished(call, budgets.told(call, outcome))
         await self.energy.settle(call)

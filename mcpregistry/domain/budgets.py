@@ -1,4 +1,4 @@
-"""Arithmetic of budgets: what an agent may spend in a period of the calendar, and when the next one begins.
+"""Arithmetic of budgets: what an agent or endpoint may spend in a period of the calendar, and when the next one begins.
 
 All books are kept in whole numbers, so that sums are exact in every database: tokens and calls as they are, money in
 hundred-millionths of a US dollar (``of_dollars``). Pure: times are given, nothing is stored.
@@ -6,6 +6,7 @@ hundred-millionths of a US dollar (``of_dollars``). Pure: times are given, nothi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_CEILING, ROUND_DOWN, Decimal
@@ -14,6 +15,17 @@ from zoneinfo import ZoneInfo
 
 _DOLLAR = 10**8
 _HOUR = 3600
+_ENDPOINT = "endpoint:"  # no name has a colon
+
+
+def of_endpoint(slug: str) -> str:
+    """An endpoint among those who pay, beside agents, which stand there by their names alone."""
+    return f"{_ENDPOINT}{slug}"
+
+
+def endpoints_of(payers: Iterable[str]) -> list[str]:
+    """The names of the endpoints among them."""
+    return [each.removeprefix(_ENDPOINT) for each in payers if each.startswith(_ENDPOINT)]
 
 
 class Unit(StrEnum):

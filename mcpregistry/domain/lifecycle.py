@@ -37,6 +37,9 @@ SUPPOSED = "LEASE_EXPIRED"
 
 TERMINAL: frozenset[State] = frozenset(state for state in State if state not in MOVES)
 
+# Ends that count as failures of the server or of us; a refusal by policy is not one.
+FAILED = (State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN)
+
 # Ended, and nothing ran.
 NEVER_RAN: frozenset[State] = TERMINAL - MOVES[State.DISPATCHED] | {State.NOT_SENT}
 

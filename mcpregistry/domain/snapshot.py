@@ -6,11 +6,12 @@ server stay sealed in the database until the moment of connecting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from mcpregistry.domain.budgets import endpoints_of
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import Rules, RuleSpec
 from mcpregistry.domain.specs import (
@@ -65,6 +66,11 @@ class Snapshot:
     def endpoint_of_record(self, slug: str) -> EndpointSpec | None:
         """The endpoint that a recorded call came through; ``RUNS`` for inner calls, None if it is gone."""
         return RUNS if slug == RUNS.slug else self.endpoints.get(slug)
+
+    def paying(self, payers: Collection[str]) -> tuple[AgentSpec | EndpointSpec, ...]:
+        """The agents and endpoints that these names mean, but for those that are gone."""
+        doors = [self.endpoints.get(slug) for slug in endpoints_of(payers)]
+        return tuple(each for each in (*map(self.agents.get, payers), *doors) if each is not None)
 
     def workspace_for(self, directory: str) -> WorkspaceSpec | None:
         """The workspace with the longest directory that holds ``directory`` (an absolute path)."""

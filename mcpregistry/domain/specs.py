@@ -5,10 +5,12 @@ Times are seconds since the epoch. Nothing in them is secret.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from mcpregistry.domain.budgets import of_endpoint
 from mcpregistry.domain.kinds import TOOL, arguments_schema, spelled
 
 
@@ -27,6 +29,7 @@ class ServerSpec:
     available: bool
     shared_by: str = "everybody"
     questions: frozenset[str] = frozenset()  # the kinds that it may ask the host's user
+    sampling_expert: str = ""  # the expert tool whose model answers in the host's place
     mcp_apps: bool = True
     features: frozenset[str] = frozenset()  # what it has besides lists (``domain.kinds``)
 
@@ -53,6 +56,12 @@ class ToolSpec:
     cost: int = 0  # of one call, in hundred-millionths of a US dollar, as an operator estimates it
     kind: str = TOOL
     never: frozenset[str] = frozenset()  # its server's resources that are switched off: it makes none of them readable
+    ruled: Mapping[str, int] = field(
+        default_factory=dict
+    )  # its server's fixed resources that a rule is about: their keys, by URI
+
+    own_name: str = ""  # what an operator calls it towards hosts; empty: as its server does
+    own_description: str = ""  # what hosts are shown in place of the approved text; empty: that
 
     @property
     def key(self) -> str:
@@ -80,6 +89,23 @@ class GrantSpec:
     uri: str = ""  # of resources only those whose URI is like this; * stands for anything
 
 
+class Grants(tuple[GrantSpec, ...]):
+    """Somebody's grants, of which there may be thousands: those about one tool are found without looking at the others."""
+
+    @cached_property
+    def _by_subject(self) -> Mapping[tuple[int | None, int | None], list[GrantSpec]]:
+        found: dict[tuple[int | None, int | None], list[GrantSpec]] = {}
+        for grant in self:
+            subject = (None, grant.tool_id) if grant.tool_id is not None else (grant.server_id, None)
+            found.setdefault(subject, []).append(grant)
+        return found
+
+    def about(self, tool: ToolSpec) -> Iterable[GrantSpec]:
+        """Those of this tool, and those of its server."""
+        by = self._by_subject
+        return (*by.get((None, tool.id), ()), *by.get((tool.server_id, None), ()))
+
+
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
     """An enabled agent with its grants. ``calls_per_minute`` None: no limit; ``hold_seconds`` None: as its hosts bear.
@@ -97,6 +123,11 @@ class AgentSpec:
     energy_pool: int | None = None
     budgets: frozenset[str] = frozenset()
 
+    @property
+    def payer(self) -> str:
+        """Its name among those who pay."""
+        return self.slug
+
 
 @dataclass(frozen=True, slots=True)
 class TokenSpec:
@@ -108,7 +139,10 @@ class TokenSpec:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSpec:
-    """An enabled endpoint. ``lists_only``: a tool needs a grant of the endpoint as well as one of the agent."""
+    """An enabled endpoint. ``lists_only``: a tool needs a grant of the endpoint as well as one of the agent.
+
+    ``budgets``: as those of an agent; they bear what comes by this endpoint.
+    """
 
     slug: str
     title: str
@@ -122,6 +156,12 @@ class EndpointSpec:
     maintenance_tools: bool = False
     tell_energy: bool = False
     instructions_limit: int = 0  # characters of the servers' together
+    budgets: frozenset[str] = frozenset()
+
+    @property
+    def payer(self) -> str:
+        """Its name among those who pay."""
+        return of_endpoint(self.slug)
 
 
 # What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.

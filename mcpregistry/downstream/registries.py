@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from mcpregistry.domain.errors import AuthFailed, DownstreamError, ProtocolError, ResourceLimit, TimedOut
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    DownstreamError,
+    OutboundRefused,
+    ProtocolError,
+    ResourceLimit,
+    TimedOut,
+)
 from mcpregistry.downstream.http_client import once
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -20,6 +27,7 @@ MOST_ENTRIES = 100  # the API's own upper bound
 SECONDS = 30.0
 _LONGEST_CURSOR = 2_000
 _CONNECT_SECONDS = 10.0
+_MINE = "If that registry is yours, enter its network among the allowed networks on its page."
 _REMEDY = "Check its address: it should answer GET /v0.1/servers as MCP registries do."
 
 
@@ -46,6 +54,8 @@ async def page(
                 "GET", url, None, headers, networks=networks,
                 connect_seconds=_CONNECT_SECONDS, answer_bytes=MOST_BYTES,
             )  # fmt: skip
+    except OutboundRefused as error:
+        raise OutboundRefused("The registry's address is private or reserved.", remedy=_MINE) from error
     except TimeoutError as error:
         raise TimedOut(f"The registry gave no page within {seconds:g} s.", remedy="Try again later.") from error
     except ResourceLimit as error:

@@ -14,6 +14,7 @@ from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.domain.servers.sessions import mcp_session, nameless_session
 
 SCOPE_KEY = "slipsnisse.caller"
+LASTING_KEY = "slipsnisse.lasting"  # the id of a connection that lasts
 LEFT_KEY = "slipsnisse.left"  # in an HTTP scope: an asyncio.Event, set when the connection is gone
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,12 +18,13 @@ from typing import Any
 from mcp import types as t
 from mcp.shared.exceptions import MCPError
 
-from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.call import CallOutcome, CallRequest, OnLog, OnProgress
 from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.lifecycle import State
 
 PATIENCE = 300.0  # seconds in which a host has to answer a server's question
 NO_ANSWER = "The host gave no answer in time."
+_KEPT = 200  # log lines that come while no request of the host is here to take them
 _GONE = (
     "The call that asked this waits for no answer any more: it took too long, or another process has it. "
     "It may have taken effect; look before you call again."
@@ -40,7 +42,28 @@ class LiveCall:
         self._count = 0
         self._silent = False  # the host has not come back once: it is not waited for again
         self._news = asyncio.Event()
+        self._on_log: OnLog | None = None
+        self._on_progress: OnProgress | None = None
+        self._lines: deque[Mapping[str, Any]] = deque(maxlen=_KEPT)
         self._task: asyncio.Task[CallOutcome]
+
+    def hears(self, on_log: OnLog | None, on_progress: OnProgress | None) -> None:
+        """The request of the host that is here now: what the server says meanwhile goes with its answer."""
+        self._on_log, self._on_progress = on_log, on_progress
+        while on_log is not None and self._lines:
+            on_log(self._lines.popleft())
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """A line of the server; kept for the next request where none is here."""
+        if self._on_log is not None:
+            self._on_log(line)
+        else:
+            self._lines.append(line)
+
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """The server's progress; nobody's where no request is here."""
+        if self._on_progress is not None:
+            self._on_progress(progress, total, message)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The host's answer, which its next request brings. Raises Unanswered."""
@@ -103,6 +126,7 @@ class LiveCall:
             news.cancel()
 
     def _question(self, requests: Mapping[str, Any]) -> CallOutcome:
+        self.hears(None, None)
         self._nonce, self._shown = secrets.token_hex(16), set(requests)
         self._waiting[self._nonce] = self
         return CallOutcome(
@@ -116,18 +140,31 @@ class LiveCalls:
     def __init__(self) -> None:
         self._waiting: dict[str, LiveCall] = {}
 
-    def opened(self, host: Host) -> tuple[Host, LiveCall | None]:
-        """The host as it can be asked during its call, and that call; None: it can bear no question, or not in rounds."""
+    def opened(self, request: CallRequest) -> tuple[CallRequest, LiveCall | None]:
+        """The request as its host can be asked during its call, and that call; None: it can bear no question, or not in
+        rounds.
+        """
+        host = request.host
         if not host.mrtr or not host.forwarding.questions:
-            return host, None
+            return request, None
         call = LiveCall(self._waiting)
-        return replace(host, forwarding=replace(host.forwarding, ask=call.ask)), call
+        call.hears(request.on_log, request.on_progress)
+        opened = replace(
+            request,
+            host=replace(host, forwarding=replace(host.forwarding, ask=call.ask)),
+            on_log=call.log if request.on_log else None,
+            on_progress=call.progress if request.on_progress else None,
+        )
+        return opened, call
 
-    async def go_on(self, nonce: str, answers: object) -> CallOutcome:
-        """The call that waits under this nonce, which is good for once. Raises MCPError -32602 if there is none."""
+    async def go_on(self, nonce: str, request: CallRequest, answers: object) -> CallOutcome:
+        """The call that waits under this nonce, which is good for once; it is heard by ``request`` from now on. Raises
+        MCPError -32602 if there is none.
+        """
         call = self._waiting.pop(nonce, None)
         if call is None:
             raise MCPError(t.INVALID_PARAMS, _GONE, {"reason": "invalid_request_state"})
+        call.hears(request.on_log, request.on_progress)
         return await call.go_on(answers if isinstance(answers, dict) else {})
 
 

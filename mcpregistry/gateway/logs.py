@@ -31,12 +31,21 @@ class Levels:
 
     def __init__(self) -> None:
         self._levels: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
+        # Of a session that any process serves, all of them must know it: its id, and the level.
+        self.keep: Callable[[str, str], Awaitable[None]] | None = None
 
     async def set(self, ctx: Context, params: t.SetLevelRequestParams) -> t.EmptyResult:
         """The handler of ``logging/setLevel``."""
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.
-        self._levels[ctx.session._connection] = params.level
+        connection = ctx.session._connection
+        if connection.session_id is not None and self.keep is not None:
+            await self.keep(connection.session_id, params.level)
+        self.remember(connection, params.level)
         return t.EmptyResult()
+
+    def remember(self, connection: Connection, level: str) -> None:
+        """What was set on another connection, or in another process, for the session of this one; empty: the usual."""
+        self._levels[connection] = level or USUAL
 
     def wanted(self, ctx: Context) -> str:
         """The lowest level that this request's host wants to hear; empty: none."""

@@ -13,7 +13,6 @@ import importlib.util
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -246,12 +245,12 @@ class Gateway:
         """The call's end. A server's questions go to the host: in rounds of its own, or as our requests meanwhile."""
         params = ctx.params or {}
         if nonce := live_nonce(params):
-            return await self.live.go_on(nonce, params.get("inputResponses"))
-        host, live = self.live.opened(request.host)
+            return await self.live.go_on(nonce, request, params.get("inputResponses"))
+        request, live = self.live.opened(request)
         if live is not None:
-            return await live.run(self.engine.call(replace(request, host=host)))
+            return await live.run(self.engine.call(request))
         outcome = await self.engine.call(request)
-        return await in_rounds(self.engine, request, outcome) if host.forwarding.ask is not None else outcome
+        return await in_rounds(self.engine, request, outcome) if request.host.forwarding.ask is not None else outcome
 
     async def _answered(
         self, outcome: CallOutcome, entry: Entry | None, caller: Caller, kind: str, asked: str, *, legacy: bool
@@ -327,7 +326,7 @@ class Gateway:
         return await self.subscriptions.subscribe(ctx, caller, catalogue, str(params.uri))
 
     async def _unsubscribe(self, ctx: Context, params: t.UnsubscribeRequestParams) -> Any:
-        return self.subscriptions.unsubscribe(ctx, str(params.uri))
+        return await self.subscriptions.unsubscribe(ctx, str(params.uri))
 
     async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.

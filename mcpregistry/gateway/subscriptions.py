@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,8 +24,10 @@ from mcp.shared.exceptions import MCPError
 from mcpregistry.calls.call import CallRequest
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
+from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.domain.errors import SlipsnisseError, ToolRefused
 from mcpregistry.domain.kinds import SUBSCRIPTIONS
+from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.identity import Caller
 
 log = structlog.get_logger(__name__)
@@ -60,11 +63,19 @@ class Subscriptions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sessions: WeakKeyDictionary[Connection, _Session] = WeakKeyDictionary()
+        # Of a session that any process serves, rows say what it wants: its id, the URI, and whether it still does.
+        self.keep: Callable[[str, str, bool], Awaitable[None]] | None = None
 
     async def subscribe(self, ctx: Context, caller: Caller, catalogue: Catalogue, uri: str) -> t.EmptyResult:
         """``resources/subscribe``. Raises MCPError for what cannot be read, or not be subscribed to."""
+        await self._engine.pipeline.rates.take(catalogue.agent)
         connection = ctx.session._connection  # as in ``Gateway._initialized``
         session = self._sessions.get(connection)
+        if connection.session_id is not None and self.keep is not None and session is None:
+            # The session's stream is elsewhere, if anywhere: here the server is only asked whether it tells of this.
+            (await self._watch(caller, catalogue, uri, _nobody))()
+            await self.keep(connection.session_id, uri, True)
+            return t.EmptyResult()
         if session is None:
             session = self._sessions[connection] = _Session()
             connection.exit_stack.callback(session.close)
@@ -73,24 +84,70 @@ class Subscriptions:
         if len(session.ends) >= MOST:
             raise MCPError(t.INVALID_PARAMS, f"A session subscribes to at most {MOST:,} resources. Unsubscribe some.")
 
-        def changed() -> None:
-            session.due.add(uri)
-            if session.telling is None or session.telling.done():
-                session.telling = asyncio.ensure_future(_tell(connection, session))
-
-        end = await self._watch(caller, catalogue, uri, changed)
+        end = await self._watch(caller, catalogue, uri, _telling(connection, session, uri))
         if uri in session.ends:  # asked twice at the same time
             end()
         session.ends.setdefault(uri, end)
+        await self._kept(connection, session, uri)
         return t.EmptyResult()
 
-    def unsubscribe(self, ctx: Context, uri: str) -> t.EmptyResult:
+    async def _kept(self, connection: Connection, session: _Session, uri: str) -> None:
+        """What its host is told of stands in the rows too, or nowhere."""
+        if connection.session_id is None or self.keep is None:
+            return
+        try:
+            await self.keep(connection.session_id, uri, True)
+        except BaseException:
+            if end := session.ends.pop(uri, None):
+                end()
+            raise
+
+    async def unsubscribe(self, ctx: Context, uri: str) -> t.EmptyResult:
         """``resources/unsubscribe``; of what was not subscribed to as well."""
+        session_id = ctx.session._connection.session_id
+        if session_id is not None and self.keep is not None:
+            await self.keep(session_id, uri, False)
         session = self._sessions.get(ctx.session._connection)
         if session is not None and (end := session.ends.pop(uri, None)):
             end()
             session.due.discard(uri)
         return t.EmptyResult()
+
+    def stand(self, connection: Connection) -> None:
+        """The stream on which its host is told has begun; pair it with ``leave``."""
+        self._sessions[connection] = _Session()
+
+    async def follow(self, caller: Caller, connection: Connection, wanted: set[str]) -> bool:
+        """Tell the host whose stream is on this connection of exactly these, as its rows say. False: some could not be
+        followed, so call it again after a while. Never raises.
+        """
+        session = self._sessions[connection]
+        for uri in session.ends.keys() - wanted:
+            session.ends.pop(uri)()
+            session.due.discard(uri)
+        await asyncio.gather(
+            *(self._followed(caller, connection, session, uri) for uri in wanted - session.ends.keys())
+        )
+        return wanted <= session.ends.keys()
+
+    async def _followed(self, caller: Caller, connection: Connection, session: _Session, uri: str) -> None:
+        changed = _telling(connection, session, uri)
+        try:
+            catalogue = self._engine.catalogue(caller.endpoint, caller.agent)
+            end = await self._watch(caller, catalogue, uri, changed)
+        except (MCPError, SlipsnisseError) as error:  # it cannot be read any more
+            log.info("subscription.not_followed", why=str(error)[:200])
+            return
+        if uri in session.ends or self._sessions.get(connection) is not session:
+            end()
+        else:
+            session.ends[uri] = end
+            changed()  # perhaps it has: between the subscription, or the stream before, and now nobody has listened
+
+    def leave(self, connection: Connection) -> None:
+        """The stream on this connection has ended."""
+        if session := self._sessions.pop(connection, None):
+            session.close()
 
     @contextlib.asynccontextmanager
     async def streaming(
@@ -111,6 +168,7 @@ class Subscriptions:
         self, caller: Caller, catalogue: Catalogue, uri: str, bus: Joined, ends: contextlib.ExitStack
     ) -> bool:
         try:
+            await self._engine.pipeline.rates.take(catalogue.agent)
             ends.callback(await self._watch(caller, catalogue, uri, lambda: bus.say(ResourceUpdated(uri))))
         except (MCPError, SlipsnisseError):
             return False  # the acknowledgement says which are honoured
@@ -120,19 +178,25 @@ class Subscriptions:
         self, caller: Caller, catalogue: Catalogue, uri: str, changed: Callable[[], None]
     ) -> Callable[[], None]:
         """Begin; returns what ends it. Raises MCPError or SlipsnisseError."""
-        await self._engine.pipeline.rates.take(catalogue.agent)
         server_id, own = self._readable(caller, catalogue, uri)
 
+        allowed = Allowed(self._engine.live, lambda: self._still(caller, uri) == (server_id, own))
+
         def still() -> None:
-            with contextlib.suppress(SlipsnisseError, MCPError):  # what may not be read any more is not told of
-                now = self._engine.catalogue(caller.endpoint, caller.agent)
-                if self._readable(caller, now, uri) == (server_id, own):
-                    changed()
+            if allowed():
+                changed()
 
         try:
             return await self._engine.pool.watches.add(server_id, own, still, patience=PATIENCE)
         except ToolRefused as error:
             raise MCPError(error.rpc_code, error.message, error.data) from None
+
+    def _still(self, caller: Caller, uri: str) -> tuple[int, str] | None:
+        """As ``_readable`` at this moment; None where it cannot be read any more."""
+        try:
+            return self._readable(caller, self._engine.catalogue(caller.endpoint, caller.agent), uri)
+        except (SlipsnisseError, MCPError):
+            return None
 
     def _readable(self, caller: Caller, catalogue: Catalogue, uri: str) -> tuple[int, str]:
         """The server, and its own URI, of what this agent could read now; nothing is recorded, and nobody is asked."""
@@ -146,6 +210,24 @@ class Subscriptions:
         if SUBSCRIPTIONS not in entry.offer.server.features:
             raise MCPError(t.INVALID_PARAMS, "The server of this resource does not tell of its changes.", {"uri": uri})
         return entry.offer.server.id, own
+
+
+class Allowed:
+    """An answer that is worked out for each configuration, and each second (rules may go by the time of day): a server
+    may tell of changes as fast as it likes.
+    """
+
+    def __init__(self, live: LiveConfiguration, look: Callable[[], bool]) -> None:
+        self._live, self._look = live, look
+        self._known: Snapshot | None = None
+        self._until, self._answer = 0.0, False
+
+    def __call__(self) -> bool:
+        """The answer."""
+        now = time.monotonic()
+        if self._known is not self._live.current or now >= self._until:
+            self._known, self._until, self._answer = self._live.current, now + 1.0, self._look()
+        return self._answer
 
 
 class Joined(InMemorySubscriptionBus):
@@ -179,6 +261,19 @@ class Joined(InMemorySubscriptionBus):
         for event in due:
             for listener in list(self._own.values()):
                 listener(event)
+
+
+def _nobody() -> None:
+    return
+
+
+def _telling(connection: Connection, session: _Session, uri: str) -> Callable[[], None]:
+    def changed() -> None:
+        session.due.add(uri)
+        if session.telling is None or session.telling.done():
+            session.telling = asyncio.ensure_future(_tell(connection, session))
+
+    return changed
 
 
 async def _tell(connection: Connection, session: _Session) -> None:

@@ -1,19 +1,22 @@
 """Records: fields, constraints and small questions about themselves. What happens is in services."""
 
+import mcpregistry.models.groups  # noqa: F401  (by it Django's groups have versions)
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.budget import Budget, BudgetEntry, BudgetPeriod, BudgetReservation, RateLevel
+from mcpregistry.models.call_text import CallText, SavedFilter
 from mcpregistry.models.conversation import Conversation, Message
 from mcpregistry.models.credential import Credential
 from mcpregistry.models.energy import EnergyEntry, EnergyPool, EnergyReservation, ToolUsage
 from mcpregistry.models.feed import Change
 from mcpregistry.models.figure import Figure
-from mcpregistry.models.host_session import HostMessage, HostSession, HostStream
+from mcpregistry.models.host_session import HostConnection, HostMessage, HostSession, HostStream, HostSubscription
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.idempotency import KeptAnswer
 from mcpregistry.models.imported import ImportedFile
 from mcpregistry.models.install import Install
+from mcpregistry.models.invitation import Invitation
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.login import LoginAttempts
 from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
@@ -22,6 +25,7 @@ from mcpregistry.models.registry import RegistryEntry, RegistrySource
 from mcpregistry.models.second_factor import RecoveryCode, SecondFactor
 from mcpregistry.models.server import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.tool import Definition, Tool
+from mcpregistry.models.usage import CountedSpan, SpanFailure, SpanUsage, UsageSums
 
 __all__ = [
     "Agent",
@@ -36,11 +40,13 @@ __all__ = [
     "BudgetEntry",
     "BudgetPeriod",
     "BudgetReservation",
+    "CallText",
     "Change",
     "Channel",
     "Configuration",
     "Connection",
     "Conversation",
+    "CountedSpan",
     "Credential",
     "Definition",
     "Delivery",
@@ -50,12 +56,15 @@ __all__ = [
     "EnergyReservation",
     "Figure",
     "Grant",
+    "HostConnection",
     "HostMessage",
     "HostSession",
     "HostStream",
+    "HostSubscription",
     "HostTask",
     "ImportedFile",
     "Install",
+    "Invitation",
     "Invocation",
     "KeptAnswer",
     "LoginAttempts",
@@ -66,13 +75,17 @@ __all__ = [
     "RecoveryCode",
     "RegistryEntry",
     "RegistrySource",
+    "SavedFilter",
     "SecondFactor",
     "Server",
     "ServerEvent",
     "ServerTest",
     "SlackIdentity",
+    "SpanFailure",
+    "SpanUsage",
     "Token",
     "Tool",
     "ToolUsage",
+    "UsageSums",
     "Workspace",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -242,6 +244,15 @@ class Workspace(models.Model):
             raise ValidationError({"directory": "Write an absolute path, e.g. /home/ann/project."})
 
 
+class _Changes(HistoricalRecords):
+    """Without the first version, which every site has before anybody has set anything."""
+
+    def post_save(self, instance: Any, created: bool, **more: Any) -> None:
+        """Called by the signal of this name."""
+        if not created:
+            super().post_save(instance, created, **more)
+
+
 class Configuration(models.Model):
     """The one row that says how often the live configuration has changed, and the site's settings.
 
@@ -285,6 +296,13 @@ class Configuration(models.Model):
         help_text="A package, bundle or version that no registry which this site reads lists, or that was taken back, cannot be "
         "asked for.",
     )  # fmt: skip
+
+    keep_history_days = models.PositiveIntegerField(
+        default=365, db_default=365, validators=[MinValueValidator(1)],
+        help_text="Days until earlier versions of the configuration are deleted; the newest of each record stays.",
+    )  # fmt: skip
+
+    history = _Changes(excluded_fields=["revision"])
 
     class Meta:
         verbose_name_plural = "configuration"

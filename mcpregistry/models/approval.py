@@ -23,8 +23,8 @@ class ApprovalQuerySet(VisibleQuerySet["ApprovalRequest"]):
     seen_with = ("view_approvalrequest", "decide_approval")
 
     def waiting(self) -> ApprovalQuerySet:
-        """Nobody has decided yet."""
-        return self.filter(call__state=State.PENDING)
+        """Nobody has decided yet. No such request has the time of a decision, and these few are in a partial index."""
+        return self.filter(call__state=State.PENDING, decided_at=None)
 
     def decided(self) -> ApprovalQuerySet:
         """Approved, rejected, expired, cancelled or void."""

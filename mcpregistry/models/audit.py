@@ -6,11 +6,14 @@ import hashlib
 from typing import Any
 
 from django.db import models
+from django.db.models import Q
 
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.signing import signature
 
 GENESIS = "0" * 64
+USUAL_KINDS = ("call.dispatched", "call.succeeded")
+_TEXT = ["varchar_pattern_ops", "int8_ops"]
 
 
 def entry_hash(prev: str, body: str, key_id: str = "") -> str:
@@ -45,7 +48,14 @@ class AuditEntry(models.Model):
         verbose_name_plural = "audit log"
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["writer", "seq"], name="one_entry_per_seq")]
-        indexes = [models.Index(fields=["subject"], name="audit_by_subject")]
+        indexes = [
+            # The opclass, which is PostgreSQL's alone, lets beginnings be looked for whatever the database's language.
+            models.Index(fields=["subject", "-id"], name="audit_of_subject", opclasses=_TEXT),
+            models.Index(fields=["actor", "-id"], name="audit_of_actor", opclasses=_TEXT),
+            models.Index(  # the two that nearly every call has are found soon, and pay nothing for it
+                fields=["kind", "-id"], name="audit_of_kind", opclasses=_TEXT, condition=~Q(kind__in=USUAL_KINDS)
+            ),
+        ]
 
     def __str__(self) -> str:
         return printable(f"{self.kind} {self.subject}")

@@ -1,4 +1,4 @@
-"""Budgets: what an agent may spend in a period, what it has spent, and what is out and will be spent."""
+"""Budgets: what an agent or an endpoint may spend in a period, what was spent, and what is out and will be spent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from django.db import models
 from django.db.models import F, Q
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.budgets import Period, Span, Unit, counted
-from mcpregistry.models.access import Agent
+from mcpregistry.domain.budgets import Period, Span, Unit, counted, of_endpoint
+from mcpregistry.models.access import Agent, Endpoint
 from mcpregistry.models.server import slug_validator
 from mcpregistry.models.visibility import VisibleQuerySet
 
@@ -35,20 +35,25 @@ class Budgets(VisibleQuerySet["Budget"]):
 
 
 class Budget(models.Model):
-    """A limit of what one agent may cause in each hour, day, week or month: by its calls, and its expert tools' runs."""
+    """A limit of what may be spent in each hour, day, week or month: by calls, and the runs of expert tools that they cause.
+
+    Either of one agent, or of one endpoint: then of all that comes by it, whosever it is.
+    """
 
     UNITS = [(Unit.MONEY.value, "US dollars"), (Unit.TOKENS.value, "tokens of models"), (Unit.CALLS.value, "calls")]
     PERIODS = [(each.value, f"each {each.value}") for each in Period]
 
     slug = models.CharField("name", max_length=63, unique=True, validators=[slug_validator])
     description = models.TextField(blank=True)
-    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="budgets")
+    agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets")
+    endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets")
     enabled = models.BooleanField(default=True)
     unit = models.CharField("counts", max_length=8, choices=UNITS, default=Unit.MONEY.value)
     period = models.CharField("begins anew", max_length=8, choices=PERIODS, default=Period.DAY.value)
     soft = models.DecimalField(
         "soft mark", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
-        help_text="From here on people and the agent are told, once in each period. Empty: nobody is.",
+        help_text="From here on people and the agent are told, once in each period; of an endpoint's budget whoever calls "
+        "next at it is told, not every agent. Empty: nobody is.",
     )  # fmt: skip
     hard = models.DecimalField(
         "hard mark", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
@@ -64,15 +69,32 @@ class Budget(models.Model):
     history = HistoricalRecords()
 
     class Meta:
-        ordering = ["agent__slug", "slug"]
+        ordering = ["agent__slug", "endpoint__slug", "slug"]
         constraints = [
             models.CheckConstraint(
+                condition=Q(agent__isnull=False, endpoint__isnull=True) | Q(agent__isnull=True, endpoint__isnull=False),
+                name="budget_of_agent_or_endpoint",
+                violation_error_message="Choose either an agent or an endpoint.",
+            ),
+            models.CheckConstraint(
                 condition=Q(soft=None) | Q(hard=None) | Q(soft__lte=F("hard")), name="budget_soft_below_hard"
-            )
+            ),
         ]
 
     def __str__(self) -> str:
         return self.slug
+
+    @property
+    def payer(self) -> str:
+        """Whose it is, among those who pay (``domain.budgets``)."""
+        return self.agent.slug if self.agent else of_endpoint(self.endpoint.slug if self.endpoint else "")
+
+    @property
+    def whose(self) -> str:
+        """Whose it is, in words."""
+        return (
+            f"agent '{self.agent.slug}'" if self.agent else f"endpoint '{self.endpoint.slug if self.endpoint else ''}'"
+        )
 
     @property
     def counts(self) -> Unit:

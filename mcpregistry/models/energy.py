@@ -150,6 +150,11 @@ class EnergyEntry(models.Model):
     def __str__(self) -> str:
         return f"{self.kind} {self.amount:g}"
 
+    @property
+    def subject(self) -> str:
+        """The id of the call, run or maintenance request that it was for; empty: of none."""
+        return self.reference.partition(":")[0]
+
     @classmethod
     def of_call(cls, call: str = "pk") -> Subquery:
         """Units that a call has cost, for a query of calls or of rows that name one in ``call``; null: nothing."""

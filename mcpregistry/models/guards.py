@@ -4,6 +4,7 @@
 * changes of calls, tasks and what other apps have named are told to those who wait (``models/feed.py``);
 * the audit log, its seals and the records of its archives refuse UPDATE, DELETE and TRUNCATE; but an entry that such a
   record says to be in a file may be removed;
+* the words of ended calls are kept, indexed and forgotten with them (``models/call_text.py``);
 * a call in a terminal state keeps it; but what was only supposed of one may give way to what is known.
 
 They are triggers, installed after every migrate: SQLite drops a table's triggers when a migration
@@ -13,12 +14,13 @@ rebuilds it, so a one-off migration would lose them silently.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from django.db import connection
 from django.db.models import Model
 
 from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, State
-from mcpregistry.models import feed
+from mcpregistry.models import call_text, feed
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal
@@ -48,7 +50,7 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Credential: frozenset({"description", "updated_at"}),
     PolicyRule: frozenset({"note"}),
     Permit: frozenset({"uses_left"}),
-    Configuration: frozenset({"revision", "keep_payloads_days", "keep_calls_days", "sub_agent_enabled"}),
+    Configuration: frozenset({"revision", "keep_payloads_days", "keep_calls_days", "keep_history_days", "sub_agent_enabled"}),
 }  # fmt: skip
 
 
@@ -109,9 +111,15 @@ def missing_guards() -> list[str]:
 
 def _there() -> There:
     with connection.cursor() as cursor:
-        tables = {*connection.introspection.table_names(cursor)} & {table for _, table in _names()}
-        described = connection.introspection.get_table_description
-        return {table: {column.name for column in described(cursor, table)} for table in tables}
+        named = {call_text.TABLE, *(table for _, table in _names())}
+        tables = {*connection.introspection.table_names(cursor)} & named
+        return {table: _columns(cursor, table) for table in tables}
+
+
+def _columns(cursor: Any, table: str) -> set[str]:
+    """By a question without an answer: Django's introspection of SQLite parses how each table was made, for a second."""
+    cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)} LIMIT 0")  # noqa: S608  a table of ours
+    return {name for name, *_ in cursor.description}
 
 
 def _watched(there: There) -> Iterator[tuple[str, list[str]]]:
@@ -136,7 +144,8 @@ def _names() -> list[tuple[str, str]]:
         for name, table in _APPENDED.items()
         for event in ("update", "delete", *_EXTRA[connection.vendor])
     ]
-    return [*watched, *kept, *feed.triggers(), ("call_stays_ended", Invocation._meta.db_table)]
+    words = call_text.triggers(connection.vendor)
+    return [*watched, *kept, *feed.triggers(), *words, ("call_stays_ended", Invocation._meta.db_table)]
 
 
 def _drops() -> list[str]:
@@ -174,7 +183,7 @@ def _sqlite(there: There) -> list[str]:
             f"CREATE TRIGGER watch_{table}_update AFTER UPDATE ON {table} WHEN {changed} {bump}",
             f"CREATE TRIGGER watch_{table}_delete AFTER DELETE ON {table} {bump}",
         ]
-    return [*statements, *feed.sqlite_statements(there)]
+    return [*statements, *feed.sqlite_statements(there), *call_text.statements("sqlite", there)]
 
 
 def _sqlite_append_only(name: str, same: str) -> list[str]:
@@ -220,4 +229,4 @@ def _postgres(there: There) -> list[str]:
                 f"CREATE TRIGGER watch_{table}_{event} AFTER {event.upper()} ON {table} FOR EACH ROW {when} "
                 "EXECUTE FUNCTION slipsnisse_changed()"
             )
-    return [*statements, *feed.postgres_statements(there)]
+    return [*statements, *feed.postgres_statements(there), *call_text.statements("postgresql", there)]

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from django.db import models
+
+from mcpregistry.models.server import Server
+from mcpregistry.models.visibility import VisibleQuerySet
+
+
+class HostSessions(VisibleQuerySet["HostSession"]):
+    """Sessions as pages look for them: an agent sees its own."""
+
+    own_by = "agent_slug"
 
 
 class HostSession(models.Model):
@@ -19,7 +31,21 @@ class HostSession(models.Model):
         null=True, blank=True, help_text="By the host, for idling, or for one session too many."
     )
 
+    log_level = models.CharField(
+        max_length=20,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The lowest that its host wants to hear; empty: the usual.",
+    )
+
+    host_name = models.CharField(max_length=100, blank=True, default="", db_default="", help_text="As the host says.")
+    host_version = models.CharField(max_length=100, blank=True, default="", db_default="")
+
+    objects = HostSessions.as_manager()
+
     class Meta:
+        verbose_name = "host session"
         indexes = [
             models.Index(fields=["agent_slug", "seen_at"], name="host_sessions_of_agent"),
             models.Index(fields=["seen_at"], name="host_sessions_by_use"),
@@ -29,16 +55,74 @@ class HostSession(models.Model):
     def __str__(self) -> str:
         return f"{self.agent_slug}@{self.endpoint_slug} {self.id[:8]}"
 
+    @property
+    def door(self) -> str:
+        """The way by which it came. A stream of HTTP+SSE has one version of the protocol, a WebSocket any."""
+        if self.client:
+            return "streamable HTTP"
+        return "HTTP+SSE" if self.protocol_version else "WebSocket"
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The capabilities that its host has declared."""
+        found = json.loads(self.client).get("capabilities") if self.client else None
+        return found if isinstance(found, dict) else {}
+
+
+class HostConnection(models.Model):
+    """A connection of the session's own to a server that is shared by *session*, as the process that has it last said."""
+
+    session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="connections")
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="+")
+    process = models.CharField(max_length=100, db_index=True)
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["session", "server", "process"], name="host_connections_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.session_id} {self.server_id}"
+
 
 class HostMessage(models.Model):
     """What a host sent that concerns a request which another web process serves: an answer to its question, say."""
 
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="messages")
-    body = models.TextField(help_text="The JSON-RPC message.")
+    body = models.TextField(
+        blank=True, default="", db_default="", help_text="The JSON-RPC message, of a process of the release before."
+    )
+    sealed_body = models.TextField(
+        default="", db_default="", help_text="The JSON-RPC message: people's answers are in it."
+    )
+    size = models.IntegerField(
+        default=0, db_default=0, help_text="Characters, for the bound of a session; 0: a word of ours, which has none."
+    )
     created_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        indexes = [
+            # Its sum is asked for with each message, and is not worth reading the messages for.
+            models.Index(fields=["session", "size"], name="host_messages_of_session"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.session_id} {self.pk}"
+
+
+class HostSubscription(models.Model):
+    """A resource of whose changes a session's host wants to hear, by whichever process holds its stream."""
+
+    session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="subscriptions")
+    uri = models.TextField(help_text="As the host names it.")
+    key = models.CharField(max_length=64, help_text="The URI's SHA-256: URIs are too long for an index.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["session", "key"], name="host_subscriptions_once")]
+
+    def __str__(self) -> str:
+        return f"{self.session_id} {self.uri}"
 
 
 class HostStream(models.Model):
@@ -50,7 +134,12 @@ class HostStream(models.Model):
     call_id = models.CharField(max_length=32, blank=True, help_text="Of the call that it makes, if it makes one.")
     asked_at = models.DateTimeField(db_index=True)
     answered_at = models.DateTimeField(null=True, blank=True)
-    answer = models.TextField(blank=True, help_text="The JSON-RPC message; empty where it was too large.")
+    answer = models.TextField(
+        blank=True, default="", db_default="", help_text="The JSON-RPC message, of a process of the release before."
+    )
+    sealed_answer = models.TextField(
+        blank=True, default="", db_default="", help_text="The JSON-RPC message; empty where it was too large."
+    )
 
     def __str__(self) -> str:
         return f"{self.session_id} {self.id}"

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from typing import cast
+
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Substr
+from django.db.models.lookups import Exact
 
+from mcpregistry.domain.kinds import OTHERS, TOOL
 from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.conversation import Conversation
@@ -13,6 +21,18 @@ from mcpregistry.models.server import Server
 from mcpregistry.models.visibility import VisibleQuerySet
 
 UNASKED = ~Q(outcome="ask")
+_EVER = datetime(2000, 1, 1, tzinfo=UTC)
+_OPEN = ("pending", "ready", "dispatched")
+_ODD = ("denied", "rejected", "expired", "cancelled", "void", "not_sent", "tool_error", "unknown")
+
+
+def _words(states: tuple[str, ...]) -> str:
+    return f"mcpregistry_invocation.state IN ({', '.join(map(repr, states))})"
+
+
+def _begins(word: str) -> Q:
+    """Exactly so: SQLite's LIKE takes capitals for small letters, and an order of letters is each database's own."""
+    return Q(Exact(Substr("tool_name", 1, len(word)), word))
 
 
 class Calls(VisibleQuerySet["Invocation"]):
@@ -26,7 +46,37 @@ class Calls(VisibleQuerySet["Invocation"]):
 
     def open(self) -> models.QuerySet[Invocation]:
         """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""
-        return self.extra(where=["mcpregistry_invocation.state IN ('pending', 'ready', 'dispatched')"])
+        return self.extra(where=[_words(_OPEN)])  # noqa: S610 - our own words
+
+    def in_state(self, state: str) -> Calls:
+        """Those in this state. All but the successful, which are most and found soon, have a partial index each."""
+        partial = [_words(each) for each in (_OPEN, _ODD) if state in each]
+        if not partial and state != State.SUCCEEDED:
+            return self.none()
+        if not partial:  # most of all: the order of time leads to them, which SQLite takes for a bound of time alone
+            return self.filter(state=state, received_at__gte=_EVER)
+        return cast(Calls, self.extra(where=partial).filter(state=state))  # noqa: S610 - our own words
+
+    def of_request(self, request_id: str) -> Calls:
+        """Those whose caller named this request id."""
+        named = self.extra(where=["mcpregistry_invocation.request_id > ''"])
+        return cast(Calls, named.filter(request_id=request_id))
+
+    def called(self, name: str) -> Calls:
+        """Those of tools that are called so, by their server or as they were shown.
+
+        Looks first which of the two it is: a list in the order of time has an index for either, and none for both.
+        """
+        ways = [way for way in ("tool_name", "exposed_name") if Invocation.objects.filter(**{way: name}).exists()]
+        if not ways:
+            return self.none()
+        return self.filter(reduce(or_, (Q(**{way: name}) for way in ways)))
+
+    def of_kind(self, kind: str) -> Calls:
+        """Those of tools, or of prompts and the like, whose names are spelled with their kind."""
+        if kind != TOOL:
+            return self.filter(_begins(f"{kind}:"))
+        return self.exclude(reduce(or_, (_begins(f"{other}:") for other in OTHERS)))
 
     def without_known_end(self) -> models.QuerySet[Invocation]:
         """Those that are out, and those of which the clock only supposed that nobody will end them."""
@@ -96,14 +146,25 @@ class Invocation(models.Model):
         indexes = [
             models.Index(fields=["-received_at", "-id"], name="call_by_time"),
             models.Index(fields=["server_slug", "-received_at"], name="call_by_server"),
+            # One for each filter that lists offer: a value that is rare, or of nobody, must not be looked for in all calls.
+            *(
+                models.Index(fields=[column, "-received_at", "-id"], name=name)
+                for column, name in (
+                    ("agent_slug", "call_by_agent"),
+                    ("endpoint_slug", "call_by_endpoint"),
+                    ("origin", "call_by_origin"),
+                    ("tool_name", "call_by_tool"),
+                    ("exposed_name", "call_by_exposed"),
+                )
+            ),
+            models.Index(fields=["state", "-received_at", "-id"], name="call_odd", condition=Q(state__in=_ODD)),
+            models.Index(fields=["request_id"], name="call_by_request", condition=Q(request_id__gt="")),
             models.Index(  # calls that name none, which are most, pay nothing for it
                 fields=["conversation", "-received_at"],
                 name="call_by_conversation",
                 condition=Q(conversation__isnull=False),
             ),
-            models.Index(
-                fields=["lease_until"], name="call_open", condition=Q(state__in=["pending", "ready", "dispatched"])
-            ),
+            models.Index(fields=["lease_until"], name="call_open", condition=Q(state__in=_OPEN)),
         ]
 
     def __str__(self) -> str:

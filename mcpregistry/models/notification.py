@@ -51,7 +51,7 @@ class Channel(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
-    history = HistoricalRecords(excluded_fields=["updated_at"])
+    history = HistoricalRecords(excluded_fields=["updated_at"], m2m_fields=[servers, rules])
 
     class Meta:
         ordering = ["name"]

@@ -16,17 +16,29 @@ from mcpregistry.models.tool import Tool
 DAY = 24 * 60 * 60
 
 
+class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):
+    """Rules by whether they decide anything."""
+
+    def live(self) -> PolicyRuleQuerySet:
+        """Those that count: switched on, and no drafts."""
+        return self.filter(enabled=True, draft=False)
+
+
 class PolicyRule(models.Model):
     """A condition over a call and what follows from it.
 
     Of the rules that fit a call, those with the highest priority decide, and of these the most
-    restrictive outcome counts. Fields left empty fit every call.
+    restrictive outcome counts. Fields left empty fit every call. A draft decides nothing anywhere.
     """
 
     OUTCOMES = [(Outcome.ALLOW.value, "allow"), (Outcome.ASK.value, "ask a person"), (Outcome.DENY.value, "deny")]
 
     name = models.CharField(max_length=200, unique=True)
     enabled = models.BooleanField(default=True)
+    draft = models.BooleanField(
+        default=False, db_default=False,
+        help_text="Written, not yet decided on: it decides nothing until somebody makes it live.",
+    )  # fmt: skip
     priority = models.IntegerField(default=100, help_text="The highest priority that fits a call decides.")
     agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
     endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
@@ -75,6 +87,7 @@ class PolicyRule(models.Model):
     note = models.TextField(blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
+    objects = PolicyRuleQuerySet.as_manager()
     history = HistoricalRecords()
 
     class Meta:
@@ -82,3 +95,8 @@ class PolicyRule(models.Model):
 
     def __str__(self) -> str:
         return printable(self.name)
+
+    @property
+    def live(self) -> bool:
+        """Whether it decides anything."""
+        return self.enabled and not self.draft

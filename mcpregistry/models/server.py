@@ -168,6 +168,11 @@ class Server(Confined):
         db_default=True,
         help_text="Of the host that made the call, at its expense (sampling).",
     )
+    sampling_expert = models.CharField(
+        "model questions go to", max_length=60, blank=True, default="", db_default="",
+        help_text="The name of an expert tool: its model answers what the server asks of one, at the expense of the calling agent, instead of the "
+        "host's. It must take one text and use no tools. Empty: the host's model is asked.",
+    )  # fmt: skip
     asks_roots = models.BooleanField(
         "may ask for folders", default=False, db_default=False,
         help_text="That the host works in (roots). Some servers then serve these instead of what they were started with.",
@@ -380,3 +385,8 @@ class ServerTest(models.Model):
 
     def __str__(self) -> str:
         return f"{self.server} {self.verdict}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its verdict is still to come."""
+        return self.verdict in (self.Verdict.QUEUED, self.Verdict.RUNNING)

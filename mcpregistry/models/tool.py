@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxLengthValidator, MinValueValidator, RegexValidator
 from django.db import models
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain import kinds
 from mcpregistry.domain.definitions.findings import Finding, Severity
-from mcpregistry.domain.definitions.naming import exposed_names
+from mcpregistry.domain.definitions.naming import exposed_names, named
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.server import Server
+
+
+def _readings(name: str, offers: Sequence[tuple[int, str, str, str]], styles: Sequence[str]) -> Iterator[list[int]]:
+    """The keys of what the name may mean, the likeliest reading first; each offer is (key, server, name, own name)."""
+    for style in styles:
+        shown = named(kinds.TOOL, (offer[1:] for offer in offers), style)
+        yield [pk for pk, slug, tool, _ in offers if shown[slug, tool] == name]
+    for style in styles:
+        plain = exposed_names((offer[1:3] for offer in offers), style)
+        yield [pk for pk, slug, tool, _ in offers if plain[slug, tool] == name]
+    yield [pk for pk, _, tool, own in offers if name in (tool, own)]
+    for style in styles:  # two that take each other's name have it all the same where an agent sees only one of them
+        alone = ((pk, exposed_names([(slug, own or tool)], style)) for pk, slug, tool, own in offers)
+        yield [pk for pk, names in alone if name in names.values()]
 
 
 class ToolQuerySet(models.QuerySet["Tool"]):
@@ -27,18 +42,23 @@ class ToolQuerySet(models.QuerySet["Tool"]):
         return self.filter(server__slug=server, kind=kind, name=name)
 
     def named(self, name: str) -> Tool | None:
-        """By any of its spellings: ``server::tool`` (``server::prompt:name``), of tools also the exposed name in the
-        default style (``server__tool``), or the own name where only one server has it. Names are looked up whole,
+        """The one that the name means (see ``meant_by``), if it is one."""
+        found = self.meant_by(name)
+        return found[0] if len(found) == 1 else None
+
+    def meant_by(self, name: str, styles: Sequence[str] = ("double",)) -> list[Tool]:
+        """By any of its spellings; more than one where it cannot be told which is meant, empty for none.
+
+        ``server::tool`` (``server::prompt:name``); of tools also the name that hosts use in one of the ``styles``, the
+        first that knows it, the same with the server's own name for it, and the bare name. Names are looked up whole,
         never split.
         """
         slug, separator, own = name.partition("::")  # a server's slug holds no colon
         if separator:
-            return self.of_record(slug, own).first()
-        pairs = list(self.filter(kind=kinds.TOOL).order_by().values_list("server__slug", "name"))
-        exposed = exposed_names(pairs, "double")
-        fitting = [pair for pair in pairs if exposed[pair] == name] or [pair for pair in pairs if pair[1] == name]
-        (found,) = fitting if len(fitting) == 1 else (("", ""),)
-        return self.filter(server__slug=found[0], kind=kinds.TOOL, name=found[1]).first()
+            return [*self.of_record(slug, own)]
+        offers = list(self.filter(kind=kinds.TOOL).order_by().values_list("pk", "server__slug", "name", "own_name"))
+        found = next(filter(None, _readings(name, offers, styles)), [])
+        return [*self.filter(pk__in=found)]
 
     def approved(self) -> ToolQuerySet:
         """Some version of the definition was approved; the server may say something else by now."""
@@ -94,6 +114,16 @@ class Tool(models.Model):
         "cost of a call", max_digits=10, decimal_places=6, null=True, blank=True, validators=[MinValueValidator(0)],
         help_text="Your estimate, in US dollars: what the service behind it charges.",
     )  # fmt: skip
+    own_name = models.CharField(
+        "your name for it", max_length=64, blank=True, default="", db_default="",
+        validators=[RegexValidator(r"^[A-Za-z0-9_-]+$", "Letters, digits, _ and - only.")],
+        help_text="Hosts are shown this in place of the server's own name; grants and rules keep meaning the tool. Empty: its own.",
+    )  # fmt: skip
+    own_description = models.TextField(
+        "your description", blank=True, default="", db_default="", validators=[MaxLengthValidator(10_000)],
+        help_text="Hosts are shown this in place of the approved text, e.g. a shorter one. What is approved stays the server's: "
+        "if that changes, the tool is withdrawn as ever. Empty: the approved text.",
+    )  # fmt: skip
     # What an operator has confirmed of the server's claims; None: nothing, so the worst is assumed.
     read_only = models.BooleanField(null=True, blank=True, help_text="It changes nothing anywhere.")
     destructive = models.BooleanField(null=True, blank=True, help_text="It may delete or overwrite what was there.")
@@ -138,6 +168,15 @@ class Tool(models.Model):
         return "changed" if self.pinned_id else "quarantined"
 
 
+def said_in(body: str) -> dict[str, Any]:
+    """A definition's stored text as what its server said; for who has the text of thousands and no rows of them."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(body)
+    except msgspec.DecodeError:  # a lone surrogate, which only the standard library reads
+        found = json.loads(body)
+    return found
+
+
 class Definition(models.Model):
     """One version of a tool or prompt as the server described it; content never changes.
 
@@ -167,10 +206,7 @@ class Definition(models.Model):
 
     @property
     def data(self) -> dict[str, Any]:
-        try:
-            return msgspec.json.decode(self.body)
-        except msgspec.DecodeError:  # a lone surrogate, which only the standard library reads
-            return json.loads(self.body)
+        return said_in(self.body)
 
     @property
     def findings(self) -> list[Finding]:

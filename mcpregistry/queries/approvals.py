@@ -24,7 +24,7 @@ MOST_SHOWN = 1_000
 RISKS = ("high", "medium", "low")
 # What became of a request, as people ask for it. Approved: the quorum was met, whatever came after.
 ENDS: dict[str, Q] = {
-    "waiting": Q(call__state=State.PENDING),
+    "waiting": Q(call__state=State.PENDING, decided_at=None),
     "approved": Q(execute_by__isnull=False),
     "rejected": Q(call__state=State.REJECTED),
     "expired": Q(call__state=State.EXPIRED, execute_by__isnull=True),
@@ -126,7 +126,7 @@ def queue(wanted: Wanted, *, who: User) -> list[Waiting]:
 def _open_votes() -> dict[str, list[Vote]]:
     """The votes on everything that waits, each request's in the order in which they were given."""
     found: dict[str, list[Vote]] = defaultdict(list)
-    votes = ApprovalVote.objects.filter(request__call__state=State.PENDING).order_by("at", "id")
+    votes = ApprovalVote.objects.filter(request__in=ApprovalRequest.objects.waiting()).order_by("at", "id")
     columns = ("request_id", "user_id", "approve", "arguments_hash")
     for request_id, user_id, approve, arguments_hash in votes.values_list(*columns):
         found[request_id].append(Vote(user_id, approve, arguments_hash))
@@ -139,14 +139,14 @@ def waiting_total() -> int:
 
 
 def queue_version() -> str:
-    """Changes whenever the queue could look different; three small reads, none of them of a payload.
+    """Changes whenever the queue could look different; two small reads of indexes, none of them of a call.
 
     What comes raises the newest time asked, what goes lowers the count, and whoever edits votes.
     """
-    waiting = ApprovalRequest.objects.waiting()
-    asked = waiting.aggregate(count=Count("id"), newest=Max("asked_at"), oldest=Min("asked_at"))
-    voted = ApprovalVote.objects.filter(request__call__state=State.PENDING).aggregate(newest=Max("at"))
-    moments = [_moment(at) for at in (asked["newest"], asked["oldest"], voted["newest"])]
+    asked = ApprovalRequest.objects.filter(decided_at=None).order_by().aggregate(
+        count=Count("id", distinct=True), newest=Max("asked_at"), oldest=Min("asked_at"), voted=Max("votes__at")
+    )  # fmt: skip
+    moments = [_moment(at) for at in (asked["newest"], asked["oldest"], asked["voted"])]
     return ".".join([str(asked["count"]), *moments, str(last_vote())])
 
 

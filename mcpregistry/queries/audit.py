@@ -1,14 +1,20 @@
-"""Reads of the audit log."""
+"""Reads of the audit log. It grows without end, so each is bounded by an index."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 
-from django.db.models import Count, F, Max, Min, QuerySet, Sum
+from django.db import connection
+from django.db.models import Count, F, Max, Min, Q, QuerySet, Sum
 
 from mcpregistry.models import AuditArchive, AuditEntry, Invocation
+from mcpregistry.models.audit import USUAL_KINDS
 
 _FILES = 100
+_BEGINNINGS = 1_000  # entries that are looked at for each column that may begin with what was searched for
+_DISORDER = timedelta(hours=1)  # how far the clocks of processes may be apart
+_LAST = chr(0x10FFFF)
 
 
 def audit_of_call(call: Invocation) -> QuerySet[AuditEntry]:
@@ -23,3 +29,74 @@ def archived() -> Sequence[Mapping[str, object]]:
         sha256=Min("digest"), last=Max("number"),
     )  # fmt: skip
     return list(found.order_by("-last")[:_FILES])
+
+
+def narrowed(
+    *,
+    kind: str | None = None,
+    actor: str | None = None,
+    subject: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> QuerySet[AuditEntry]:
+    """The entries that fit, newest first; for REST's list. What is None narrows nothing."""
+    exact = {"actor": actor, "subject": subject, "at__gte": since, "at__lt": until}
+    rows = AuditEntry.objects.filter(**{k: v for k, v in exact.items() if v is not None})
+    if since is not None:
+        rows = rows.filter(id__gte=_number_at(_moved(since, -_DISORDER)))
+    if until is not None:
+        rows = rows.filter(id__lt=_number_at(_moved(until, _DISORDER)))
+    return _of_kind(rows, kind) if kind is not None else rows
+
+
+def _moved(at: datetime, by: timedelta) -> datetime:
+    """So much earlier or later; where the calendar ends, not at all."""
+    try:
+        return at + by
+    except OverflowError:
+        return at
+
+
+def _of_kind(rows: QuerySet[AuditEntry], kind: str) -> QuerySet[AuditEntry]:
+    return (rows if kind in USUAL_KINDS else _unusual(rows)).filter(kind=kind)
+
+
+def _unusual(rows: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
+    """Those that the partial index by kind holds; SQLite uses it only for its very condition, in literal words."""
+    usual = ", ".join(map(repr, USUAL_KINDS))
+    return rows.extra(where=[f"NOT (mcpregistry_auditentry.kind IN ({usual}))"])  # noqa: S610 - our own words
+
+
+def _number_at(at: datetime) -> int:
+    """The number of the first entry from then on, by halves: numbers rise with the time, and a third index costs every call."""
+    rows = AuditEntry.objects.order_by("id").values_list("id", "at")
+    (low, _), (last, _) = rows.first() or (0, at), rows.last() or (0, at)
+    high = last + 1
+    while low < high:
+        middle = (low + high) // 2
+        number, moment = rows.filter(id__gte=middle).first() or (high, at)
+        low, high = (number + 1, high) if moment < at else (low, middle)
+    return low
+
+
+def searched(rows: QuerySet[AuditEntry], words: str) -> QuerySet[AuditEntry]:
+    """Entries whose kind, actor or subject is exactly this; where there are none, those where one begins with it.
+
+    Of beginnings a thousand of each column at most.
+    """
+    for way in (Q(subject=words), Q(actor=words)):
+        if AuditEntry.objects.filter(way).exists():
+            return rows.filter(way)
+    if _of_kind(AuditEntry.objects.all(), words).exists():
+        return _of_kind(rows, words)
+    found = {pk for column in ("subject", "actor", "kind") for pk in _beginning(column, words)}
+    return rows.filter(pk__in=found)
+
+
+def _beginning(column: str, words: str) -> Iterable[int]:
+    rows = AuditEntry.objects.all() if column != "kind" else _unusual(AuditEntry.objects.all())
+    if connection.vendor == "postgresql":  # whose "greater" may be of a language
+        begins = rows.filter(**{f"{column}__startswith": words}).order_by()
+    else:
+        begins = rows.filter(**{f"{column}__gte": words, f"{column}__lt": words + _LAST}).order_by(column)
+    return begins.values_list("pk", flat=True)[:_BEGINNINGS]

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Count, Q, QuerySet
-from django.db.models.functions import TruncHour
 
 from mcpregistry.domain.calls.error_patterns import ErrorPattern, Occurrence, grouped
 from mcpregistry.domain.figures import percentile
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Conversation, Invocation, Server
+from mcpregistry.domain.lifecycle import FAILED
+from mcpregistry.models import Agent, Configuration, Conversation, Endpoint, Invocation, Server
+from mcpregistry.services.records.bound import Forgotten
 
 DAY = timedelta(days=1)
-# Ends that count as failures of the server or of us; a refusal by policy is not one.
-FAILED = (State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN)
 SAMPLE = 5_000
 
 
@@ -39,15 +38,6 @@ class CallFigures:
         return self.errors / self.calls if self.calls else None
 
 
-@dataclass(frozen=True, slots=True)
-class Hour:
-    """Calls that were received within one hour, and how many of them failed."""
-
-    at: datetime
-    calls: int
-    errors: int
-
-
 def call_counts(slugs: Iterable[str], *, now: datetime) -> dict[str, CallFigures]:
     """Calls and errors per server in the last 24 hours, without percentiles; one query for a whole page."""
     recent = Invocation.objects.filter(server_slug__in=list(slugs), received_at__gte=now - DAY)
@@ -55,35 +45,46 @@ def call_counts(slugs: Iterable[str], *, now: datetime) -> dict[str, CallFigures
     return {row["server_slug"]: CallFigures(row["calls"], row["errors"]) for row in rows}
 
 
-def call_figures(*, now: datetime, server: Server | None = None) -> CallFigures:
-    """The last 24 hours of one server, or of the site. Percentiles come from the newest 5,000 calls."""
-    recent = Invocation.objects.filter(received_at__gte=now - DAY)
-    if server is not None:
-        recent = recent.filter(server_slug=server.slug)
+def call_figures(*, now: datetime, server: Server) -> CallFigures:
+    """The last 24 hours of one server. Percentiles come from the newest 5,000 calls."""
+    recent = Invocation.objects.filter(received_at__gte=now - DAY, server_slug=server.slug)
     totals = recent.order_by().aggregate(calls=Count("id"), errors=Count("id", _failed()))
-    times = recent.of_servers_alone().filter(duration_ms__isnull=False).order_by("-received_at")
-    durations = sorted(took for took in times.values_list("duration_ms", flat=True)[:SAMPLE] if took is not None)
-    return CallFigures(totals["calls"], totals["errors"], percentile(durations, 50), percentile(durations, 95))
+    return CallFigures(totals["calls"], totals["errors"], *_percentiles(recent))
 
 
-def calls_per_hour(*, now: datetime, hours: int = 24) -> list[Hour]:
-    """One entry per hour, oldest first, empty hours included; the last one is not over yet."""
-    last = now.replace(minute=0, second=0, microsecond=0)
-    first = last - timedelta(hours=hours - 1)
-    rows = (
-        Invocation.objects.filter(received_at__gte=first)
-        .order_by()
-        .annotate(hour=TruncHour("received_at"))
-        .values("hour")
-        .annotate(calls=Count("id"), errors=Count("id", _failed()))
-    )
-    found = {row["hour"]: (row["calls"], row["errors"]) for row in rows}
-    marks = [first + timedelta(hours=number) for number in range(hours)]
-    return [Hour(mark, *found.get(mark, (0, 0))) for mark in marks]
+def first_call(*, agent: str, endpoint: str, since: datetime) -> Invocation | None:
+    """The first call of the agent on the endpoint since then; looked for among those of at most the last day."""
+    recent = Invocation.objects.filter(received_at__gte=since, agent_slug=agent, endpoint_slug=endpoint)
+    return recent.order_by("received_at", "id").first()
+
+
+def tools_called(holder: Agent | Endpoint, *, since: datetime, most: int) -> list[tuple[str, str, datetime]]:
+    """(server, tool, when) of the newest calls since then, at most so many: of an agent wherever it called, of an endpoint
+    whoever did. These are what its grants are used for."""
+    whose = {"agent_slug": holder.slug} if isinstance(holder, Agent) else {"endpoint_slug": holder.slug}
+    recent = Invocation.objects.filter(received_at__gte=since, **whose)
+    return list(recent.order_by("-received_at", "-id").values_list("server_slug", "tool_name", "received_at")[:most])
+
+
+def known_from(now: datetime) -> datetime:
+    """Since when the record of calls is whole: retention has deleted, or is about to delete, what is older."""
+    kept = now - timedelta(days=Configuration.load().keep_calls_days)
+    return max(kept, Forgotten().calls)
+
+
+def known_days(now: datetime) -> int:
+    """The whole days of that, at least one: no longer period is known."""
+    return max(1, (now - known_from(now)).days)
+
+
+def _percentiles(calls: Any) -> tuple[float | None, float | None]:
+    times = calls.of_servers_alone().filter(duration_ms__isnull=False).order_by("-received_at")
+    found = sorted(took for took in times.values_list("duration_ms", flat=True)[:SAMPLE] if took is not None)
+    return percentile(found, 50), percentile(found, 95)
 
 
 def latest_calls(
-    *, server: Server | None = None, conversation: Conversation | None = None, failed: bool = False, limit: int = 10
+    *, server: Server | None = None, conversation: Conversation | None = None, limit: int = 10
 ) -> QuerySet[Invocation]:
     """The newest calls without their payloads."""
     calls = Invocation.objects.defer("arguments", "result")
@@ -91,8 +92,6 @@ def latest_calls(
         calls = calls.filter(server_slug=server.slug)
     if conversation is not None:
         calls = calls.filter(conversation=conversation)
-    if failed:
-        calls = calls.filter(state__in=FAILED)
     return calls.order_by("-received_at", "-id")[:limit]
 
 

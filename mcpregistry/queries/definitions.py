@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Value, When, Window
 
 from mcpregistry.domain.definitions.findings import Severity
-from mcpregistry.domain.definitions.naming import exposed_names, long_names
+from mcpregistry.domain.definitions.naming import long_names, named
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Definition, Endpoint, Tool
 
 # As people ask for it, and as ``Tool.status`` calls it.
@@ -114,5 +115,5 @@ def decided_definitions(tool: Tool) -> QuerySet[Definition]:
 
 def shortened_names(endpoint: Endpoint) -> list[str]:
     """Names that this endpoint may show and that some host would shorten; of all approved tools."""
-    pairs = Tool.objects.approved().filter(present=True).values_list("server__slug", "name")
-    return long_names(exposed_names(pairs, endpoint.naming_style).values())
+    offers = Tool.objects.approved().filter(present=True).values_list("server__slug", "name", "own_name")
+    return long_names(named(TOOL, offers, endpoint.naming_style).values())

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.db.models import Count, Q
+from django.utils import timezone
 
-from mcpregistry.models import Server
+from mcpregistry.models import Connection, Server
 from mcpregistry.models.server import Lifecycle
+
+_SILENT_AFTER = timedelta(seconds=45)  # two beats of a process, and some
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,11 @@ def server_state(server: Server) -> str:
     if server.consecutive_failures:
         return "failing"
     return "ready" if server.last_ok_at else "untested"
+
+
+def is_silent(row: Connection) -> bool:
+    """Whether its process has missed its beats: it was killed, most probably, and its row goes with the next clock."""
+    return row.seen_at < timezone.now() - _SILENT_AFTER
 
 
 def server_counts() -> ServerCounts:

@@ -5,16 +5,29 @@ The id is a host's to keep and to name; it opens nothing without a token of its 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import hashlib
+import json
+from collections.abc import Collection, Container, Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+import structlog
 from django.db import transaction
+from django.db.models import Count, Sum
 
 from mcpregistry.db import database_now
-from mcpregistry.models import HostMessage, HostSession
+from mcpregistry.domain.errors import Busy, ConfigInvalid, Conflict, ResourceLimit
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.models import HostConnection, HostMessage, HostSession, HostSubscription, Server
+from mcpregistry.models.sealing import seal, unseal
+from mcpregistry.services.records import audit
+
+log = structlog.get_logger(__name__)
 
 MOST = 1_000  # of one agent; one more ends the one that was idle for longest
+MOST_WAITING, MOST_SAID = 2_000, 32_000_000  # messages of one session, and their characters, until they are forgotten
+MOST_SUBSCRIBED = 1_000  # resources of one session
+CHANGED = "slipsnisse/changed"  # a message of ours: what the session's row says has changed
 IDLE = timedelta(minutes=30)  # without a request or an open stream
 _AT_ONCE = 200  # messages, each of up to some megabytes
 _TOLD_FOR = timedelta(minutes=5)  # how long ends and messages stay for processes that look late
@@ -29,8 +42,12 @@ class News(NamedTuple):
 
 
 @transaction.atomic
-def begin(*, session_id: str, agent: str, endpoint: str, version: str, client: str) -> HostSession:
-    """A host has shaken hands. ``client`` is JSON, ``version`` that of the protocol, as negotiated."""
+def begin(
+    *, session_id: str, agent: str, endpoint: str, version: str, client: str, name: str = "", said_version: str = ""
+) -> HostSession:
+    """A host has shaken hands. ``client`` is JSON, ``version`` that of the protocol, as negotiated; ``name`` and
+    ``said_version`` are the host's own.
+    """
     now = database_now()
     running = HostSession.objects.filter(agent_slug=agent, ended_at=None)
     if (surplus := running.count() + 1 - MOST) > 0:
@@ -38,9 +55,15 @@ def begin(*, session_id: str, agent: str, endpoint: str, version: str, client: s
         HostSession.objects.filter(pk__in=oldest).update(ended_at=now)
     said = {
         "agent_slug": agent, "endpoint_slug": endpoint, "protocol_version": version, "client": client,
-        "created_at": now, "seen_at": now,
+        "created_at": now, "seen_at": now, "host_name": plain(name, 100), "host_version": plain(said_version, 100),
     }  # fmt: skip
     return HostSession.objects.update_or_create(id=session_id, defaults=said)[0]  # some shake hands twice
+
+
+def introduce(session_id: str, name: str, said_version: str) -> None:
+    """The host of a connection that lasts has said its name, in the handshake on it."""
+    said = {"host_name": plain(name, 100), "host_version": plain(said_version, 100)}
+    HostSession.objects.filter(pk=session_id).update(**said)
 
 
 def running(session_id: str) -> HostSession | None:
@@ -59,9 +82,89 @@ def end(session_id: str) -> bool:
     return bool(HostSession.objects.filter(pk=session_id, ended_at=None).update(ended_at=database_now()))
 
 
+@transaction.atomic
+def end_by_hand(*, session: HostSession, actor: str) -> HostSession:
+    """A person ends it, for every process. Its host is told 404 and may shake hands anew. Raises Conflict for an ended one."""
+    if not end(session.pk):
+        raise Conflict("The session has ended already.", remedy="Nothing is left to do.")
+    facts = {"agent": session.agent_slug, "endpoint": session.endpoint_slug, "host": session.host_name}
+    audit.record(kind="host_session.ended", actor=actor, subject=f"host_session:{session.pk[:8]}", **facts)
+    session.refresh_from_db()
+    return session
+
+
+@transaction.atomic
+def note_connections(process: str, own: Collection[tuple[str, int]]) -> None:
+    """The connections (session, server) that sessions have for themselves in this process; others of it are gone."""
+    now = database_now()
+    HostConnection.objects.filter(process=process).delete()
+    sessions = set(HostSession.objects.filter(pk__in=[session for session, _ in own]).values_list("pk", flat=True))
+    servers = set(Server.objects.filter(pk__in=[server for _, server in own]).values_list("pk", flat=True))
+    found = [pair for pair in own if pair[0] in sessions and pair[1] in servers]
+    HostConnection.objects.bulk_create(
+        HostConnection(session_id=session, server_id=server, process=process, seen_at=now) for session, server in found
+    )
+
+
 def send(session_id: str, body: str) -> None:
-    """Hand a message to the process that serves what it concerns, whichever that is."""
-    HostMessage.objects.create(session_id=session_id, body=body, created_at=database_now())
+    """Hand a host's message to the process that serves what it concerns, whichever that is. Raises Busy where too much
+    waits.
+    """
+    sealed = seal(body, place=_place(session_id))
+    waiting = HostMessage.objects.filter(session_id=session_id, size__gt=0).aggregate(
+        count=Count("pk"), said=Sum("size", default=0)
+    )
+    if waiting["count"] >= MOST_WAITING or waiting["said"] + len(sealed) > MOST_SAID:
+        raise Busy(
+            "This session has sent more than processes keep for each other.",
+            remedy=f"Send it again in {_TOLD_FOR.seconds // 60} minutes, or open another session.",
+        )
+    HostMessage.objects.create(
+        session_id=session_id, sealed_body=sealed, size=len(sealed), created_at=database_now()
+    )  # fmt: skip
+
+
+def _tell_changed(session_id: str) -> None:
+    """A word of ours to every process, however much waits of the host's."""
+    sealed = seal(json.dumps({"method": CHANGED}), place=_place(session_id))
+    HostMessage.objects.create(session_id=session_id, sealed_body=sealed, created_at=database_now())
+
+
+@transaction.atomic
+def set_log_level(session_id: str, level: str) -> None:
+    """What its host wants to hear of servers' logs, for every process."""
+    if HostSession.objects.filter(pk=session_id).exclude(log_level=level).update(log_level=level):
+        _tell_changed(session_id)
+
+
+def log_level(session_id: str) -> str:
+    """As it was set; empty for one that was not, or a session that is gone."""
+    return HostSession.objects.filter(pk=session_id).values_list("log_level", flat=True).first() or ""
+
+
+@transaction.atomic
+def subscribe(session_id: str, uri: str) -> None:
+    """Its host wants to hear of this resource's changes. Raises ResourceLimit for one too many."""
+    mine = HostSubscription.objects.filter(session_id=session_id)
+    if not mine.get_or_create(key=_key(uri), defaults={"session_id": session_id, "uri": uri})[1]:
+        return
+    if mine.count() > MOST_SUBSCRIBED:
+        raise ResourceLimit(
+            f"A session subscribes to at most {MOST_SUBSCRIBED:,} resources.", remedy="Unsubscribe some."
+        )
+    _tell_changed(session_id)
+
+
+@transaction.atomic
+def unsubscribe(session_id: str, uri: str) -> None:
+    """Not any more; also of what it had not subscribed to."""
+    if HostSubscription.objects.filter(session_id=session_id, key=_key(uri)).delete()[0]:
+        _tell_changed(session_id)
+
+
+def subscriptions(session_id: str) -> set[str]:
+    """The URIs, as the host names them."""
+    return set(HostSubscription.objects.filter(session_id=session_id).values_list("uri", flat=True))
 
 
 def news(since: datetime, told: Container[object] = ()) -> News:
@@ -72,12 +175,31 @@ def news(since: datetime, told: Container[object] = ()) -> News:
     recent = HostMessage.objects.filter(created_at__gt=since).order_by("pk")
     keys = [key for key in recent.values_list("pk", flat=True) if key not in told][:_AT_ONCE]
     messages = HostMessage.objects.filter(pk__in=keys).order_by("pk") if keys else recent.none()
-    return News(list(ended), list(messages.values_list("pk", "session_id", "body")), more=len(keys) == _AT_ONCE)
+    said = messages.values_list("pk", "session_id", "sealed_body", "body")
+    opened = [(key, session, _opened(session, sealed) if sealed else body) for key, session, sealed, body in said]
+    return News(list(ended), opened, more=len(keys) == _AT_ONCE)
+
+
+def _opened(session_id: str, sealed: str) -> str:
+    try:
+        return str(unseal(sealed, place=_place(session_id)))
+    except ConfigInvalid:  # by a key that this process does not have: it has not been started anew since
+        log.warning("host_message.not_opened", exc_info=True)
+        return "{}"
+
+
+def _place(session_id: str) -> str:
+    return f"mcpregistry.hostmessage:{session_id}:sealed_body"
+
+
+def _key(uri: str) -> str:
+    return hashlib.sha256(uri.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def sweep(now: datetime) -> int:
     """End what has idled and forget what ended a while ago; for the clock. Returns how many have ended."""
     idle = HostSession.objects.filter(ended_at=None, seen_at__lt=now - IDLE).update(ended_at=now)
     HostMessage.objects.filter(created_at__lt=now - _TOLD_FOR).delete()
+    HostConnection.objects.filter(seen_at__lt=now - _TOLD_FOR).delete()
     HostSession.objects.filter(ended_at__lt=now - _TOLD_FOR).delete()
     return idle

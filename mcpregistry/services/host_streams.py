@@ -9,11 +9,16 @@ from __future__ import annotations
 import secrets
 from datetime import datetime, timedelta
 
+import structlog
 from django.db.models import Q
 
 from mcpregistry.db import database_now
+from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models import HostStream, Invocation
+from mcpregistry.models.sealing import seal, unseal
+
+log = structlog.get_logger(__name__)
 
 MOST = 100  # of one session; the answers to more than that cannot be read again
 LARGEST = 1_000_000  # characters; of a larger answer the record of the call tells what was kept
@@ -34,9 +39,22 @@ def begin(*, session_id: str, request: str, call_id: str) -> str:
 
 
 def answer(stream_id: str, message: str) -> None:
-    """The whole JSON-RPC message that ends it."""
-    kept = message if len(message) <= LARGEST else ""
-    HostStream.objects.filter(pk=stream_id, answered_at=None).update(answered_at=database_now(), answer=kept)
+    """The whole JSON-RPC message that ends it; sealed, as it may hold anything that servers say."""
+    kept = seal(message, place=_place(stream_id)) if len(message) <= LARGEST else ""
+    HostStream.objects.filter(pk=stream_id, answered_at=None).update(answered_at=database_now(), sealed_answer=kept)
+
+
+def kept(stream: HostStream) -> str:
+    """The message that was kept; empty if none was, or its key is gone."""
+    try:
+        return str(unseal(stream.sealed_answer, place=_place(stream.pk))) if stream.sealed_answer else stream.answer
+    except ConfigInvalid:
+        log.warning("stream.answer_not_opened", exc_info=True)
+        return ""
+
+
+def _place(stream_id: str) -> str:
+    return f"mcpregistry.hoststream:{stream_id}:sealed_answer"
 
 
 def named(session_id: str, event_id: str) -> HostStream | None:
@@ -46,7 +64,9 @@ def named(session_id: str, event_id: str) -> HostStream | None:
 
 def states(stream_ids: list[str]) -> dict[str, str]:
     """How their answers can be had: from the row, from the call's record, not at all, or, if "", not yet."""
-    streams = {stream.pk: stream for stream in HostStream.objects.filter(pk__in=stream_ids).defer("answer")}
+    streams = {
+        stream.pk: stream for stream in HostStream.objects.filter(pk__in=stream_ids).defer("answer", "sealed_answer")
+    }
     calls = [stream.call_id for stream in streams.values() if stream.call_id and stream.answered_at is None]
     found = dict(Invocation.objects.filter(pk__in=calls).values_list("pk", "state"))
     return {key: _state(streams.get(key), found) for key in stream_ids}

@@ -1,14 +1,16 @@
-"""Filters of our pages. Their results are plain text: the template engine escapes them as ever."""
+"""Filters of our pages, and a tag. Results of filters are plain text: the template engine escapes them as ever."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from django import template
 from django.utils import timezone
+from django.utils.html import format_html_join
 
 from mcpregistry.domain.text import display
 from mcpregistry.domain.text.durations import one_unit
@@ -46,6 +48,12 @@ def milliseconds(value: float | None) -> str:
     if value >= 1000:
         return f"{value / 1000:.1f} s"
     return f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
+
+
+@register.filter(is_safe=False)
+def took(seconds: float | None) -> str:
+    """The same of seconds."""
+    return milliseconds(None if seconds is None else seconds * 1000)
 
 
 @register.filter(is_safe=False)
@@ -92,3 +100,31 @@ def dollars(value: float | Decimal | None) -> str:
 def counted(value: float | None) -> str:
     """A count with its thousands apart: 12,704; a dash for none."""
     return "-" if value is None else f"{value:,.0f}"
+
+
+@register.filter(is_safe=False)
+def short(value: float | None) -> str:
+    """A large count in three digits or so: 940, 12.7k, 3.1M; a dash for none."""
+    if value is None:
+        return "-"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.0f}{letter}" if value >= 100 * size else f"{value / size:.1f}{letter}"
+    return f"{value:.0f}"
+
+
+@register.filter(is_safe=False)
+def change(value: float | None) -> str:
+    """By how much something has grown or shrunk, as people say it: +12 %, -40 %, 3.5 times, the same; "new" for what was not there."""
+    if value is None:
+        return "new"
+    if value >= 1:
+        return f"{value + 1:.1f} times" if value < 99 else f"{value + 1:,.0f} times"
+    return "same" if abs(value) < 0.005 else f"{value * 100:+.0f} %"
+
+
+@register.simple_tag
+def options(names: Iterable[str], chosen: object = "") -> str:
+    """The choices of a form's list: by a tag, since a loop over a thousand servers takes longer than the rest of a page."""
+    rows = ((name, " selected" if name == chosen else "", visible(name, 60)) for name in names)
+    return format_html_join("", '<option value="{}"{}>{}</option>', rows)

@@ -22,8 +22,10 @@ from mcpregistry.domain.definitions.definition import INSTRUCTIONS
 from mcpregistry.domain.definitions.diff import Rewording, rewordings
 from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
+from mcpregistry.domain.text.canonical import digest
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Definition, Server, Tool
+from mcpregistry.queries import consequences
 from mcpregistry.queries import definitions as queries
 from mcpregistry.queries.definitions import Tally, Wanted
 from mcpregistry.services.definitions import behaviour, decisions
@@ -164,6 +166,13 @@ def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
     up_to = request.POST.get("up_to", "")
     if server is None or not up_to.isdecimal() or len(up_to) > 18:
         raise NotFound("There is no such server.", remedy="Go back to the inbox.")
+    sentences = consequences.approving_clean(server, decisions.clean(server, int(up_to)).count())
+    sure, said = digest("sure", *sentences), request.POST.get("sure", "")
+    if said != sure:
+        kept = [("up_to", up_to), ("back", request.POST.get("back", "")), ("sure", sure)]
+        asked = {"title": f"Approve definitions of {server.slug}", "label": "Approve them", "sentences": sentences,
+                 "kept": kept, "changed": bool(said), "back": reverse("definitions:inbox"), "sure": sure}  # fmt: skip
+        return show(request, "definitions/ask.html", asked, status=409 if said else 200)
     count = decisions.approve_clean(
         server=server, up_to=int(up_to), actor=actor(request), user=person(request)
     )  # fmt: skip

@@ -25,8 +25,9 @@ _POLICY = (
 View = Callable[..., HttpResponse]
 
 
-def page(permission: str, *methods: str) -> Callable[[View], View]:
-    """A page for people with this permission (app ``mcpregistry``); ``methods`` besides GET and HEAD."""
+def page(permission: str | None, *methods: str) -> Callable[[View], View]:
+    """A page for people with this permission (app ``mcpregistry``), for all who are logged in where it is None;
+    ``methods`` besides GET and HEAD."""
     allowed = ("GET", "HEAD", *methods)
 
     def guard(view: View) -> View:
@@ -42,12 +43,12 @@ def page(permission: str, *methods: str) -> Callable[[View], View]:
     return guard
 
 
-def _turned_away(request: HttpRequest, permission: str, allowed: tuple[str, ...]) -> HttpResponse | None:
+def _turned_away(request: HttpRequest, permission: str | None, allowed: tuple[str, ...]) -> HttpResponse | None:
     if request.method not in allowed:
         return HttpResponseNotAllowed(allowed)
     if not request.user.is_authenticated:
         return _to_login(request)
-    if not request.user.has_perm(f"mcpregistry.{permission}"):
+    if permission and not request.user.has_perm(f"mcpregistry.{permission}"):
         remedy = "Ask an administrator for one of the roles viewer, operator, approver."
         return refusal(request, 403, "You may not see this page", remedy)
     return None

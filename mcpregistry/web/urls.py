@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from mcpregistry.web import definitions
+from mcpregistry.web import definitions, usage
 from mcpregistry.web.approvals import detail, figures, history, queue
+from mcpregistry.web.docs import views as docs
 
 approvals = [
     path("", queue.queue, name="queue"),
@@ -30,7 +31,21 @@ inbox = [
     path("<int:pk>/revert/", definitions.decide, {"verdict": "revert"}, name="revert"),
 ]
 
+figures_of_calls = [
+    path("", usage.index, name="index"),
+    path("usage.csv", usage.as_csv, name="csv"),
+    path("failures/", usage.failures, name="failures"),
+]
+
+documents = [
+    path("", docs.index, name="index"),
+    path("images/<str:name>", docs.image, name="image"),
+    path("<slug:slug>/", docs.document, name="document"),
+]
+
 urlpatterns = [
     path("approvals/", include((approvals, "approvals"))),
     path("definitions/", include((inbox, "definitions"))),
+    path("usage/", include((figures_of_calls, "usage"))),
+    path("docs/", include((documents, "docs"))),
 ]

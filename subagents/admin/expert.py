@@ -146,7 +146,7 @@ class ExpertToolAdmin(RecordAdmin):
             "obstacles": obstacles(row, [target.model_id for target in row.ordered_targets.all()]),
             "listed": row.users.exists() and row.endpoints.exists(),
             "runs_url": reverse("admin:subagents_run_changelist") + f"?q={row.name}",
-            "grants_url": f"{grants}?agent__id__exact={row.agent_id}",
+            "grants_url": f"{grants}?agent={row.agent.slug}",
             "scripted": any(t.model.provider.kind == "scripted" for t in row.ordered_targets.all()),
         }
 

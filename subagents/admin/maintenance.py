@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Configuration, Server
+from mcpregistry.models import Agent, Configuration, Server
 from subagents.admin.choose import ChoosePage, choices
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State, Wish
 from subagents.maintenance import proposals, queue, supervision
@@ -49,6 +49,11 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
         required=False, max_length=200, label="Words", widget=UnfoldAdminTextInputWidget,
         help_text="What to search for, or what the server is for, or why it shall go.",
     )  # fmt: skip
+    for_agent = forms.ModelChoiceField(
+        Agent.objects.order_by("slug"), to_field_name="slug", required=False, empty_label="nobody",
+        widget=UnfoldAdminSelectWidget, label="For agent",
+        help_text="Of a trial: whom its proposal grants the tools that it finds good. Nobody: they are approved, and granted later.",
+    )  # fmt: skip
     priority = forms.TypedChoiceField(
         coerce=int, initial=Priority.MEDIUM, choices=[(each.value, each.name.lower()) for each in Priority],
         widget=UnfoldAdminSelectWidget,
@@ -65,6 +70,8 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
             self.add_error("words", "Say what to search for.")
         if kind != Kind.SEARCH and not found.get("server"):
             self.add_error("server", "Say which server.")
+        if kind != Kind.TRY and found.get("for_agent"):
+            self.add_error("for_agent", "Only a trial proposes grants.")
         return found
 
     def params(self) -> dict[str, Any]:
@@ -77,6 +84,8 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
                 return {"server": given["server"], "purpose": given["words"], "fields": {}}
             case Kind.REMOVE:
                 return {"server": given["server"], "reason": given["words"]}
+            case Kind.TRY if agent := given["for_agent"]:
+                return {"server": given["server"], "for_agent": agent.slug}
             case _:
                 return {"server": given["server"]}
 
@@ -145,7 +154,9 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (
-            ("kind", "server", "words", "priority") if obj is None else (("requested_by", "agent"), ("worker", "fence"))
+            ("kind", "server", "words", "for_agent", "priority")
+            if obj is None
+            else (("requested_by", "agent"), ("worker", "fence"))
         )
 
     def save(self, request: HttpRequest, row: Any, form: Any) -> None:

@@ -179,7 +179,7 @@ def poll_energy(request: HttpRequest) -> EnergyOut:
 
     What agents with an energy pool have used is taken from their pools, and not told here.
     """
-    return EnergyOut(energy=queue.take_energy(unpooled(_visible(principal(request)))))
+    return EnergyOut(energy=sum(queue.take_energy(unpooled(_visible(principal(request)))).values()))
 
 
 @router.get("/maintenance/proposals", response=Page[ProposalOut])

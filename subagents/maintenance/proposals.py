@@ -16,7 +16,7 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.models import RegistryEntry, Server
 from mcpregistry.services.records import audit
-from mcpregistry.services.registry import adding
+from mcpregistry.services.registry import adding, newer_images
 from mcpregistry.services.registry.adding import Wish
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.sandbox import usual_mode
@@ -55,7 +55,7 @@ def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = N
         case Kind.ADD:
             _add(proposal, actor) if choice is None else _add_chosen(proposal, choice, user, actor)
         case Kind.MODIFY:
-            _change(_as_it_was(proposal), proposal, actor)
+            _modify(_as_it_was(proposal), proposal, actor)
         case Kind.TRY:
             server = _as_it_was(proposal)
             whitelist.apply(proposal, server, actor=actor, user=user)
@@ -70,6 +70,14 @@ def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = N
 def decline(*, proposal_id: int, actor: str) -> Proposal:
     """Leave everything as it is. Raises NotFound and Conflict (decided already)."""
     return _decided(_waiting(proposal_id), ProposalState.DECLINED, actor)
+
+
+def _modify(server: Server, proposal: Proposal, actor: str) -> None:
+    key = proposal.request.params.get("entry")  # a newer image of a registry's
+    entry = None if key is None else newer_images.held(key, proposal.fields.get("command") or ())
+    _change(server, proposal, actor)
+    if entry is not None:
+        newer_images.moved(server, entry)
 
 
 def _change(server: Server, proposal: Proposal, actor: str) -> None:

@@ -212,13 +212,13 @@ def poll_messages(requests: QuerySet[MaintenanceRequest]) -> list[MaintenanceMes
 
 
 @transaction.atomic
-def take_energy(requests: QuerySet[MaintenanceRequest]) -> float:
-    """Units used since the last time somebody took them: each is taken once, whoever asks at the same time."""
+def take_energy(requests: QuerySet[MaintenanceRequest]) -> dict[str, float]:
+    """Units used since the last time somebody took them, by request: each is taken once, whoever asks at the same time."""
     used = requests.filter(energy_unreported__gt=0).order_by("pk").select_for_update()
-    counted = list(used.values_list("pk", "energy_unreported"))
-    for key, units in counted:
+    counted = dict(used.values_list("pk", "energy_unreported"))
+    for key, units in counted.items():
         MaintenanceRequest.objects.filter(pk=key).update(energy_unreported=F("energy_unreported") - units)
-    return sum(units for _, units in counted)
+    return counted
 
 
 def has_active_work(requests: QuerySet[MaintenanceRequest]) -> bool:

@@ -31,7 +31,7 @@ from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.notes import note
-from mcpregistry.services.servers.sandbox import unread_by
+from mcpregistry.services.servers.sandbox import allowable, unread_by
 from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.maintenance.queue import CLOCK
@@ -194,11 +194,13 @@ def _report(server: Server, notes: Mapping[str, Any]) -> Report:
     needed = judging.network_needed(starts, closed, opened) if local else None
     tools = _best(closed, opened)
     model = notes.get("model") or {"rules": {}, "concerns": ()}
-    found = judging.findings(starts, tools, unread_by(server) if local else (), advice.concerns(model["concerns"]))
-    now = {name: getattr(server, name) for name in lifecycle.SANDBOX}
+    unread = unread_by(server) if local else []
+    found = judging.findings(starts, tools, unread, advice.concerns(model["concerns"]))
+    now = {name: getattr(server, name) for name in (*lifecycle.SANDBOX, "shared_by", "connect_mode")}
+    confined = judging.sandbox_fields(starts, needed, now, allowable(unread)) if local else {}
     proposal = {
         "tools": _undecided(server, advice.stricter(judging.rows(tools), model["rules"])[:MOST_ROWS]),
-        "fields": judging.sandbox_fields(starts, needed, now) if local else {},
+        "fields": confined | judging.sharing_fields(tools, now),
     }
     return Report(
         verdict=judging.verdict(found), starts=starts, tools=tools[:MOST_ROWS], findings=found[:MOST_ROWS],
@@ -263,16 +265,26 @@ def _undecided(server: Server, rows: list[Row]) -> list[Row]:
 
 
 def _propose(request: MaintenanceRequest, server: Server, row: TrialReport) -> Proposal | None:
-    """Nothing of a server that is to be refused; and by the clock nothing that waits already, or was declined."""
+    """Of a server that is to be refused only what may let it start; and by the clock nothing that waits already, or was declined."""
     proposed = row.proposed
-    if row.verdict == TrialReport.Verdict.REFUSE or not (proposed["tools"] or proposed["fields"]):
+    if _means_harm(row) or not (proposed["tools"] or proposed["fields"]):
         return None
     if request.requested_by == CLOCK and _asked_before(server, row):
         return None
     return Proposal.objects.create(
         request=request, server=server, server_revision=request.notes["revision"], server_saved_at=server.updated_at,
-        fields=proposed["fields"], reason=f"Its trial says: {row.get_verdict_display()}.", created_at=row.created_at,
+        fields=proposed["fields"], reason=_reason(row), created_at=row.created_at,
     )  # fmt: skip
+
+
+def _means_harm(row: TrialReport) -> bool:
+    return any(each["severity"] == "danger" and each["kind"] != "start" for each in row.findings)
+
+
+def _reason(row: TrialReport) -> str:
+    if row.verdict == TrialReport.Verdict.REFUSE:
+        return "It did not start in its sandbox, which does not let it read what its command names. Then try it again."
+    return f"Its trial says: {row.get_verdict_display()}."
 
 
 def _asked_before(server: Server, row: TrialReport) -> bool:

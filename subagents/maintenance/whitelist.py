@@ -83,7 +83,7 @@ def _undecided(server: Server, wanted: Sequence[Row]) -> Iterator[tuple[Row, Too
 
 def _ask(tool: Tool, actor: str) -> None:
     """Ask people about each call, unless somebody has made a rule for the tool; where nobody can answer, it is refused."""
-    if PolicyRule.objects.filter(tool=tool).exists():
+    if PolicyRule.objects.filter(tool=tool, draft=False).exists():
         return
     name = rules.free_name(f"Asked about: {printable(str(tool), 150)}")
     rule = PolicyRule(name=name, outcome=Outcome.ASK, priority=rules.AUTO, tool=tool)

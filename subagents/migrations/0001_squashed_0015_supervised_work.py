@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
     ]
 
     dependencies = [
-        ('mcpregistry', '0047_questions'),
+        ('mcpregistry', '0057_indexes_of_the_record'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -63,7 +63,7 @@ class Run(Leased):
         help_text="A replay's own model, in place of those of its version.",
     )  # fmt: skip
     depth = models.PositiveSmallIntegerField(default=0)
-    payers = models.TextField(
+    payers = models.TextField(  # with the endpoint by which they came (``mcpregistry.domain.budgets.of_endpoint``)
         blank=True,
         default="",
         db_default="",

@@ -14,6 +14,7 @@ from mcpregistry.models import Invocation
 from mcpregistry.services.tasks import long_calls
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import Run, ToolCall, Turn
+from subagents.services.runs import CALL
 
 META_KEY = "slipsnisse/answer"  # in a result: the run that the answer is from, where it was not asked anew
 CUT = "(This answer is not complete: the model reached its output limit, twice. Ask for less, or for a part.)"
@@ -93,7 +94,11 @@ def given_again(run: Run) -> dict[str, Any]:
 
 
 def tell_caller(run: Run) -> None:
-    """End the call that became a task, in the transaction that ends its run; other callers wait for the row."""
+    """End the call that became a task, in the transaction that ends its run; other callers wait for the row. Of a run that
+    answers a question of the call's server the call is not ended.
+    """
+    if run.origin != CALL:
+        return
     call = Invocation.objects.filter(pk=run.call_id, state=State.DISPATCHED, host_task__isnull=False).first()
     if call is None:
         return

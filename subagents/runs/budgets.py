@@ -1,4 +1,4 @@
-"""What turns of models spend of budgets: of the expert tool's agent, and of every agent whose call has led to the run.
+"""What turns of models spend of budgets: of the expert tool's agent, and of every agent and endpoint that has led to the run.
 
 All but ``coming`` are called in the transaction that writes the turn's beginning or end, and has locked the run by then.
 """
@@ -10,9 +10,8 @@ from dataclasses import replace
 from decimal import Decimal
 
 from mcpregistry.domain.budgets import Unit, of_dollars
-from mcpregistry.models import Budget
 from mcpregistry.prepared_queries import Given, Select
-from mcpregistry.services.budgets import spending
+from mcpregistry.services.budgets import books, spending
 from mcpregistry.services.budgets.books import Kind
 from mcpregistry.services.budgets.spending import BudgetSpent, Needs
 from subagents.domain.spec import Prices
@@ -61,17 +60,17 @@ def release(run: str) -> None:
 def _needs(run: str, amounts: Mapping[Unit, int]) -> Needs | None:
     """None: nobody who pays for the run has a budget."""
     paid = _PAID_BY.get(id=run)
-    agents = frozenset([*paid.payers.split(), paid.version__expert__agent__slug])
-    units = Budget.objects.filter(enabled=True, agent__slug__in=agents).order_by().values_list("unit", flat=True)
+    payers = frozenset([*paid.payers.split(), paid.version__expert__agent__slug])
+    units = books.borne_by(payers).order_by().values_list("unit", flat=True)
     wanted = {unit: amounts[unit] for unit in map(Unit, units.distinct()) if unit in amounts}
-    return Needs(paid.version__expert__agent__slug, agents, wanted) if wanted else None
+    return Needs(paid.version__expert__agent__slug, payers, wanted) if wanted else None
 
 
 def _check_price(needs: Needs, prices: Prices) -> None:
     """What nobody can count must not go past a hard mark."""
     if prices.free or (prices.input is not None and prices.output is not None) or Unit.MONEY not in needs.amounts:
         return
-    limits = Budget.objects.filter(enabled=True, agent__slug__in=needs.agents, unit=Unit.MONEY, hard__isnull=False)
+    limits = books.borne_by(needs.payers).filter(unit=Unit.MONEY, hard__isnull=False)
     if (name := limits.values_list("slug", flat=True).first()) is not None:
         raise BudgetSpent(
             f"The model has no prices, so the budget '{name}' cannot bear it.",

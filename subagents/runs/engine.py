@@ -176,7 +176,7 @@ class _Identity(NamedTuple):
     expert: str
     requester: Requester
     conversation: str
-    payers: tuple[str, ...]  # the agents whose calls have led to it
+    payers: tuple[str, ...]  # the agents whose calls have led to it, and the endpoint by which they came
     sees: frozenset[str]  # to which servers a conversation of that very agent is narrowed; empty: to none
 
 

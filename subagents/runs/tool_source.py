@@ -183,7 +183,7 @@ def _begin(call: Call) -> Begun:
     """The run, and where the host takes tasks the handle, together or not at all."""
     catalogue, request = call.request.catalogue, call.request
     run = runs.start(
-        expert=call.entry.offer.tool.name, arguments=json.loads(call.arguments_json), origin="call",
+        expert=call.entry.offer.tool.name, arguments=json.loads(call.arguments_json), origin=runs.CALL,
         caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
         parent=request.request_id if request.origin == "run" else "", requester=request.requester,
         conversation=request.conversation,

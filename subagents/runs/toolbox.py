@@ -45,7 +45,7 @@ class Toolbox:
     run: str
     expert: str
     requester: Requester = NOBODY  # the person who started the run: its calls are theirs
-    payers: tuple[str, ...] = ()  # the agents whose calls have led to the run
+    payers: tuple[str, ...] = ()  # the agents whose calls have led to the run, and the endpoint by which they came
     conversation: str = ""  # the id of that which the run, and so its calls, belong to
 
     @property
@@ -100,11 +100,11 @@ class Toolbox:
 
         In the caller's own task: who cancels it waits until what it has started is gone.
         """
-        agents = self.engine.live.current.agents
         request = CallRequest(
             self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
             host=HOST, expert=self.expert, call_id=invocation, requester=self.requester,
-            conversation=self.conversation, session=session_of_run(self.run), behind=tuple(agents[name] for name in self.payers if name in agents),
+            conversation=self.conversation, session=session_of_run(self.run),
+            behind=self.engine.live.current.paying(self.payers),
         )  # fmt: skip
         return await self.engine.proceed(self.engine.judge(request))
 

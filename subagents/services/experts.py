@@ -31,12 +31,12 @@ def save_expert(*, expert: ExpertTool, targets: Sequence[LanguageModel], actor: 
     A new tool without an agent gets one of its own: grant that agent what the tool may use. Runs that are under way
     go on with the version that they began with.
     """
-    kind = "expert.changed" if expert.pk else "expert.created"
+    kind = "expert.created" if expert._state.adding else "expert.changed"
     _check_schemas(expert)
     _check_targets(expert, targets)
     _check_awaited(expert)
     _check_maintains(expert)
-    if not expert.pk and not expert.agent_id:
+    if expert._state.adding and not expert.agent_id:
         expert.agent = _identity(expert.name, actor)
     save_checked(expert)
     _order(expert, targets)

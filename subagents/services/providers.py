@@ -162,7 +162,7 @@ def delete_provider(*, provider: Provider, actor: str) -> None:
 @transaction.atomic
 def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
     """Save the model. Raises ``ConfigInvalid`` naming what is wrong."""
-    kind = "model.changed" if model.pk else "model.created"
+    kind = "model.created" if model._state.adding else "model.changed"
     _check_model(model)
     save_checked(model)
     audit.record(kind=kind, actor=actor, subject=f"model:{model}")

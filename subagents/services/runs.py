@@ -13,11 +13,13 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
+from mcpregistry.domain.budgets import of_endpoint
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.schema.validation import check_arguments
+from mcpregistry.domain.specs import RUNS
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Invocation
 from mcpregistry.services.configuration.dispatch import send
@@ -29,7 +31,9 @@ from subagents.domain.transcript import failure
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
 from subagents.services.readiness import obstacles
 
-_BY_AGENTS = ("call", "rest")  # origins of runs whose ``caller`` is an agent's name
+CALL = "call"  # the origin of runs that answer the call of their ``call_id``
+SAMPLING = "sampling"  # the origin of runs that answer what a server asked of a model
+_BY_AGENTS = (CALL, "rest", SAMPLING)  # origins of runs whose ``caller`` is an agent's name
 
 
 @transaction.atomic
@@ -55,7 +59,7 @@ def start(
         origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
         replay_of_id=replay_of or None, asks=asks, requester=plain(requester.name, 150), requester_id=requester.id,
         conversation_id=conversation or None, created_at=timezone.now(), revision=current_revision(),
-        payers=_payers(parent, caller if origin in _BY_AGENTS else ""),
+        payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint),
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
     return run
@@ -108,10 +112,11 @@ def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[s
         raise Denied(obstacle.sentence, remedy=obstacle.remedy)
 
 
-def _payers(parent: str, caller: str) -> str:
-    """The agents whose calls have led to the run: their budgets bear it."""
+def _payers(parent: str, caller: str, endpoint: str) -> str:
+    """The agents whose calls have led to the run, and the endpoint by which they came: their budgets bear it."""
     above = Run.objects.filter(pk=parent).values_list("payers", flat=True).first() if parent else None
-    return " ".join(dict.fromkeys([*(above or "").split(), *([caller] if caller else [])]))
+    door = of_endpoint(endpoint) if endpoint not in ("", RUNS.slug) else ""
+    return " ".join(dict.fromkeys(filter(None, [*(above or "").split(), caller, door])))
 
 
 def _behind(caller: str) -> Requester:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from django.contrib.sessions.models import Session
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import Agent, AuditEntry, Configuration, Credential, Endpoint, Grant, Token, Tool, Workspace
 from mcpregistry.services.access.tokens import find_token
 from tests.admin.conftest import ClientOf
+from tests.admin.pressing import asks, pressed
 from tests.fakes.seed import Site
 
 pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
@@ -65,9 +67,28 @@ def test_a_token_needs_a_name_and_a_life(client_of: ClientOf, site: Site, form: 
 def test_a_revoked_token_no_longer_works(client_of: ClientOf, site: Site) -> None:
     token = find_token(site.token_text)
     assert token is not None
-    client_of("admin").post(reverse("admin:mcpregistry_token_verb", args=[token.pk, "revoke"]))
+    pressed(client_of("admin"), token, "revoke")
     assert find_token(site.token_text) is None
     assert "revoked" in client_of("viewer").get(change(token)).content.decode()
+
+
+def test_everybody_makes_a_token_of_their_own_with_their_own_rights_and_revokes_it(client_of: ClientOf) -> None:
+    client, other = client_of("viewer"), client_of("operator")
+    assert "acts over REST as" in client.get(add("token")).content.decode()
+    answer = client.post(add("token"), {"name": "script", "days": 7})
+    text = answer.context["issued"]
+    assert "no-store" in answer["Cache-Control"]
+    token = find_token(text)
+    assert token is not None
+    assert (str(token.user), token.agent) == ("viewer", None)
+    headers = {"Authorization": f"Bearer {text}"}
+    assert Client(headers=headers).get("/api/v1/servers").status_code == 200
+    refused = Client(headers=headers).post("/api/v1/servers", {"slug": "x"}, content_type="application/json")
+    assert refused.status_code == 403
+    button = reverse("admin:mcpregistry_token_verb", args=[token.pk, "revoke"])
+    assert other.post(button).status_code == 403, "it is not theirs"
+    pressed(client, token, "revoke")
+    assert find_token(text) is None
 
 
 # Agents and grants
@@ -85,17 +106,17 @@ def test_the_agents_page_shows_exactly_what_it_sees(client_of: ClientOf, site: S
     client, local = client_of("viewer"), site.agents["local"]
     answer = client.get(change(local))
     assert answer.context["chosen"].slug == "default"
-    names = set(answer.context["catalogue"].entries)
+    names = set(dict(answer.context["seen"]))
     assert {"git__git_status", "time__convert_time", "github__get_issue"} <= names
     assert not any(name.startswith(("postgres", "github__delete", "github__create")) for name in names)
-    narrow = client.get(change(local) + "?endpoint=readonly").context["catalogue"].entries
+    narrow = dict(client.get(change(local) + "?endpoint=readonly").context["seen"])
     assert set(narrow) == {"time__convert_time", "time__get_current_time"}
 
 
 def test_an_agent_that_is_off_sees_nothing(client_of: ClientOf, site: Site) -> None:
     Agent.objects.filter(slug="local").update(enabled=False)
     answer = client_of("viewer").get(change(site.agents["local"]))
-    assert answer.context["catalogue"] is None
+    assert answer.context["seen"] == []
     assert "switched off" in answer.content.decode()
 
 
@@ -191,10 +212,10 @@ def test_whoever_may_only_look_gets_no_field_for_a_secret(client_of: ClientOf, s
 def test_settings_are_one_page(client_of: ClientOf, site: Site) -> None:
     client = client_of("admin")
     page = client.get("/admin/mcpregistry/configuration/")["Location"]
-    assert errors(client.post(page, {"keep_payloads_days": 0, "keep_calls_days": 10})) == {
+    assert errors(client.post(page, {"keep_payloads_days": 0, "keep_calls_days": 10, "keep_history_days": 90})) == {
         "keep_payloads_days": ["Ensure this value is greater than or equal to 1."]
     }
-    client.post(page, {"keep_payloads_days": 7, "keep_calls_days": 10})
+    client.post(page, {"keep_payloads_days": 7, "keep_calls_days": 10, "keep_history_days": 90})
     assert Configuration.load().keep_payloads_days == 7
     assert AuditEntry.objects.filter(kind="configuration.changed").exists()
 
@@ -225,3 +246,40 @@ def test_an_endpoint_whose_names_some_host_would_shorten_says_so(client_of: Clie
     assert tool is not None
     Tool.objects.filter(pk=tool.pk).update(name="x" * 60)
     assert "would shorten 1 of the names" in client.post(change(endpoint), data, follow=True).content.decode()
+
+
+# Switching off
+
+
+def test_switching_off_by_the_form_says_first_what_stops_and_keeps_what_was_typed(
+    client_of: ClientOf, site: Site
+) -> None:
+    client, agent = client_of("admin"), site.agents["local"]
+    data = {"slug": "local", "name": "Renamed", "capabilities": "", "calls_per_minute": ""} | INLINE
+    asked = client.post(change(agent), data)
+    page = asked.content.decode()
+    assert asked.status_code == 200, errors(asked)
+    assert "1 token of it is refused" in page
+    assert 'name="name" value="Renamed"' in page
+    agent.refresh_from_db()
+    assert (agent.enabled, agent.name) == (True, "")
+    assert client.post(change(agent), data | {"sure": "something else"}).status_code == 409
+    assert client.post(change(agent), data | {"sure": asks(asked)}).status_code == 302
+    agent.refresh_from_db()
+    assert (agent.enabled, agent.name) == (False, "Renamed")
+    assert client.post(change(agent), data | {"name": "Off as before"}).status_code == 302, "nothing stops any more"
+
+
+def test_what_a_form_gets_wrong_is_told_before_it_asks(client_of: ClientOf, site: Site) -> None:
+    answer = client_of("admin").post(change(site.agents["local"]), {"slug": "not a slug"} | INLINE)
+    assert errors(answer)
+
+
+def test_switching_off_an_endpoint_says_who_called_there(client_of: ClientOf, site: Site) -> None:
+    endpoint = Endpoint.objects.get(slug="default")
+    style = {"scope": "granted", "naming_style": "plain", "description_style": "none", "instructions_limit": 0}
+    answer = client_of("operator").post(change(endpoint), {"slug": "default"} | style)
+    assert asks(answer), errors(answer)
+    assert "agents called something there" in answer.content.decode()
+    endpoint.refresh_from_db()
+    assert endpoint.enabled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.models import AuditEntry, Permit, PolicyRule, Server, Tool
+from mcpregistry.models import AuditEntry, Invocation, Permit, PolicyRule, Server, Tool
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
 from tests.admin.conftest import ClientOf
+from tests.admin.pressing import asked, chosen, pressed
+from tests.fakes.held import hold
 from tests.fakes.seed import ACTOR, Site, tool
 
 pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
@@ -65,7 +68,7 @@ def test_rules_are_found_filtered_and_switched_in_bulk(client_of: ClientOf, site
     assert len(root.get(f"{RULES}?q=abroad").context["cl"].result_list) == 1
     assert len(root.get(f"{RULES}?outcome__exact=allow").context["cl"].result_list) == 2
     every = {"_selected_action": [rule.pk for rule in PolicyRule.objects.all()]}
-    root.post(RULES, every | {"action": "disable_selected"})
+    chosen(root, RULES, "disable_selected", PolicyRule.objects.all())
     assert not PolicyRule.objects.filter(enabled=True).exists()
     root.post(RULES, every | {"action": "enable_selected"})
     assert PolicyRule.objects.filter(enabled=True).count() == 3
@@ -79,7 +82,7 @@ def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(client_of: Cli
     assert "Its condition gave no answer" in page
     assert "r&lt;b&gt;" in page
     for name, enabled in (("disable", False), ("enable", True)):
-        assert root.post(reverse("admin:mcpregistry_policyrule_verb", args=[rule.pk, name])).status_code == 302
+        pressed(root, rule, name)
         assert PolicyRule.objects.get().enabled is enabled
 
 
@@ -92,6 +95,26 @@ def test_only_administrators_write_rules(client_of: ClientOf, role: str, may: bo
     assert (client.post(f"{RULES}add/", form()).status_code == 302) is may
     client.post(f"{RULES}starter/")
     assert PolicyRule.objects.exists() is may
+
+
+def test_a_rule_made_from_a_call_is_a_draft_that_is_tried_and_then_made_live(client_of: ClientOf, site: Site) -> None:
+    root, call = client_of("root"), Invocation.objects.filter(server_slug="git", state="succeeded").first()
+    assert call is not None
+    page = root.get(f"/admin/mcpregistry/invocation/{call.pk}/change/").content.decode()
+    assert f"policyrule/add/?call={call.pk}" in page
+    assert (
+        f"?call={call.pk}"
+        not in client_of("viewer").get(f"/admin/mcpregistry/invocation/{call.pk}/change/").content.decode()
+    )
+    begun = root.get(f"{RULES}add/?call={call.pk}").context["adminform"].form.initial
+    assert (begun["draft"], Tool.objects.get(pk=begun["tool"]).name) == (True, call.tool_name)
+    written = form(**{name: value for name, value in begun.items() if value} | {"outcome": "deny", "draft": "on"})
+    tried = root.post(f"{RULES}add/", written)
+    rule = PolicyRule.objects.get()
+    assert (tried.url, rule.draft, rule.live) == (f"{RULES}{rule.pk}/try/", True, False)
+    assert "Make the saved draft live" in root.get(tried.url).content.decode()
+    assert root.post(reverse("admin:mcpregistry_policyrule_verb", args=[rule.pk, "live"])).status_code == 302
+    assert PolicyRule.objects.get().live
 
 
 # -- replay ------------------------------------------------------------------------------------------
@@ -107,6 +130,7 @@ def test_a_draft_is_tried_on_past_calls_and_nothing_is_saved(client_of: ClientOf
     assert (report.denied, report.changed) == (1, 1)
     assert report.judged + report.gone == report.found > 30
     assert "number 1" in answer.content.decode()
+    assert [(calls, change.after) for change, calls in answer.context["changes"]] == [(1, "deny")]
     assert not PolicyRule.objects.exists()
 
 
@@ -191,7 +215,7 @@ def test_one_click_approves_ahead_and_takes_it_back(client_of: ClientOf, claimed
     server = Server.objects.get(slug="git")
     for name, count in (("auto-approve", 1), ("ask-again", 0)):
         root.post(tool_verb(claimed, name))
-        root.post(reverse("admin:mcpregistry_server_verb", args=[server.pk, name]))
+        pressed(root, server, name)
         assert len(rules.auto_rules(tool=claimed)) == len(rules.auto_rules(server=server)) == count
     assert client_of("approver").post(tool_verb(claimed, "auto-approve")).status_code == 403
 
@@ -213,7 +237,29 @@ def test_permits_are_seen_and_revoked(client_of: ClientOf, site: Site, claimed: 
         client_of("operator").post(reverse("admin:mcpregistry_permit_verb", args=[permit.pk, "revoke"])).status_code
         == 403
     )
-    assert client.post(reverse("admin:mcpregistry_permit_verb", args=[permit.pk, "revoke"])).status_code == 302
+    pressed(client, permit, "revoke")
     permit.refresh_from_db()
     assert permit.revoked_at is not None
     assert not client.get("/admin/mcpregistry/permit/?usable=yes").context["cl"].result_list
+
+
+# Serious buttons ask
+
+
+def test_a_serious_button_says_first_what_will_happen_and_does_exactly_that(client_of: ClientOf, site: Site) -> None:
+    root, server = client_of("root"), Server.objects.get(slug="git")
+    url = reverse("admin:mcpregistry_server_verb", args=[server.pk, "disable"])
+    said = asked(root, server, "disable")
+    assert re.fullmatch(r"\d+ tools? can no longer be seen or called, by \d+ agents? at once\.", said[0])
+    assert "without a person being asked" in asked(root, server, "auto-approve")[0]
+    sure = root.post(url).context["sure"]
+    hold()
+    again = root.post(url, {"sure": sure})
+    assert again.status_code == 409
+    assert "1 call that waits for a decision will not run" in " ".join(again.context["sentences"])
+    server.refresh_from_db()
+    assert server.enabled
+    pressed(root, server, "disable")
+    server.refresh_from_db()
+    assert not server.enabled
+    assert client_of("viewer").post(url).status_code == 403

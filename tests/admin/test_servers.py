@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from mcpregistry.downstream.transports import bubblewrap, confinement
-from mcpregistry.models import AuditEntry, Invocation, Server, Tool
+from mcpregistry.models import AuditEntry, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
 from tests.admin.conftest import ClientOf
+from tests.admin.pressing import pressed
 from tests.fakes.seed import ACTOR, Site, tool
 
 pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
@@ -36,8 +41,7 @@ def change(server: Server) -> str:
 
 def press(client: Client, server: Server, name: str) -> str:
     """Press a button and return the page that follows."""
-    url = reverse("admin:mcpregistry_server_verb", args=[server.pk, name])
-    return client.post(url, follow=True).content.decode()
+    return str(pressed(client, server, name).content.decode())
 
 
 def errors(answer: Any) -> dict[str, list[str]]:
@@ -58,6 +62,37 @@ def test_a_command_may_also_be_a_json_list(client_of: ClientOf) -> None:
     assert Server.objects.get(slug="new").command == ["my prog", "two words", ""]
 
 
+def test_a_pasted_line_becomes_its_words(client_of: ClientOf) -> None:
+    line = "npx -y '@modelcontextprotocol/server-everything' --name 'two words'"
+    client_of("operator").post(ADD, LOCAL | {"command": line})
+    words = ["npx", "-y", "@modelcontextprotocol/server-everything", "--name", "two words"]
+    assert Server.objects.get(slug="new").command == words
+
+
+def test_headers_are_written_as_readmes_write_them(client_of: ClientOf) -> None:
+    remote = LOCAL | {"transport": "http", "url": "https://example.org/mcp", "command": "", "env": ""}
+    client_of("operator").post(ADD, remote | {"headers": "Authorization: Bearer a=b:c\nX-Team=blue"})
+    assert Server.objects.get(slug="new").headers == {"Authorization": "Bearer a=b:c", "X-Team": "blue"}
+
+
+def test_secrets_of_a_refused_form_are_kept_and_never_shown_again(client_of: ClientOf) -> None:
+    client, typed = client_of("operator"), "TOKEN=s3cret\nthe s3cret alone\nMODE=fast"
+    answer = client.post(ADD, LOCAL | {"env": typed})
+    page = answer.content.decode()
+    assert "Line 2" in " ".join(errors(answer)["env"])
+    assert "TOKEN=•••" in page
+    assert "s3cret" not in page
+    sealed = re.search(r'name="env_typed" value="([^"]+)"', page)
+    assert sealed is not None
+    again = LOCAL | {"env": "TOKEN=•••\nMODE=slow", "env_typed": sealed[1]}
+    refused = client.post(ADD, again | {"slug": "two__lines"}).content.decode()
+    assert "s3cret" not in refused
+    assert client.post(ADD, again).status_code == 302
+    assert Server.objects.get(slug="new").env == {"TOKEN": "s3cret", "MODE": "slow"}
+    made_up = LOCAL | {"slug": "other", "env": "TOKEN=•••", "env_typed": "v1.x.AAAA"}
+    assert "no stored value" in " ".join(errors(client.post(ADD, made_up))["env"])
+
+
 @pytest.mark.parametrize(
     ("wrong", "where", "says"),
     [
@@ -67,6 +102,9 @@ def test_a_command_may_also_be_a_json_list(client_of: ClientOf) -> None:
         ({"slug": "two__lines"}, "slug", "single underscores"),
         ({"slug": "git"}, "slug", "already exists"),
         ({"env": "no equals sign"}, "env", "NAME=value"),
+        ({"command": "no-such-program -y 'half"}, "command", "no program has that name"),
+        ({"command": "no-such-program -y\nmore"}, "command", "line of its own"),
+        ({"command": "TOKEN=1 uvx x"}, "command", "environment"),
         ({"env": "LD_PRELOAD=/tmp/x.so"}, "env", "load other code"),
         ({"env": "A=1\nA=2"}, "env", "twice"),
         ({"env": "NEW=•••"}, "env", "no stored value"),
@@ -88,7 +126,7 @@ def test_a_mistake_is_explained_at_its_field(
     assert answer.status_code == 200
     assert list(errors(answer)) == [where]
     assert says in " ".join(errors(answer)[where])
-    assert "s3cret" not in answer.content.decode() or "env" in LOCAL | wrong
+    assert "s3cret" not in answer.content.decode()
 
 
 def test_values_of_env_and_headers_never_reach_a_page(client_of: ClientOf, site: Site) -> None:
@@ -163,10 +201,24 @@ def test_a_program_that_is_not_there_is_said_to_be_missing(client_of: ClientOf, 
 def test_confirming_what_was_shown_activates_the_server(client_of: ClientOf, site: Site) -> None:
     client, server = client_of("admin"), site.servers["browser"]
     shown = client.get(confirm(server)).context["shown"]
-    client.post(confirm(server), {"shown": shown})
+    page = client.post(confirm(server), {"shown": shown}, follow=True).content.decode()
     server.refresh_from_db()
     assert (server.lifecycle, server.confirmed_by) == ("active", site.people["admin"])
     assert AuditEntry.objects.filter(kind="server.confirmed", actor="user:admin").exists()
+    assert "browser is active. Its test has begun." in page
+
+
+def test_a_confirmed_server_is_tested_and_its_page_follows_the_test(client_of: ClientOf, site: Site) -> None:
+    client, server = client_of("admin"), site.servers["browser"]
+    client.post(confirm(server), {"shown": client.get(confirm(server)).context["shown"]})
+    (test,) = server.tests.filter(verdict="queued")
+    live = reverse("admin:mcpregistry_server_live", args=[server.pk])
+    assert f'data-live="{live}"' in client.get(change(server)).content.decode()
+    going_on = client.get(live)
+    assert (going_on.status_code, "waits for a worker" in going_on.content.decode()) == (200, True)
+    server.tests.filter(pk=test.pk).update(verdict="passed")
+    assert client.get(live).status_code == 286
+    assert "data-live" not in client.get(change(server)).content.decode()
 
 
 def test_a_launch_that_changed_meanwhile_is_not_confirmed_and_shown_anew(client_of: ClientOf, site: Site) -> None:
@@ -251,6 +303,17 @@ def test_the_page_tells_how_the_server_is(client_of: ClientOf, site: Site) -> No
     assert "\x1b" not in html
     down = client_of("viewer").get(change(site.servers["tickets"])).content.decode()
     assert "did not accept a connection" in down
+
+
+def test_a_connection_whose_process_is_silent_does_not_say_that_it_is_connected(
+    client_of: ClientOf, site: Site
+) -> None:
+    row = site.servers["git"].connections.get(process="web@box:4711")
+    pages = change(site.servers["git"]), reverse("admin:mcpregistry_connection_changelist")
+    for seen, silent in ((timezone.now() - timedelta(hours=1), True), (timezone.now() + timedelta(hours=1), False)):
+        Connection.objects.filter(pk=row.pk).update(seen_at=seen, state="connected")
+        for page in pages:
+            assert ("no sign" in client_of("viewer").get(page).content.decode()) == silent
 
 
 def test_the_page_names_the_tools_that_are_left_out(client_of: ClientOf, site: Site) -> None:
@@ -372,6 +435,29 @@ def test_the_page_says_none_where_nothing_is_enforced(client_of: ClientOf, monke
     lifecycle.save_server(server=Server(slug="off", command=["x"]), actor=ACTOR)
     page = client_of("admin").get(change(Server.objects.get(slug="off"))).content.decode()
     assert "<strong>none</strong>: its sandbox is off" in page
+
+
+def test_the_page_says_what_keeps_the_sandbox_from_being_switched_on(client_of: ClientOf, tmp_path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    server = lifecycle.save_server(server=Server(slug="before", command=[sys.executable, str(files)]), actor=ACTOR)
+
+    def page() -> str:
+        return client_of("operator").get(change(server)).content.decode()
+
+    assert "could not read" not in page(), "it is a draft"
+    lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+    assert f'names: <code class="sn-code">{files}</code>' in page()
+    assert "let a trial propose it" in page()
+    files.rmdir()
+    assert "names nothing that would be refused" in page()
+    test = ServerTest.objects.create(
+        server=server, in_sandbox=True, verdict="failed", requested_at=timezone.now(), server_revision=server.revision
+    )
+    assert "It did not work in its sandbox" in page()
+    ServerTest.objects.filter(pk=test.pk).update(verdict="passed")
+    assert "is one click, above" in page()
+    assert "Switch the sandbox on" in page()
 
 
 def test_paths_that_open_the_sites_data_are_refused_on_the_form(client_of: ClientOf) -> None:

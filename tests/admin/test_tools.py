@@ -9,6 +9,7 @@ from django.utils import timezone
 from mcpregistry.models import AuditEntry, Definition, Tool, ToolUsage
 from mcpregistry.services.definitions import decisions, observe
 from tests.admin.conftest import ClientOf
+from tests.admin.pressing import chosen, pressed
 from tests.fakes.seed import ACTOR, Site, tool
 
 pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
@@ -116,14 +117,14 @@ def test_rejecting_a_new_tool_ends_the_waiting(client_of: ClientOf, site: Site) 
 def test_several_are_decided_from_the_list(client_of: ClientOf, site: Site) -> None:
     waiting = [found.pk for found in Tool.objects.waiting()]
     client = client_of("approver")
-    answer = client.post(LIST, {"action": "approve_selected", "_selected_action": waiting}, follow=True)
+    answer = chosen(client, LIST, "approve_selected", waiting)
     assert "2 tools done" in answer.content.decode()
     assert not Tool.objects.waiting().exists()
 
 
 def test_switching_a_tool_off_by_button_and_by_form(client_of: ClientOf, site: Site) -> None:
     client, found = client_of("operator"), named("git_commit")
-    client.post(verb(found, "disable"))
+    pressed(client, found, "disable")
     assert not named("git_commit").enabled
     client.post(change(found), {"enabled": "on", "idempotent": "on"})
     assert (named("git_commit").enabled, named("git_commit").idempotent) == (True, True)
@@ -132,14 +133,13 @@ def test_switching_a_tool_off_by_button_and_by_form(client_of: ClientOf, site: S
 
 @pytest.mark.both_databases
 def test_the_sidebar_counts_what_waits(client_of: ClientOf, site: Site) -> None:
-    from controlplane.unfold import waiting
+    from controlplane.navigation import waiting
 
-    request = client_of("viewer").get(LIST).wsgi_request
-    assert waiting(request) == "2"
+    assert waiting(client_of("viewer").get(LIST).wsgi_request).definitions == 2
     for found in Tool.objects.waiting():
         assert found.latest is not None
         decisions.approve(definition=found.latest, actor=ACTOR)
-    assert waiting(request) == ""
+    assert waiting(client_of("viewer").get(LIST).wsgi_request).definitions == 0
 
 
 def test_a_definition_can_be_read_by_itself(client_of: ClientOf, site: Site) -> None:

@@ -34,6 +34,19 @@ def test_a_tool_is_found_by_key_and_by_exposed_name(admin):
     assert admin.get("/tools/nope").status_code == admin.get("/tools/echo::nope").status_code == 404
 
 
+def test_a_tool_is_found_by_the_name_that_hosts_use(admin):
+    new_tool(new_server("echo"), "say")
+    Tool.objects.update(own_name="speak")
+    assert admin.get("/tools/echo__speak").json()["name"] == "echo__speak"
+    assert admin.get("/tools/echo_speak").status_code == 404
+    Endpoint.objects.create(slug="short", naming_style="single")
+    assert admin.get("/tools/echo_speak").json()["original_name"] == "say"
+    new_tool(new_server("other"), "say")
+    told = admin.get("/tools/say")
+    assert told.status_code == 404
+    assert "echo::say, other::say" in told.json()["message"]
+
+
 @pytest.mark.both_databases
 def test_tools_are_searched_and_filtered(admin):
     echo = new_server("echo")

@@ -222,7 +222,7 @@ async def test_the_list_is_filtered_and_paged(held):
 
 async def test_two_have_to_agree_where_the_rule_says_so(held):
     await db_call(PolicyRule.objects.create, name="two", outcome="ask", quorum=2, priority=900)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         for number in range(1000):
             held_id = await ask(held, two=number)
             if (await send(held, "GET", f"/{held_id}", "viewer"))[1]["quorum"] == 2:

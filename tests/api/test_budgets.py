@@ -7,7 +7,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.budgets import Unit
-from mcpregistry.models import AuditEntry, Budget
+from mcpregistry.models import AuditEntry, Budget, Endpoint
 from mcpregistry.services.budgets import books
 from tests.api.conftest import new_agent
 
@@ -48,6 +48,20 @@ def test_a_budget_is_made_spent_of_and_read_by_its_agent(db, caller) -> None:
     assert [row.slug for row in Budget.objects.all()] == ["hers"]
     kinds = list(AuditEntry.objects.filter(subject="budget:mine").order_by("id").values_list("kind", flat=True))
     assert kinds == ["budget.created", "budget.changed", "budget.deleted"]
+
+
+def test_a_budget_of_an_endpoint_is_found_by_it_and_seen_by_no_agent(db, caller) -> None:
+    admin, robot = caller("admin"), caller("agent")
+    Endpoint.objects.create(slug="team")
+    given = {"slug": "door", "unit": "calls", "hard": 5}
+    assert admin.post("/budgets", given | {"endpoint": "none"}).status_code == 404
+    for wrong in (given, given | {"endpoint": "team", "agent": "robot"}):
+        assert admin.post("/budgets", wrong).status_code == 422
+    made = admin.post("/budgets", given | {"endpoint": "team"})
+    assert (made.status_code, made.json()["agent"], made.json()["endpoint"]) == (201, "", "team")
+    assert [each["slug"] for each in admin.get("/budgets?endpoint=team").json()["items"]] == ["door"]
+    assert admin.get("/budgets?endpoint=other").json()["items"] == []
+    assert robot.get("/budgets/door").status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ def test_a_browser_shows_the_operations_and_asks_nobody_else(live_server, browse
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{live_server.url}{ROOT}/docs")
-    page.wait_for_selector("#operations-servers-confirm_server")
+    page.click("#operations-tag-servers button", timeout=120_000)  # a page of megabytes of script
+    page.wait_for_selector("#operations-servers-confirm_server", timeout=120_000)
+    assert page.query_selector("#operations-agents-list_agents") is None, "a room is drawn when it is opened"
     own = (live_server.url, "data:", "blob:")
     assert [url for url in asked if not url.startswith(own)] == []
     page.close()

@@ -130,7 +130,7 @@ def test_of_two_at_once_both_get_the_answer_and_one_has_the_effect(live_db, call
 
     def post(_: int) -> tuple[int, bytes]:
         try:
-            ready.wait(10)
+            ready.wait(60)
             answer = type(admin)(admin.token).post("/grants", GRANT, **KEYED)
             return answer.status_code, answer.content
         finally:
@@ -152,9 +152,9 @@ def test_the_document_says_which_requests_take_a_key(db):
     }
     made = {path.partition("?")[0] for path, _, _ in WRITES if "echo" not in path and "7" not in path}
     assert taking == made | {
-        "/servers/{slug}/tests", "/agents/{slug}/tokens", "/conversations/{conversation_id}/messages", "/channels/{channel_id}/test", "/config/import",
+        "/servers/{slug}/tests", "/agents/{slug}/tokens", "/conversations/{conversation_id}/messages", "/channels/{channel_id}/test", "/config/import", "/config/as-of", "/history/{kind}/{version_id}/restore",
         "/deliveries/{delivery_id}/redeliver", "/registry-entries/{entry_id}/add", "/tools/{name}/call", "/experts/{name}/runs", "/runs/{run_id}/replay",
-        "/maintenance/requests", "/maintenance/energy/poll", "/maintenance/messages/poll", "/energy/{slug}/grant",
+        "/access/proposals/{grant_id}", "/context-bill/hide", "/maintenance/requests", "/maintenance/energy/poll", "/maintenance/messages/poll", "/energy/{slug}/grant",
     }  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def test_of_two_makers_of_one_name_at_once_the_second_is_told_that_it_is_taken(l
 
     def post(_: int) -> int:
         try:
-            ready.wait(10)
+            ready.wait(60)
             return type(admin)(admin.token).post("/agents", {"slug": "ann"}).status_code
         finally:
             connections.close_all()

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+import controlplane.history.api  # noqa: F401 - its operations belong to the document
 import subagents.api  # noqa: F401 - its operations belong to the document
 from mcpregistry.api.auth import Bearer, Session
 from mcpregistry.api.permissions import TABLE
@@ -26,26 +27,29 @@ LOWEST = {
         GET /servers/{slug}/events | GET /servers/{slug}/status | GET /tools | GET /tools/{name}
         GET /tools/{name}/definitions | GET /definitions | GET /definitions/{definition_id} | GET /endpoints
         GET /endpoints/{slug} | GET /endpoints/{slug}/tools | GET /agents | GET /agents/{slug}
-        GET /agents/{slug}/tokens | GET /grants | GET /grants/{grant_id} | GET /invocations
+        GET /usage | GET /usage/failures | GET /agents/{slug}/tokens | GET /grants | GET /grants/{grant_id} | GET /invocations
         GET /invocations/{invocation_id} | GET /audit | GET /audit/verification | GET /status | GET /status/servers
         GET /channels | GET /channels/{channel_id} | GET /deliveries | GET /deliveries/{delivery_id}
         GET /approvals | GET /approvals/{approval_id} | GET /approvals/{approval_id}/result
         | GET /rules | POST /rules/test | GET /rules/{rule_id} | GET /tools/{name}/annotations | GET /permits
-        | GET /why | POST /why | GET /drift | GET /config/schema
+        | GET /access | GET /access/proposals | GET /context-bill | GET /why | POST /why | GET /drift | GET /config/schema
         GET /experts | GET /experts/{name} | GET /runs | GET /runs/{run_id} | GET /runs/{run_id}/events
         GET /runs/{run_id}/accounting | GET /savings
         GET /maintenance/requests | GET /maintenance/requests/{request_id} | GET /maintenance/active
         GET /maintenance/messages
         GET /maintenance/proposals | GET /maintenance/trials | GET /maintenance/trials/{trial_id}
         GET /conversations | GET /conversations/{conversation_id} | GET /conversations/{conversation_id}/messages
+        GET /host-sessions | GET /host-sessions/{session_id}
         GET /budgets | GET /budgets/{slug} | GET /budgets/{slug}/entries
         GET /energy | GET /energy/{slug} | GET /energy/{slug}/entries
         GET /registries | GET /registries/{slug} | GET /registry-entries | GET /registry-entries/{entry_id}
-        """,
+        GET /history | GET /history/{kind}/{version_id}
+        POST /history/{kind}/{version_id}/restore
+        """,  # restoring needs the right to change that kind besides: tests/api/test_history.py
     "operator": """
         POST /registries/{slug}/sync | POST /registry-entries/{entry_id}/add | GET /registry-entries/{entry_id}/digest
         POST /installs | POST /installs/{install_id}/use | DELETE /installs/{install_id}
-        POST /servers/{slug}/roll-back | POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
+        POST /servers/{slug}/roll-back | POST /servers/read | POST /servers | PATCH /servers/{slug} | DELETE /servers/{slug} | POST /servers/{slug}/enable
         POST /servers/{slug}/disable | POST /servers/{slug}/refresh | POST /servers/{slug}/reconnect
         POST /servers/{slug}/connect | POST /servers/{slug}/disconnect
         POST /servers/{slug}/tests | PATCH /tools/{name} | POST /tools/{name}/call | POST /endpoints
@@ -53,6 +57,7 @@ LOWEST = {
         POST /approvals/{approval_id}/withdraw
         POST /conversations | PATCH /conversations/{conversation_id} | POST /conversations/{conversation_id}/end
         POST /conversations/{conversation_id}/messages
+        POST /host-sessions/{session_id}/end
         POST /experts/{name}/runs | POST /runs/{run_id}/cancel | POST /runs/{run_id}/resume
         POST /runs/{run_id}/replay | POST /runs/{run_id}/calls/{call_id}/settle
         POST /maintenance/requests | POST /maintenance/requests/{request_id}/cancel
@@ -74,12 +79,14 @@ LOWEST = {
         POST /budgets | PATCH /budgets/{slug} | DELETE /budgets/{slug}
         POST /energy | PATCH /energy/{slug} | DELETE /energy/{slug} | POST /energy/{slug}/grant
         DELETE /agents/{slug} | POST /agents/{slug}/tokens | DELETE /agents/{slug}/tokens/{token_id}
-        POST /grants | DELETE /grants/{grant_id}
+        POST /grants | DELETE /grants/{grant_id} | POST /access/proposals/{grant_id} | POST /context-bill/hide
         POST /channels | PATCH /channels/{channel_id} | DELETE /channels/{channel_id}
         POST /channels/{channel_id}/test | POST /deliveries/{delivery_id}/redeliver
         | POST /rules | POST /rules/starter | PATCH /rules/{rule_id} | DELETE /rules/{rule_id}
+        | POST /rules/{rule_id}/live
         | POST /tools/{name}/auto-approval | DELETE /tools/{name}/auto-approval
         | POST /servers/{slug}/auto-approval | DELETE /servers/{slug}/auto-approval
+        GET /config/as-of | POST /config/as-of
         """,
 }
 AGENT = {

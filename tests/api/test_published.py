@@ -58,6 +58,8 @@ def test_an_agent_reads_the_endpoints_that_show_it_anything(site: None) -> None:
     assert found["metadata"] == {"count": 2}
     assert names(read(agent="eve")) == []
     assert found["servers"][1]["server"]["remotes"][0]["url"] == "https://tools.example.com/mcp/lab"
+    assert found["servers"][1]["_meta"]["com.example.tools/servers"] == [{"name": "echo", "title": "echo", "tools": 1}]
+    assert names(read(agent="ann", search="Echo")) == names(found), "also by the servers that it gets there"
 
 
 def test_pages_searches_and_changes(site: None) -> None:
@@ -92,6 +94,8 @@ def test_who_is_unknown_reads_nothing_unless_the_site_is_public(site: None, sett
     assert Client().get(PATH, headers={"Authorization": "Bearer wrong"}).status_code == 401
     settings.REGISTRY_PUBLIC = True
     assert names(read()) == ["com.example.tools/default", "com.example.tools/lab"]
+    assert "echo" not in str(read()), "nobody unknown learns which servers there are"
+    assert names(read(search="echo")) == []
     assert Client().get(PATH, headers={"Authorization": "Bearer wrong"}).status_code == 401
 
 

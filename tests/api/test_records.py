@@ -96,6 +96,8 @@ def test_filters(viewer):
     assert found("state=denied") == [1]
     assert found("agent=ann&origin=stdio") == [1]
     assert found("server=git") == found("endpoint=work") == found("tool=git__status") == found("tool=status") == [2]
+    assert found("q=r+1") == [3]
+    assert found("q=xyzzyqq") == []
     assert found("request_id=r-1") == found(f"until={yesterday}") == [3]
     assert found(f"since={yesterday}") == [1, 2]
     assert found("agent=nobody") == []
@@ -144,6 +146,8 @@ def test_the_audit_log_is_filtered_and_proved(viewer):
     items = viewer.get("/audit?actor=user:ann").json()["items"]
     assert [(item["kind"], item["facts"]["lifecycle"]) for item in items] == [("server.created", "draft")]
     assert len(viewer.get("/audit?subject=server:git&kind=server.deleted").json()["items"]) == 1
+    ever = "since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z"
+    assert len(viewer.get(f"/audit?actor=user:ann&{ever}").json()["items"]) == 1
     assert viewer.get("/audit/verification").json()["intact"] is None  # nobody has verified it yet
     sealed_anew()
     verification.verify(timezone.now())

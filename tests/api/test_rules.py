@@ -108,6 +108,15 @@ def test_starter_rules_and_one_click(admin):
     assert PolicyRule.objects.count() == 3
 
 
+def test_a_draft_counts_when_it_is_made_live(admin):
+    made = admin.post("/rules", {"name": "new", "outcome": "deny", "draft": True}).json()
+    assert (made["draft"], made["enabled"]) == (True, False)
+    assert [rule["name"] for rule in admin.get("/rules?draft=true").json()["items"]] == ["new"]
+    live = admin.post(f"/rules/{made['id']}/live").json()
+    assert (live["draft"], live["enabled"]) == (False, True)
+    assert admin.post(f"/rules/{made['id']}/live").status_code == 409
+
+
 def test_a_draft_is_tried_without_being_saved(admin):
     new_tool(new_server())
     new_agent("robot")
@@ -124,6 +133,9 @@ def test_a_draft_is_tried_without_being_saved(admin):
     assert report["moved"] == {"allow>deny": 1, "allow>allow": 2}
     assert report["by_tool"] == {"echo::say": {"deny": 1, "allow": 2}}
     assert [example["after"] for example in report["examples"]] == ["deny"]
+    assert report["changes"] == [
+        {"agent": "robot", "tool": "echo::say", "before": "allow", "after": "deny", "calls": 1}
+    ]
     assert not PolicyRule.objects.exists()
     assert admin.post("/rules/test", {"id": 987654, "rule": {}}).status_code == 404
     assert "column" in admin.post("/rules/test", {"rule": {"condition": "("}}).json()["message"]

@@ -64,6 +64,25 @@ def test_a_server_is_made_changed_and_removed(operator):
     ]
 
 
+def test_what_a_readme_says_is_read_into_words_without_its_secrets(operator):
+    answer = operator.post(
+        "/servers/read", {"text": f"claude mcp add gh -e GH_TOKEN={SECRET} -- npx -y gh-mcp --mode fast"}
+    )
+    assert (answer.status_code, SECRET in answer.content.decode()) == (200, False)
+    (server,) = answer.json()["servers"]
+    assert (server["slug"], server["command"]) == ("gh", ["npx", "-y", "gh-mcp", "--mode", "fast"])
+    assert server["env"] == {"GH_TOKEN": "${cred:gh-gh-token}"}
+    assert server["secrets"] == [{"credential": "gh-gh-token", "label": "GH_TOKEN", "place": "env", "filled_in": True}]
+    assert not Server.objects.exists()
+    assert (
+        operator.post("/servers/read", {"text": "io.github.example/tides"}).json()["registry_entry"]
+        == "io.github.example/tides"
+    )
+    refused = operator.post("/servers/read", {"text": f"a && b {SECRET}"})
+    assert (refused.status_code, "no shell" in refused.content.decode()) == (422, True)
+    assert SECRET not in refused.content.decode()
+
+
 @pytest.mark.attack
 def test_secrets_go_in_and_never_come_out(operator):
     local = {"slug": "a", "command": ["a"], "env": {"TOKEN": SECRET}}

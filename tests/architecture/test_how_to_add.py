@@ -45,7 +45,7 @@ def test_a_field_of_a_rule_is_known_everywhere() -> None:
     assert {*PLAIN, *NAMED} == edited == shown == {*RuleChange.model_fields}
     assert {*RuleOut.model_fields} == edited | {"id", "created_at"}
     decides = {re.sub(r"_id$", "", field.name) for field in fields(RuleSpec)}
-    assert decides - {"id", "group"} == edited - {"note", "enabled", "approvers"}
+    assert decides - {"id", "group"} == edited - {"note", "enabled", "draft", "approvers"}
 
 
 def test_a_kind_of_channel_is_known_everywhere() -> None:

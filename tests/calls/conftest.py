@@ -19,6 +19,7 @@ from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.upkeep.invariants import calls
+from tests.fakes.journals import called
 from tests.fakes.remembered import remembered
 from tests.fakes.targets import stdio_target
 from tests.waiting import until
@@ -66,8 +67,7 @@ class Site:
 
     def sent(self) -> list[dict[str, Any]]:
         """The parameters of every ``tools/call`` that reached the server."""
-        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
-        return [m["params"] for m in map(json.loads, lines) if m.get("method") == "tools/call"]
+        return called(self.journal)
 
     async def until_sent(self, count: int = 1) -> None:
         await until(lambda: len(self.sent()) >= count)

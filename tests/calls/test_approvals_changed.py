@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -218,7 +217,7 @@ async def test_a_permit_lets_such_calls_run_and_no_others(site: Make, asking: Se
     for note in "bc":
         outcome = await permitted(here, {"n": 1, "note": note})
         assert outcome.state == State.SUCCEEDED
-    row = await db_call(lambda: Invocation.objects.order_by("-received_at").first())
+    row = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
     assert (row.outcome, "permit" in row.reason, "bob" in row.reason) == ("allow", True, True)
     await pending(here, settings, {"n": 1, "note": "d"})  # used up
     await pending(here, settings, {"n": 2})  # never covered
@@ -265,9 +264,7 @@ async def test_a_permit_ends_with_what_it_was_given_for(site: Make, asking: Serv
     await call
     assert (await permitted(here, {"n": 2})).state == State.SUCCEEDED
     await db_call(lambda: ENDS[end](Permit.objects.get()))
-    async with asyncio.timeout(15):  # a process hears of a change within a second
-        revision = await db_call(lambda: Configuration.objects.get().revision)
-        while here.engine.live.current.revision < revision:
-            await asyncio.sleep(0.01)
+    revision = await db_call(lambda: Configuration.objects.get().revision)
+    await until(lambda: here.engine.live.current.revision >= revision)
     outcome = await pending(here, settings, {"n": 3})
     assert await here.engine.approvals.cancel(outcome.ticket, "Enough") == State.CANCELLED

@@ -21,7 +21,7 @@ from mcpregistry.services.upkeep import reaping, retention
 from tests.calls.test_recorder import begin, end, fact, finish, intent
 from tests.fakes.held import hold
 from tests.fakes.seed import populate
-from tests.fakes.tampered import seal, sealed_anew, verify
+from tests.fakes.tampered import seal, sealed_anew, unguarded, verify
 
 pytestmark = pytest.mark.attack
 SENT, REFUSED, LATE = (f"{number:032x}" for number in (1, 2, 3))
@@ -63,11 +63,8 @@ def _given_up() -> None:
 
 
 def change(call: str, **columns: Any) -> None:
-    drop_guards()
-    try:
+    with unguarded():
         assert Invocation.objects.filter(pk=call).update(**columns) == 1
-    finally:
-        install_guards()
 
 
 async def told(full: bool = True) -> list[str]:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import InterfaceError
+from django.utils import timezone
 
-from mcpregistry.calls.call import CallRequest
+from mcpregistry.calls.call import Call, CallRequest
+from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import (
@@ -21,18 +23,21 @@ from mcpregistry.models import (
     BudgetEntry,
     BudgetReservation,
     Configuration,
+    Endpoint,
     Invocation,
     Server,
     Tool,
 )
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.budgets import books, spending
+from mcpregistry.services.records import ending
 from tests.calls.conftest import Site, add_server, only_call, tool
 from tests.calls.test_approvals import bob, held, vote
 from tests.waiting import until
 
 __all__ = ["bob"]
 Make = Callable[..., Any]
+DOWNSTREAM = DownstreamTools().kind
 
 
 def limited(journal: Any, **fields: Any) -> None:
@@ -180,6 +185,64 @@ async def test_what_a_run_calls_is_borne_by_those_whose_calls_have_led_to_it(sit
     assert (await db_call(BudgetEntry.objects.get)).agent_slug == "eve"
 
 
+async def test_what_comes_by_an_endpoint_spends_of_its_budget_whosever_it_is_and_what_comes_by_another_does_not(
+    site: Make, journal: Any
+) -> None:
+    def prepare() -> None:
+        add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
+        eve = agents.save_agent(agent=Agent(slug="eve"), actor="test")
+        grants.grant(agent=eve, server=Server.objects.get(), actor="test")
+        agents.save_endpoint(endpoint=Endpoint(slug="other"), actor="test")
+        door = Endpoint.objects.get(slug="default")
+        given = {"unit": "calls", "period": "month", "soft": Decimal(2), "hard": Decimal(2)}
+        books.save_budget(budget=Budget(slug="door", endpoint=door, **given), actor="test")
+
+    await db_call(prepare)
+    here: Site = await site()
+    ends = []
+    for endpoint, agent in (
+        ("default", "ann"),
+        ("other", "ann"),
+        ("default", "eve"),
+        ("default", "ann"),
+        ("other", "eve"),
+    ):
+        catalogue = here.engine.catalogue(endpoint, agent)
+        ends.append(await here.engine.call(CallRequest(catalogue, "slow__count", {"steps": 1}, "rest")))
+    assert [each.error_code for each in ends] == ["", "", "", "BUDGET_SPENT", ""]
+    assert ends[3].message.startswith("The budget 'door' of the endpoint 'default' is 2 calls each month")
+    assert "(Budget 'door' of this endpoint: 2 calls of 2 calls are used" in str(ends[2].result), (
+        "who gets there is told"
+    )
+    assert await db_call(spent) == (2, 0)
+
+
+async def test_a_call_that_becomes_a_task_leaves_the_word_of_the_soft_mark_to_the_next(
+    site: Make, journal: Any
+) -> None:
+    await db_call(limited, journal, soft=Decimal(1), hard=Decimal(9))
+    here: Site = await site()
+    real, adopted = here.engine.pipeline.dispatchers[DOWNSTREAM], []
+
+    async def as_a_task(call: Call, *, on_sent: Any) -> dict[str, Any]:
+        if adopted:
+            return await real(call, on_sent=on_sent)
+        adopted.append(call.id)
+        on_sent()
+        return {"resultType": "task", "taskId": "t"}
+
+    here.engine.pipeline.dispatchers = {**here.engine.pipeline.dispatchers, DOWNSTREAM: as_a_task}
+    task = await here.call("slow__count", {"steps": 1})
+    assert (task.state, task.task_id) == (State.DISPATCHED, "t")
+    answer = await here.call("slow__count", {"steps": 1})
+    assert "(Budget 'b': 2 calls of 9 calls are used" in str(answer.result)
+    assert "Budget 'b'" not in str((await here.call("slow__count", {"steps": 1})).result)
+    row = await db_call(Invocation.objects.get, pk=adopted[0])
+    ended = ending.ended(State.SUCCEEDED, received_at=row.received_at, now=timezone.now(), result={"content": []})
+    await db_call(ending.write, row, ended, actor="test")
+    await db_call(spending.settle_due)
+
+
 @pytest.mark.fault
 async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_written_down_is_by_the_clock(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +276,7 @@ async def test_a_caller_that_leaves_has_spent_what_was_sent_and_nothing_else(sit
     calling.cancel()
     await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.UNKNOWN).exists()))
     assert (await db_call(spending.settle_due), await db_call(spent)) == (1, (1, 0))
-    leaving = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
+    leaving = asyncio.ensure_future(here.call("slow__count", {"steps": 100, "pause": 0.05}))
     await until(lambda: db_call(BudgetReservation.objects.exists))
     leaving.cancel()
     await until(lambda: db_call(lambda: Invocation.objects.exclude(finished_at=None).count() == 2))

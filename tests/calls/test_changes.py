@@ -27,8 +27,6 @@ from tests.calls.conftest import add_server, tool
 from tests.calls.test_approvals import Make, calling, held, person, vote
 from tests.waiting import eventually, until
 
-WITHIN = 0.3  # seconds from a decision to whoever waits for it, over all processes
-
 
 class Ears:
     """What a feed has told of each topic; ``None`` stands for "any"."""
@@ -104,9 +102,9 @@ def test_what_is_rolled_back_is_told_to_nobody(feed: Feed) -> None:
 
 
 async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while_nothing_happens(
-    live_db: None, feed: Feed
+    live_db: None, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
+    monkeypatch.setattr(waiting, "LOOK_ANYWAY", 3_600)  # only the feed can tell
     read: list[list[str]] = []
 
     def states(keys: list[str]) -> dict[str, State]:
@@ -116,19 +114,18 @@ async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while
     await db_call(call, "one")
     await db_call(call, "two")
     watch: Watch[State] = Watch(feed, "calls", states)
-    waiting = [asyncio.ensure_future(watch.until_not(key, State.PENDING, 30)) for key in ("one", "two")]
+    waits = [asyncio.ensure_future(watch.until_not(key, State.PENDING, 60)) for key in ("one", "two")]
     await until(lambda: sum(map(len, read)) >= 2)
     ears = Ears(feed)
     await db_call(Configuration.objects.update, default_outcome="deny")
     await until(lambda: ears.heard["configuration"])
     before = len(read)
     assert before <= 2  # the two first looks, and no other, although the feed has looked since
-    at = time.monotonic()
     await db_call(Invocation.objects.filter(pk="one").update, state=State.READY)
-    assert await waiting[0] is State.READY
-    assert time.monotonic() - at < WITHIN
+    assert await waits[0] is State.READY
+    assert before < len(read)
     watch.stop()
-    assert await waiting[1] is State.PENDING
+    assert await waits[1] is State.PENDING
 
 
 async def test_the_feed_forgets_who_waits_no_more(live_db: None, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +178,7 @@ async def test_a_process_that_notifications_do_not_reach_asks_instead_and_says_s
     assert (await waiting).state is State.SUCCEEDED
 
     await db_call(Agent.objects.update, enabled=False)
-    async with asyncio.timeout(15):
-        while here.engine.live.current.agents:
-            await asyncio.sleep(0.01)
+    await until(lambda: not here.engine.live.current.agents)
 
 
 async def test_a_process_that_can_neither_hear_nor_ask_makes_no_calls(
@@ -208,8 +203,10 @@ def test_an_idle_process_costs_next_to_nothing(feed: Feed, monkeypatch: pytest.M
     looks: list[float] = []
     source = type(feed._source)
     monkeypatch.setattr(source, "wait", _counted(source.wait, looks))
+    began = time.monotonic()
     time.sleep(2.0)
-    assert len(looks) <= (2.0 / sources.TICK + 2 if connection.vendor == "sqlite" else 8)
+    count, seconds = len(looks), time.monotonic() - began  # which may be more on a busy machine
+    assert count <= (seconds / sources.TICK + 2 if connection.vendor == "sqlite" else 4 * seconds)
 
 
 def _counted(real: Callable[[Any], Any], looks: list[float]) -> Callable[[Any], Any]:

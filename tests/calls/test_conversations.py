@@ -62,14 +62,15 @@ async def test_a_narrowed_conversation_lists_and_calls_its_servers_alone(site: M
     async def call(name: str, catalogue: Any) -> Any:
         return await here.engine.call(_request(catalogue, name, opened.pk))
 
-    assert (await call("echo__echo", seen)).state == State.SUCCEEDED
+    answered = await call("echo__echo", seen)
+    assert answered.state == State.SUCCEEDED
     refused = await call("multi__all", seen)
     assert (refused.state, refused.error_code) == (State.DENIED, "NOT_FOUND")
-    await here.call("echo__echo")
-    rows = await db_call(
-        lambda: list(Invocation.objects.order_by("received_at").values_list("conversation", flat=True))
-    )
-    assert rows == [opened.pk, opened.pk, None]
+    without = await here.call("echo__echo")
+    rows = await db_call(lambda: dict(Invocation.objects.values_list("pk", "conversation")))
+    assert rows == {
+        answered.invocation_id: opened.pk, refused.invocation_id: opened.pk, without.invocation_id: None,
+    }  # fmt: skip
     told = await db_call(lambda: [json.loads(e.body).get("conversation") for e in _beginnings()])
     assert told == [opened.pk, opened.pk, None], "the audit log says it too"
 

@@ -26,7 +26,7 @@ def status(name: str) -> str:
     return Tool.objects.select_related("latest", "pinned").get(name=name).status
 
 
-async def wait_for(condition, patience: float = 30) -> None:
+async def wait_for(condition, patience: float = 60) -> None:
     deadline = time.monotonic() + patience
     while not await db_call(condition):
         assert time.monotonic() < deadline
@@ -86,7 +86,8 @@ async def test_instructions_that_people_approved_serve_on_an_older_connection(si
 
 async def test_a_connection_that_others_use_is_not_taken_from_them(site, journal, tmp_path):
     here, look = await _approved_with("v1", site, journal, tmp_path, "slow", "count")
-    slow = asyncio.create_task(here.call("slow__count", {"steps": 1, "pause": 4}))
+    gate = tmp_path / "gate"
+    slow = asyncio.create_task(here.call("slow__count", {"steps": 1, "until": str(gate)}))
     await here.until_sent()
     await wait_for(_on_record)
     look.write_text("v2")
@@ -95,6 +96,7 @@ async def test_a_connection_that_others_use_is_not_taken_from_them(site, journal
     approved = await db_call(lambda: Tool.objects.get().pinned.hash)
     await wait_for(lambda: [each.definition_hash for each in here.engine.live.current.tools.values()] == [approved])
     assert (await here.call("slow__count")).error_code == "DEFINITION_CHANGED"
+    gate.touch()
     assert (await slow).state == "succeeded"
 
 
@@ -122,7 +124,7 @@ def _on_record() -> bool:
 
 
 async def _serves(here: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (await here.call("echo__echo")).state != "succeeded":
         assert time.monotonic() < deadline
 

@@ -23,8 +23,7 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
 from tests import forkserver
 from tests.calls.conftest import ACTOR, add_server, tool
-
-WITHIN = 1.0  # seconds
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -32,8 +31,32 @@ def server(live_db: None) -> Server:
     return add_server("echo", tool("echo"), tool("pid"))
 
 
+class Looks:
+    """How often the feed has looked and found nothing new: what a second is made of, however slow the machine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.in_vain = 0
+        # PostgreSQL tells; who is told nothing looks each second, and now and then at a sign of its own.
+        self.in_a_second = 3 if connection.vendor == "postgresql" else int(1.0 / sources.TICK)
+        for source in (sources.Postgres, sources.Sqlite):
+            monkeypatch.setattr(source, "wait", self._counted(source.wait))
+
+    def _counted(self, real: Callable[[Any], Changes]) -> Callable[[Any], Changes]:
+        def wait(source: Any) -> Changes:
+            found = real(source)
+            self.in_vain += not found
+            return found
+
+        return wait
+
+
 @pytest.fixture
-def live(server: Server) -> Iterator[LiveConfiguration]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+@pytest.fixture
+def live(server: Server, looks: Looks) -> Iterator[LiveConfiguration]:
     feed = Feed()
     watching = LiveConfiguration(feed)
     watching.start()
@@ -42,13 +65,23 @@ def live(server: Server) -> Iterator[LiveConfiguration]:
     feed.stop()
 
 
-def until(live: LiveConfiguration, true: Callable[[Snapshot], bool], limit: float = 15.0) -> float:
-    """Seconds until the snapshot is so."""
-    started = time.monotonic()
-    while not true(live.current):
-        assert time.monotonic() - started < limit, "the change never arrived"
-        time.sleep(0.005)
-    return time.monotonic() - started
+def until(live: LiveConfiguration, true: Callable[[Snapshot], bool]) -> None:
+    """Once the snapshot is so."""
+    eventually(lambda: true(live.current))
+
+
+def soon(live: LiveConfiguration, looks: Looks, true: Callable[[Snapshot], bool]) -> None:
+    """The snapshot is so within a second: it was found by one of the looks that are made in so long."""
+    before, noted = looks.in_vain, list[int]()
+
+    def swapped(now: Snapshot) -> None:
+        if true(now):
+            noted.append(looks.in_vain)
+
+    live.listeners.append(swapped)
+    until(live, true)
+    live.listeners.remove(swapped)
+    assert min(noted, default=before) - before <= looks.in_a_second
 
 
 def slugs(snapshot: Snapshot) -> set[str]:
@@ -122,59 +155,57 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_arrives_within_a_second(live: LiveConfiguration, server: Server, name: str):
+def test_a_change_arrives_within_a_second(live: LiveConfiguration, looks: Looks, server: Server, name: str):
     change, arrived = _changes()[name]
     assert not arrived(live.current)
     change(server)
-    assert until(live, arrived) < WITHIN
+    soon(live, looks, arrived)
 
 
 def test_every_change_is_in_the_list(server: Server):
     assert list(_changes()) == CHANGES
 
 
-def test_a_revoked_token_stops_working_within_a_second(live: LiveConfiguration):
+def test_a_revoked_token_stops_working_within_a_second(live: LiveConfiguration, looks: Looks):
     token, raw = tokens.issue_token(name="t", agent=Agent.objects.get(), actor=ACTOR)
     digest = tokens.token_hash(raw)
     until(live, lambda now: now.agent_of(digest, time.time()) is not None)
     tokens.revoke_token(token=token, actor=ACTOR)
-    assert until(live, lambda now: now.agent_of(digest, time.time()) is None) < WITHIN
+    soon(live, looks, lambda now: now.agent_of(digest, time.time()) is None)
 
 
 @pytest.mark.attack
 def test_a_changed_definition_is_withdrawn_within_a_second_until_it_is_approved(
-    live: LiveConfiguration, server: Server
+    live: LiveConfiguration, looks: Looks, server: Server
 ):
     rug_pull(server)
     new = observe.observe(server=server, listed=[tool("echo"), tool("pid"), tool("new")])
     assert new.added == ["new"]
     rug_pull(server)
     grants.grant(agent=Agent.objects.get(), tool=Tool.objects.get(name="new"), actor=ACTOR)
-    assert until(live, lambda now: names(now) == {"echo"}) < WITHIN
+    soon(live, looks, lambda now: names(now) == {"echo"})
     assert all("keys" not in str(tool.data) for tool in live.current.tools.values())
     decisions.approve(definition=Tool.objects.get(name="pid").latest, actor=ACTOR)
-    assert until(live, lambda now: any("keys" in str(tool.data) for tool in now.tools.values())) < WITHIN
+    soon(live, looks, lambda now: any("keys" in str(tool.data) for tool in now.tools.values()))
 
 
-def test_a_change_made_by_another_process_arrives_too(live: LiveConfiguration, site_env: dict[str, str]):
-    code = "import django; django.setup()\nfrom mcpregistry.models import Agent\nimport time\nAgent.objects.update(enabled=False)\nprint(time.time(), flush=True)"
+def test_a_change_made_by_another_process_arrives_too(live: LiveConfiguration, looks: Looks, site_env: dict[str, str]):
+    code = "import django; django.setup()\nfrom mcpregistry.models import Agent\nAgent.objects.update(enabled=False)\nprint('changed', flush=True)"
     child = forkserver.popen(["-c", code], env=site_env, stdout=subprocess.PIPE)
     assert child.stdout is not None
-    changed_at = float(child.stdout.readline())
-    until(live, lambda now: not now.agents)
-    arrived_at = time.time()  # now, not when the child has ended, which may take longer than the change
+    assert child.stdout.readline() == "changed\n"
+    soon(live, looks, lambda now: not now.agents)
     child.communicate()
-    assert arrived_at - changed_at < WITHIN
 
 
-def test_many_changes_at_once_end_in_the_last_one(live: LiveConfiguration):
+def test_many_changes_at_once_end_in_the_last_one(live: LiveConfiguration, looks: Looks):
     for number in range(150):
         Agent.objects.update(calls_per_minute=number)
-    assert until(live, lambda now: now.agents["ann"].calls_per_minute == 149) < WITHIN
+    soon(live, looks, lambda now: now.agents["ann"].calls_per_minute == 149)
     for number in range(20):
         time.sleep(0.01 * (number % 5))
         Agent.objects.update(calls_per_minute=1000 + number)
-    assert until(live, lambda now: now.agents["ann"].calls_per_minute == 1019) < WITHIN
+    soon(live, looks, lambda now: now.agents["ann"].calls_per_minute == 1019)
 
 
 def test_what_is_merely_seen_swaps_nothing(live: LiveConfiguration):
@@ -199,7 +230,7 @@ def test_listeners_hear_of_every_swap_and_one_that_breaks_harms_no_other(live: L
 
 @pytest.mark.fault
 def test_an_outage_leaves_the_last_snapshot_and_ends_by_itself(
-    live: LiveConfiguration, monkeypatch: pytest.MonkeyPatch
+    live: LiveConfiguration, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(changes, "_BREAK", 0.05)
     fails: list[int] = []
@@ -211,17 +242,14 @@ def test_an_outage_leaves_the_last_snapshot_and_ends_by_itself(
     with monkeypatch.context() as outage:
         outage.setattr(module, "current_revision", gone)
         Agent.objects.update(enabled=False)
-        deadline = time.monotonic() + 15
-        while len(fails) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert len(fails) >= 3
+        eventually(lambda: len(fails) >= 3)
         assert live.current.agents
-    assert until(live, lambda now: not now.agents) < WITHIN
+    soon(live, looks, lambda now: not now.agents)
 
 
 @pytest.mark.fault
 def test_a_connection_that_is_lost_while_waiting_is_replaced_and_no_change_is_missed(
-    live: LiveConfiguration, monkeypatch: pytest.MonkeyPatch
+    live: LiveConfiguration, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ):
     """PostgreSQL ends every other session, as a restart would; SQLite has no session to lose."""
     monkeypatch.setattr(changes, "_BREAK", 0.05)
@@ -235,7 +263,7 @@ def test_a_connection_that_is_lost_while_waiting_is_replaced_and_no_change_is_mi
         else:
             monkeypatch.setattr(sources.Sqlite, "wait", _breaks_once(sources.Sqlite.wait))
         Agent.objects.update(calls_per_minute=number + 1)
-        assert until(live, lambda now, n=number: now.agents["ann"].calls_per_minute == n + 1) < WITHIN + 1.0
+        soon(live, looks, lambda now, n=number: now.agents["ann"].calls_per_minute == n + 1)
 
 
 def _breaks_once(real: Callable[[sources.Sqlite], Changes]) -> Callable[[sources.Sqlite], Changes]:
@@ -251,7 +279,7 @@ def _breaks_once(real: Callable[[sources.Sqlite], Changes]) -> Callable[[sources
 
 
 def test_a_site_without_a_database_does_not_start(live_db: None, monkeypatch: pytest.MonkeyPatch):
-    def gone() -> Snapshot:
+    def gone(known: object) -> Snapshot:
         raise OperationalError("away")
 
     monkeypatch.setattr(module, "load_snapshot", gone)

@@ -232,7 +232,7 @@ async def test_a_caller_that_leaves_while_its_permit_is_looked_up_gives_the_use_
 
     def slow(**kwargs: Any) -> Any:
         entered.set()
-        go.wait(10)
+        go.wait(60)
         return real(**kwargs)
 
     monkeypatch.setattr(permits, "use", slow)

@@ -29,7 +29,7 @@ async def test_a_held_call_is_told_pending_at_once_and_its_request_lives_on(site
     began = time.monotonic()
     here.engine.begin_stop(30)
     assert (await call).state is State.PENDING
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30  # the grace of the others
     assert len(await held()) == 1
     with pytest.raises(Busy):
         await here.call("slow__count", {"steps": 1})

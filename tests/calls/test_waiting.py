@@ -60,16 +60,18 @@ class Ear:
 
 
 async def test_an_approved_call_that_runs_longer_than_its_host_waits_is_fetched_by_the_same_call(
-    site: Make, asking: Server, bob: User
+    site: Make, asking: Server, bob: User, tmp_path: Path
 ) -> None:
     here: Site = await site()
-    arguments = {"steps": 1, "pause": 1}
+    gate = tmp_path / "gate"
+    arguments = {"steps": 1, "until": str(gate)}
     first = await here.call("slow__count", arguments, host=HASTY)
     assert first.state is State.PENDING
     await vote(bob)
     second = await here.call("slow__count", arguments, host=HASTY)
     assert second.ticket is not None
     assert second.ticket.state in (State.READY, State.DISPATCHED)  # on its way, and its host is let go in time
+    gate.touch()
     third = await here.call("slow__count", arguments, host=Host(name="patient", transport="http"))
     assert third.result is not None
     assert third.result["content"][0]["text"] == "1 steps"

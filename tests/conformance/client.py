@@ -61,7 +61,7 @@ async def _call(pool: Pool, kind: str, name: str, arguments: Mapping[str, Any]) 
     host = Forwarding(ABILITIES, ask=_person)
     with contextlib.suppress(DownstreamError):
         while True:
-            result = await pool.call(1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=5.0)
+            result = await pool.call(1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=30.0)
             if result.get("resultType") != "input_required":
                 return
             host = Forwarding(ABILITIES, _answered(result))

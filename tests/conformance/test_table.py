@@ -27,6 +27,7 @@ from tests.fakes.servers.conformance_resources import RESOURCES, TEMPLATES
 from tests.fakes.stage import Stage, Web, folder
 from tests.fakes.targets import LOOPBACK
 from tests.gateway.conftest import launched, site, stage
+from tests.waiting import until
 
 __all__ = ["launched", "site", "stage"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.one_database]
@@ -78,6 +79,8 @@ class Seen:
             heard.append(progress)
 
         await self.client.call_tool("test_tool_with_progress", {}, progress_callback=note)
+        with contextlib.suppress(AssertionError):
+            await until(lambda: heard, 10)  # it may be told after the answer
         return bool(heard)
 
     async def prompts(self) -> bool:
@@ -168,25 +171,27 @@ async def at(
         yield Seen(client, server)
 
 
-async def carried(feature: Callable[[Seen], Awaitable[bool]], seen: Seen) -> bool:
-    """Whether it works there; a refusal is a plain no."""
+async def carried(feature: Callable[[Seen], Awaitable[bool]], seen: Seen, refused: list[str]) -> bool:
+    """Whether it works there; a refusal is a plain no, and noted."""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await feature(seen)
-    except MCPError:
+    except MCPError as error:
+        refused.append(f"{feature.__name__}, {seen.server} server: {error}")
         return False
 
 
 async def test_the_table_of_the_documentation_is_what_clients_find(site, launched, tokens):
     found: dict[tuple[str, str, str], list[str]] = {}
+    refused: list[str] = []
     for door in DOORS:
         for host in ERAS:
             for server in ERAS:
                 async with at(door, host, server, site, launched, tokens[server]) as seen:
                     for name, feature in FEATURES.items():
                         doors = found.setdefault((name, host, server), [])
-                        doors += [door] if await carried(feature, seen) else []
+                        doors += [door] if await carried(feature, seen, refused) else []
     table = written(list(FEATURES), ERAS, DOORS, found)
     if os.environ.get("WRITE_PROTOCOL_TABLE") == "1":
         PAGE.write_text(replaced(PAGE.read_text(), table))
-    assert between(PAGE.read_text()) == table, "run: python -m tests.conformance.table"
+    assert between(PAGE.read_text()) == table, "\n".join(["run: python -m tests.conformance.table", *refused])

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import signal
-import time
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,14 @@ from mcpregistry.calls.recording import readiness
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.db import db_call
 from mcpregistry.models import Invocation
+
+PATIENCE = health.PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def _patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the database answers is what is looked at here, not whether this machine is busy."""
+    monkeypatch.setattr(health, "PATIENCE", 60.0)
 
 
 class Gateway:
@@ -170,12 +178,16 @@ async def test_a_dead_database_is_said_without_its_words(live_db, site, monkeypa
 
 
 async def test_not_ready_in_time_while_the_database_does_not_answer(live_db, site, monkeypatch):
-    monkeypatch.setattr(health, "unapplied_migrations", lambda: time.sleep(6) or [])
-    began = time.monotonic()
-    status, body = await site.get("/readyz")
+    monkeypatch.setattr(health, "PATIENCE", PATIENCE)
+    answers = threading.Event()
+    monkeypatch.setattr(health, "unapplied_migrations", lambda: [] if answers.wait(120) else ["it went on"])
+    try:
+        async with asyncio.timeout(60):
+            status, body = await site.get("/readyz")
+    finally:
+        answers.set()
     assert (status, json.loads(body)["database"]) == (503, "unreachable")
-    assert health.PATIENCE < 2
-    assert time.monotonic() - began < 5.0  # two on a machine with nothing else to do
+    assert PATIENCE < 2
 
 
 @pytest.mark.one_database

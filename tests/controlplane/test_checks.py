@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from django.db import connection
 
@@ -85,6 +87,7 @@ def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
     if connection.vendor == "sqlite":
         assert [*doctor._changes(), *doctor._connections()] == []
         return
+    monkeypatch.setattr(sources, "delivered", partial(sources.delivered, 60.0))  # on a busy machine, too
     assert [finding.ok for finding in (*doctor._changes(), *doctor._connections())] == [True, True]
     monkeypatch.setattr(sources, "delivered", lambda: False)  # as behind PgBouncer in transaction mode
     (finding,) = doctor._changes()

@@ -71,7 +71,7 @@ def furnished() -> None:
     credentials.save_credential(credential=Credential(name="hub"), actor=ACTOR, value="s3cret", scope=["server:odd"])
     odd = Server(
         slug="odd", name="Ödd “one”", description="a: b\n- c # d", command=["/bin/echo", "--", "~", "no", "1e3"],
-        max_tools=10, request_timeout=0.5, shared_by="session", max_sessions=3, asks_roots=True,
+        max_tools=10, request_timeout=0.5, shared_by="session", max_sessions=3, asks_roots=True, sampling_expert="expert",
     )  # fmt: skip
     odd.env, odd.extra = {"TOKEN": "${TOKEN}", "HUB": "${cred:hub}", "PLAIN": "p4ss"}, {"x": {"y": "z"}}
     lifecycle.disable_server(server=lifecycle.save_server(server=odd, actor=ACTOR), actor=ACTOR)
@@ -111,12 +111,7 @@ def furnished() -> None:
     rule = PolicyRule.objects.create(
         name="odd: rule", agent=agent, tool=tool, outcome="ask", quorum=1, condition='"a" == "b"'
     )
-    channel = Channel(name="hook", minimum_risk=2, events=["asked"])
-    channel.access = {"url": "https://h.example.org/k3y", "signing": SIGNING}
-    channel.save()
-    channel.servers.set([tool.server])
-    channel.rules.set([rule])
-    SlackIdentity.objects.create(team="T1", member="U1", user=ann)
+    _told(tool, rule, ann)
     _expert(agent, place)
     Permit.objects.create(
         agent=agent, tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision, argument_pins={"b": 1},
@@ -124,6 +119,16 @@ def furnished() -> None:
     )  # fmt: skip
     group = Group.objects.create(name="night shift")
     group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_approval"]))
+
+
+def _told(tool: Tool, rule: PolicyRule, person: User) -> None:
+    """A channel for one server and one rule, and who somebody is in Slack."""
+    channel = Channel(name="hook", minimum_risk=2, events=["asked"])
+    channel.access = {"url": "https://h.example.org/k3y", "signing": SIGNING}
+    channel.save()
+    channel.servers.set([tool.server])
+    channel.rules.set([rule])
+    SlackIdentity.objects.create(team="T1", member="U1", user=person)
 
 
 def _expert(agent: Agent, place: Endpoint) -> None:
@@ -412,15 +417,15 @@ def test_values_of_the_wrong_kind_are_told_with_their_place(wrong):
 def test_whatever_configures_a_site_is_in_its_document():
     """A new model is either a kind of the document, or named here as none."""
     no_configuration = {
-        "auth.Permission", "auth.User", "mcpregistry.Token", "mcpregistry.SecondFactor", "mcpregistry.RecoveryCode",
+        "auth.Permission", "auth.User", "mcpregistry.Token", "mcpregistry.SecondFactor", "mcpregistry.RecoveryCode", "mcpregistry.Invitation",
         "mcpregistry.Definition", "subagents.ExpertTarget", "subagents.ExpertVersion", "mcpregistry.ImportedFile",
     }  # people and what proves them; parts of other rows  # fmt: skip
     records = {
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
-        "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "KeptAnswer", "LoginAttempts", "Delivery",
+        "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "CountedSpan", "SpanUsage", "SpanFailure", "UsageSums", "CallText", "SavedFilter", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
         "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "ToolUsage",
-        "HostSession", "HostMessage", "HostStream", "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",
+        "HostSession", "HostMessage", "HostStream", "HostSubscription", "HostConnection", "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
     told = {kind.model for kind in KINDS}

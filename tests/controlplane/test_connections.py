@@ -140,3 +140,4 @@ def test_the_sites_web_process_has_these_bounds(monkeypatch: pytest.MonkeyPatch)
     assert made[0].http is connections.BoundedProtocol
     assert made[0].ws is connections.PatientWebSocket
     assert (made[0].ws_max_size, made[0].ws_per_message_deflate) == (4 * 1024 * 1024, False)
+    assert made[0].timeout_keep_alive > 60, "clients and proxies close what they do not use first"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-import psutil
 import pytest
 from django.conf import settings
 
@@ -18,6 +17,7 @@ from controlplane.management.commands import up
 from controlplane.supervisor import PREDECESSOR, Child, Pauses, Supervisor
 from tests.controlplane import stops
 from tests.externals import ROOT
+from tests.processes import runs
 
 
 class Site:
@@ -46,13 +46,6 @@ def site():
     yield site
     with suppress(ValueError, RuntimeError):  # the test may have stopped it already
         site.supervisor.stop(0)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def wait_for(condition: Callable[[], object], patience: float = 30) -> None:
@@ -130,7 +123,7 @@ def test_a_child_that_ignores_the_signal_is_killed_with_all_it_started(site):
     site.until(lambda: site.lines("stubborn"))
     pids = [site.supervisor.pids()["stubborn"], int(site.lines("stubborn")[0])]
     site.supervisor.stop(0.2)
-    wait_for(lambda: all(map(gone, pids)))
+    wait_for(lambda: not any(map(runs, pids)))
     assert "stubborn did not end in time: killed" in site.lines("up")
 
 
@@ -141,13 +134,13 @@ def test_a_stop_ends_within_the_seconds_of_both_groups_whoever_ignores_it(site):
     site.until(lambda: site.lines("web") and site.lines("broker"))
     pids = list(site.supervisor.pids().values())
     site.supervisor.stop(0.2, for_last=0.1)
-    wait_for(lambda: all(map(gone, pids)))
+    wait_for(lambda: not any(map(runs, pids)))
     assert site.lines("up") == ["web did not end in time: killed", "broker did not end in time: killed"]
 
 
 def test_a_site_that_still_starts_is_stopped_within_ten_seconds_and_one_at_work_gets_its_grace():
     command = up.Command()
-    assert sum(command.patience()) < stops.PATIENCE
+    assert sum(command.patience()) < stops.PROMISED
     command._started = True
     assert min(command.patience()) > settings.GRACE_SECONDS
 
@@ -180,6 +173,6 @@ def test_killing_the_supervisor_outright_leaves_no_child():
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         child = int(owner.stdout.readline())
-        assert not gone(child)
+        assert runs(child)
         owner.kill()
-    wait_for(lambda: gone(child))
+    wait_for(lambda: not runs(child))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.policy.access import capable, covers, may_call, may_see, next_expiry, pinned, readings
+from mcpregistry.domain.policy.access import capable, covers, implied, may_call, may_see, next_expiry, pinned, readings
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
 
 NOW = 1_000.0
@@ -188,3 +188,24 @@ def test_only_the_star_of_a_granted_uri_stands_for_anything(pattern: str, fits: 
         fixed = ToolSpec(13, 1, uri, "f", {"uri": uri}, False, kind="resource")
         assert may_call(holder, endpoint(), template, {"uri": uri}, NOW) is (uri in fits)
         assert may_see(holder, endpoint(), SERVER, fixed, NOW) is (uri in fits)
+
+
+@pytest.mark.parametrize(
+    ("own", "shown", "known", "expected"),
+    [
+        ([{"repo": "x"}], None, {}, {"repo": "x"}),
+        ([{"repo": "x"}], None, {"repo": "x"}, {}),
+        ([{"repo": "x"}], None, {"repo": "y"}, None),
+        ([{"repo": "x"}, {}], None, {}, {}),
+        ([{"repo": "x"}, {"repo": "y"}], None, {}, None),
+        ([{"repo": "x"}, {"repo": "y"}], None, {"repo": "y"}, {}),
+        ([{"repo": "x", "typed": 1}, {"repo": "x", "typed": 2}], None, {}, {"repo": "x"}),
+        ([{"repo": "x"}], [{"branch": "main"}], {}, {"repo": "x", "branch": "main"}),
+        ([{"repo": "x"}], [{"repo": "y"}], {}, None),
+        ([], None, {}, None),
+    ],
+)
+def test_what_grants_pin_of_arguments_that_nobody_has_given_yet(own, shown, known, expected):
+    who = agent(*(replace(ON_TOOL, pins=pins) for pins in own))
+    where = endpoint(*(replace(ON_TOOL, pins=pins) for pins in shown or ()), lists_only=shown is not None)
+    assert implied(who, where, TOOL, known, typed="typed", now=NOW) == expected

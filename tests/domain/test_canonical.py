@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.text.canonical import canonical, digest, plain, stored
+from mcpregistry.domain.text.canonical import canonical, digest, plain, size, stored
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
@@ -119,6 +119,11 @@ def test_stored_never_fails(value: Any):
     text = stored(value)
     text.encode()
     json.loads(text)
+
+
+@given(st.recursive(SCALARS | SURROGATES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_the_size_is_that_of_the_stored_text(value: Any):
+    assert size(value) == len(stored(value).encode())
 
 
 def test_digests_tell_lists_of_parts_apart():

@@ -1,4 +1,7 @@
-"""Orders in many languages, polite, late and disguised are found; honest definitions that sound like them are left alone."""
+"""Orders in many languages, polite, late and disguised are found; honest definitions that sound like them are left alone.
+
+And no text makes the scanner slow.
+"""
 
 from __future__ import annotations
 
@@ -142,3 +145,32 @@ def test_a_megabyte_is_read_in_bounded_time(name: str):
     found = scan({"name": "x", "description": _LONG[name] * (1_000_000 // len(_LONG[name]))})
     assert time.process_time() - began < 30
     assert found
+
+
+_NASTY = {
+    "words": "do not tell " * 20_000,
+    "spaces": " " * 199_999 + "x",
+    "lines": "\n \t" * 60_000 + "x",
+    "base64": "QUJD" * 50_000,
+    "hex": "41" * 100_000,
+    "letters": "a" * 200_000,
+    "names": "a_b " * 50_000,
+    "send": "send the user's " * 12_000,
+    "mail": "send " * 16 + "a" * 199_900,
+    "snake": "when " * 16 + "a_" * 99_900,
+    "ignore": "ignore all other " * 11_000,
+    "brackets": "![" * 100_000,
+    "angles": "<script " * 25_000,
+    "marks": "e\u0301" * 100_000,
+    "unseen": "\u200b" * 200_000,
+    "wide": "\ufdfa" * 50_000,
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", _NASTY)
+def test_time_is_linear_in_the_text(name: str):
+    """Twice the text takes about twice the time; a pattern that backtracks would take minutes."""
+    began = time.process_time()
+    scan({"description": _NASTY[name]})
+    assert time.process_time() - began < 20

@@ -75,6 +75,12 @@ def test_a_question_that_the_host_cannot_answer_is_named():
     assert unbearable(requests, {"elicitation": {}}) == ["", "sampling/createMessage"]
     assert unbearable({"a": {"method": "elicitation/create"}}, {"elicitation": {}}) == []
     assert unbearable({"a": {"method": "tools/call"}}, {"elicitation": {}}) == ["tools/call"]
+    by_url = {"a": {"method": "elicitation/create", "params": {"mode": "url"}}}
+    assert unbearable(by_url, {"elicitation": {}}) == unbearable(by_url, {"elicitation": {"form": {}}})
+    assert unbearable(by_url, {"elicitation": {"form": {}}}) == ["elicitation/create"]
+    assert unbearable(by_url, {"elicitation": {"form": {}, "url": {}}}) == []
+    assert unbearable({"a": {"method": "elicitation/create"}}, {"elicitation": {"url": {}}}) == ["elicitation/create"]
+    assert unbearable({"a": {"method": "elicitation/create", "params": {"mode": []}}}, {"elicitation": {}}) != []
 
 
 def test_who_asks_is_said_and_hidden_characters_are_shown():

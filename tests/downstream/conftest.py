@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import psutil
 import pytest
 
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.pool import ConnectionEvent, Pool
+from tests.processes import below, runs
 
 
 class Bench:
@@ -45,14 +44,14 @@ class Bench:
 
 
 async def gone(pid: int) -> None:
-    """Wait until a process has ended and been collected."""
+    """Wait until a process has ended."""
     async with asyncio.timeout(60):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        while runs(pid):
             await asyncio.sleep(0.01)
 
 
 def offspring() -> set[int]:
-    return {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
+    return {child.pid for child in below()}
 
 
 @pytest.fixture

@@ -54,9 +54,10 @@ async def test_more_memory_than_its_limit_ends_the_tree_and_the_caller_hears_how
 
 @pytest.mark.fault
 async def test_more_processes_or_processor_time_than_its_limit_ends_it(bench: Make, tmp_path: Path):
-    with pytest.raises(ResourceLimit, match=r"used 5 processes of the 3 "):
+    with pytest.raises(ResourceLimit, match=r"used [45] processes of the 3 "):
         await use(bench(hungry(tmp_path, Bounds(processes=3))), processes=4, pause=60)
-    with pytest.raises(ResourceLimit, match=r"used [2-4] seconds of the 1 that its limit of processor time"):
+    # Nearly all of the thirty would mean that nobody looks; how often it is looked at on a busy machine is the machine's.
+    with pytest.raises(ResourceLimit, match=r"used ([2-9]|1\d) seconds of the 1 that its limit of processor time"):
         await use(bench(hungry(tmp_path, Bounds(cpu_seconds=1))), seconds=30, pause=60)
 
 

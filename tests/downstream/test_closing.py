@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -26,10 +26,11 @@ class NoGoodbye(Echo):
     """Works, but never answers the DELETE that ends a session."""
 
     era: str = "legacy"
+    goodbye: asyncio.Event = field(default_factory=asyncio.Event)  # nobody sets it, but for one test
 
     async def respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         if request.method == "DELETE":
-            await asyncio.sleep(3600)
+            await self.goodbye.wait()
         return await super().respond(request, writer)
 
     @property
@@ -60,7 +61,7 @@ async def test_a_server_without_a_goodbye_does_not_stop_the_shutdown(bench: Make
     async with fake_http(NoGoodbye()) as server:
         here = bench(http_target(server.url))
         await here.pool.connect(1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await here.pool.close()
         assert server.left
 
@@ -70,12 +71,13 @@ async def test_after_its_idle_time_such_a_server_serves_again(bench: Make):
         here = bench(http_target(server.url, limits={"idle_timeout": 0.1}))
         await here.call("echo")
         await told(server)
-        assert (await here.call("echo", timeout=20.0))["content"]
+        assert (await here.call("echo", timeout=60.0))["content"]
         await here.pool.close()
 
 
 async def test_at_the_limit_such_a_server_stops_no_other_from_connecting(bench: Make, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http, "CLOSE_SECONDS", 3.0)
+    monkeypatch.setattr(http, "CLOSE_SECONDS", 3600.0)
+    monkeypatch.setattr(slot, "CLOSE_SECONDS", 3600.0)
     async with fake_http(NoGoodbye()) as bad, fake_http(Echo()) as good:
         here = bench(
             http_target(bad.url, server_id=1), *(http_target(good.url, server_id=number) for number in (2, 3, 4))
@@ -87,6 +89,7 @@ async def test_at_the_limit_such_a_server_stops_no_other_from_connecting(bench: 
         await told(bad)
         assert (await here.pool.call(4, "echo", b"{}"))["content"]
         assert not held_up.done()
+        bad.goodbye.set()
         assert (await held_up)["content"]
         await here.pool.close()
 
@@ -99,7 +102,7 @@ async def test_an_owner_that_will_not_end_is_cancelled(bench: Make, monkeypatch:
         here = bench(http_target(server.url))
         await here.pool.connect(1)
         started = time.monotonic()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await here.pool.disconnect(1)
         assert server.left
         assert time.monotonic() - started >= 0.3

@@ -256,14 +256,13 @@ async def test_only_a_certificate_that_is_trusted_and_names_the_host_is_accepted
 @pytest.mark.attack
 async def test_a_gzip_bomb_costs_its_limit_not_its_size(bench: Make):
     bomb = gzip_bomb(200 * MIB)
-    async with fake_http(Raw(raw=bomb, pause=5)) as server:
+    async with fake_http(Raw(raw=bomb, pause=3_600)) as server:  # whoever waits for its end waits too long
         here = bench(http_target(server.url))
         await here.pool.connect(1)
         process = psutil.Process()
-        before, started = process.memory_info().rss, time.monotonic()
+        before = process.memory_info().rss
         with pytest.raises(ResourceLimit) as caught:
-            await here.call("echo")
-        assert time.monotonic() - started < 4.5
+            await here.call("echo", timeout=600)
         assert caught.value.sent
         assert process.memory_info().rss - before < 64 * MIB
         await here.pool.close()
@@ -328,7 +327,7 @@ async def test_a_broken_answer_is_typed_prompt_and_never_repeated(bench: Make, r
         started = time.monotonic()
         with pytest.raises(kind) as caught:
             await here.call("echo", b'{"n":1}')
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 25  # a server that says nothing is given thirty
         assert caught.value.sent
         assert len(server.calls()) == 1
         await here.pool.close()
@@ -367,7 +366,7 @@ async def test_a_hung_http_server_is_left_at_the_deadline_and_told(bench: Make, 
         with pytest.raises(TimedOut) as caught:
             await here.call("echo", timeout=0.3)
         assert caught.value.sent
-        await asyncio.wait_for(server.gone.wait(), 5)
+        await asyncio.wait_for(server.gone.wait(), 60)
         if era == "legacy":
             async with asyncio.timeout(60):
                 while "notifications/cancelled" not in [r.message.get("method") for r in server.requests]:

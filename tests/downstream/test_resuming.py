@@ -258,15 +258,18 @@ async def test_changes_are_heard_though_the_sdks_server_ends_the_standing_stream
 @contextmanager
 def everything_over_http() -> Iterator[str]:
     """The npm server-everything (TypeScript SDK, with an event store) on a port of its own; yields its URL."""
-    port = free_port()
     argv = [node_program(), npm_module("@modelcontextprotocol/server-everything/dist/index.js"), "streamableHttp"]
-    process = psutil.Popen(argv, env={"PORT": str(port)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        assert any(b"listening" in line for line in process.stderr)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.kill()
-        process.communicate()
+    for _ in range(10):
+        port = free_port()
+        process = psutil.Popen(argv, env={"PORT": str(port)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            if any(b"listening" in line for line in process.stderr):
+                yield f"http://127.0.0.1:{port}/mcp"
+                return
+        finally:
+            process.kill()
+            process.communicate()
+    raise AssertionError("it listens on no port, though others can hardly have taken all of these")
 
 
 @pytest.mark.node

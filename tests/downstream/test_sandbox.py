@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from mcpregistry.domain.errors import ConnectionFailed
@@ -274,7 +273,6 @@ async def test_a_confined_servers_daemon_ends_with_it_too(bench: Make, tmp_path:
     await here.pool.disconnect(1)
     for pid in pids:
         await gone(pid)
-        assert not psutil.pid_exists(pid)
 
 
 async def test_without_landlock_a_confined_server_is_not_started(bench: Make, tmp_path: Path, monkeypatch):

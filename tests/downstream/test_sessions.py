@@ -79,6 +79,7 @@ async def test_a_process_that_does_not_start_is_not_started_for_every_call(bench
         await here.call("pid", session="a/1")
 
 
+@pytest.mark.timeout(300)
 async def test_two_hundred_sessions_opened_and_dropped_leave_nothing(bench: Make):
     with sdk_server("http") as url:
         here = bench(http_target(url, protocol="legacy", limits={"max_sessions": 8}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,10 +12,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from django.contrib.auth.models import User
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from tests.fakes.stage import MODERN, Stage, Web, folder
+from mcpregistry.models import Agent, PolicyRule, Server, Tool
+from mcpregistry.services.access import tokens
+from mcpregistry.services.policy import rules
+from tests.externals import ROOT
+from tests.fakes.stage import ACTOR, MODERN, Stage, Web, folder
 from tests.launcher import Launcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
@@ -33,7 +40,7 @@ def token(stage: Stage, site: Web, repository: Path) -> str:
     stage.endpoint()
     time = stage.real("time", "get_current_time", command=[str(BIN / "mcp-server-time")], connect_timeout=60)
     command = [str(BIN / "mcp-server-git"), "--repository", str(repository)]
-    git = stage.real("git", "git_log", "git_status", command=command, connect_timeout=60)
+    git = stage.real("git", "git_create_branch", "git_log", "git_status", command=command, connect_timeout=60)
     token = stage.agent("local", time, git)
     site.wait_known(token)
     return token
@@ -56,10 +63,37 @@ async def door(kind: str, mode: str, launched: Launcher, site: Web, token: str) 
 async def test_time_and_git_answer(launched, site, token, repository, kind, mode):
     async with door(kind, mode, launched, site, token) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
-        assert names == ["git__git_log", "git__git_status", "time__get_current_time"]
+        assert names == ["git__git_create_branch", "git__git_log", "git__git_status", "time__get_current_time"]
         now = await client.call_tool("time__get_current_time", {"timezone": "Asia/Tokyo"})
         log = await client.call_tool("git__git_log", {"repo_path": str(repository)})
         wrong = await client.call_tool("time__get_current_time", {"timezone": "Nowhere/Land"})
     assert "Asia/Tokyo" in now.content[0].text
     assert "The first" in log.content[0].text
     assert wrong.is_error
+
+
+def test_the_quick_start_of_rest_does_what_it_says(stage, site, token, repository):
+    agent = stage.agent("rest", *Server.objects.filter(slug__in=("time", "git")))
+    approver = User.objects.create_user("ann", is_superuser=True)
+    branch = Tool.objects.get(name="git_create_branch")
+    rules.save_rule(
+        rule=PolicyRule(name="changes", outcome="ask", agent=Agent.objects.get(slug="rest"), tool=branch), actor=ACTOR
+    )
+    site.wait_known(agent)
+    _, of_person = tokens.issue_token(name="rest", user=approver, actor=ACTOR)
+    script = "\n".join(re.findall(r"```sh\n(.*?)```", (ROOT / "docs/rest.md").read_text(), re.DOTALL))
+    script = re.sub("^SITE=.*", f"SITE=http://{site.address}/api/v1", script, flags=re.MULTILINE)
+    script = re.sub("^AGENT_TOKEN=.*", f"AGENT_TOKEN={agent}", script, flags=re.MULTILINE)
+    script = re.sub("^PERSON_TOKEN=.*", f"PERSON_TOKEN={of_person}", script, flags=re.MULTILINE)
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    tools, tokyo, approved, result, oslo, calls = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert {"git__git_create_branch", "time__get_current_time"} <= {tool["name"] for tool in tools["tools"]}
+    assert tokyo["success"]
+    assert (approved["state"], approved["decided_reason"]) == ("ready", "a branch hurts nobody")
+    assert result["success"], result
+    assert "from-rest" in subprocess.check_output(["git", "-C", str(repository), "branch"], text=True)
+    assert oslo["result"]["timezone"] == "Europe/Oslo"
+    assert {call["state"] for call in calls["items"]} == {"succeeded"}

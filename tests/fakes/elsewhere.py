@@ -41,7 +41,7 @@ class Site:
             given.write(stdin)
             given.seek(0)
             process = forkserver.popen(["manage.py", *words], env=self.env | env, stdin=given, stdout=said, stderr=said)
-            code = process.wait(timeout=180)
+            code = process.wait(timeout=380)
             said.seek(0)
             return code, said.read()
 

@@ -75,7 +75,7 @@ class Maker:
         """Rows of every kind, in an order in which they can name each other."""
         self.people = [User.objects.create_user(f"{self.tag}p{n} {self.word()}"[:150]) for n in range(2)]
         self.people[0].groups.set(Group.objects.filter(name="approver"))
-        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._registry, 2), (self._agent, 3), (self._budget, 2), (self._endpoint, 3),
+        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._registry, 2), (self._agent, 3), (self._endpoint, 3), (self._budget, 2),
                            (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._effort, 1), (self._rule, 4), (self._grant, 8),
                            (self._permit, 3), (self._channel, 2), (self._slack, 2), (self._settings, 1)):  # fmt: skip
             for number in range(self.pick.randint(1, most)):
@@ -237,7 +237,10 @@ class Maker:
         fixed = {"soft": self.pick.choice([None, Decimal(1)]), "hard": Decimal(self.pick.choice([1, 20]))}
         zone = self.pick.choice(["UTC", "Asia/Kolkata"])
         row = self.fill(kind_of("budgets"), Budget(slug=f"{self.tag}b-{number}"), time_zone=zone, **fixed)
-        row.agent = self.one(Agent.objects)
+        if self.chance():
+            row.agent = self.one(Agent.objects)
+        else:
+            row.endpoint = self.one(Endpoint.objects)
         books.save_budget(budget=row, actor=ACTOR)
 
     def _endpoint(self, number: int) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from django.db import transaction
+from django.db import connection, transaction
 
-from mcpregistry.models import Configuration
+from mcpregistry.models import Configuration, call_text
 from tests import origin
 
 T = TypeVar("T")
@@ -59,4 +59,7 @@ def _put(made: _Made) -> None:
         with origin.unguarded(set(made.rows)):
             for table, rows in made.rows.items():
                 origin.insert(table, rows)
+            with connection.cursor() as cursor:
+                for statement in call_text.index_anew(connection.vendor):
+                    cursor.execute(statement)
         Configuration.objects.update(**made.configuration)  # and whoever runs already hears of it

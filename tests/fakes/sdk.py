@@ -53,6 +53,29 @@ def sdk_server(kind: Literal["http", "sse"]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def listened_to(**options: Any) -> Iterator[tuple[str, list[str]]]:
+    """The same over streamable HTTP: its URL, and one entry for each stream on which a client hears of changes."""
+    app, listeners = make_server().streamable_http_app(**options), list[str]()
+
+    async def heard(scope: Any, receive: Any, send: Any) -> None:
+        async def passing_on(message: Any) -> None:
+            await send(message)
+            if opens_stream(scope, message):
+                listeners.append(scope["method"])
+
+        await app(scope, receive, passing_on)
+
+    with serving(heard) as address:
+        yield f"{address}/mcp", listeners
+
+
+def opens_stream(scope: Any, message: Any) -> bool:
+    """Whether this is the moment from which a client of either era hears of changes."""
+    older = scope.get("method") == "GET" and message["type"] == "http.response.start" and message["status"] == 200
+    return older or b"subscriptions/acknowledged" in message.get("body", b"")
+
+
+@contextlib.contextmanager
 def serving(app: Any) -> Iterator[str]:
     """An ASGI application on loopback, in a thread; yields ``http://host:port``."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -64,7 +87,7 @@ def serving(app: Any) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             site.should_exit = True
-            thread.join(10)
+            thread.join(60)
 
 
 def free_port() -> int:

@@ -49,7 +49,8 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
-from mcpregistry.services.access import credentials, grants, tokens
+from mcpregistry.services import host_sessions
+from mcpregistry.services.access import credentials, grants, invitations, tokens
 from mcpregistry.services.access.agents import save_agent, save_endpoint, save_workspace
 from mcpregistry.services.access.roles import ROLES
 from mcpregistry.services.budgets import books
@@ -157,6 +158,11 @@ def govern(site: Site, *, now: datetime | None = None) -> Site:
         agent=site.agents["local"], tool=commit, definition_hash=commit.pinned.hash,
         server_revision=commit.server.revision, expires_at=now + timedelta(days=1), created_by=site.people["approver"],
     )  # fmt: skip
+    host_sessions.begin(
+        session_id="seeded", agent="local", endpoint="default", version="2025-11-25", client="{}", name="claude-code",
+        said_version="2",
+    )  # fmt: skip
+    invitations.invite(name="Kim", role="approver", by=site.people["admin"])
     _expert(site, now)
     _speaking(site, now)
     _maintenance(site, now)
@@ -406,7 +412,11 @@ def _energy(site: Site) -> None:
 
 
 def _budgets(site: Site) -> None:
-    """Three budgets of one agent: one that has room, one past its soft mark, one that is spent."""
+    """Three budgets of one agent: one that has room, one past its soft mark, one that is spent; and one of an endpoint."""
+    door = Budget(
+        slug="default-models", endpoint=Endpoint.objects.get(slug="default"), hard=Decimal(200), period="month"
+    )
+    books.save_budget(budget=door, actor=ACTOR)
     kinds = (("ci-models", "money", "month", 40, 50, 1_234_567_890), ("ci-tokens", "tokens", "day", 200_000, 250_000, 212_345),
              ("ci-calls", "calls", "hour", None, 60, 60))  # fmt: skip
     for slug, unit, period, soft, hard, spent in kinds:

@@ -16,15 +16,16 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import httpx2
 import psutil
 from django.db import connections
+from django.db.models import CharField, Model, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Concat
 from django.utils import timezone
 from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
@@ -32,7 +33,18 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcpregistry.domain.definitions.definition import definition_hash, visible
 from mcpregistry.domain.text.canonical import stored
-from mcpregistry.models import Agent, Configuration, Definition, Endpoint, Grant, Invocation, Server, Token, Tool
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    Configuration,
+    Definition,
+    Endpoint,
+    Grant,
+    Invocation,
+    Server,
+    Token,
+    Tool,
+)
 from mcpregistry.services.access import agents, grants, tokens
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import checks, lifecycle
@@ -41,6 +53,7 @@ from tests import forkserver
 from tests.externals import ROOT
 from tests.fakes.targets import SERVERS
 from tests.fakes.websockets import websocket_client
+from tests.processes import with_words
 from tests.waiting import eventually
 
 P = ParamSpec("P")
@@ -143,7 +156,7 @@ class Stage:
 
     @staticmethod
     def calls(**filters: Any) -> list[Invocation]:
-        return list(Invocation.objects.filter(**filters).order_by("received_at"))
+        return list(in_order(Invocation.objects.filter(**filters)))
 
     @staticmethod
     def token(agent: str) -> Token:
@@ -182,28 +195,36 @@ class Web:
         return psutil.Process(process.pid)
 
     def wait_ready(self) -> None:
-        for _ in range(600):
-            assert all(process.poll() is None for process in self.processes), self.log()
+        def ready() -> bool:
+            assert all(process.poll() is None for process in self.processes)
             with contextlib.suppress(httpx2.HTTPError):
-                if httpx2.get(f"http://{self.address}/readyz", timeout=5, **PLAIN).status_code == 200:
-                    return
-            time.sleep(0.05)
-        raise AssertionError(self.log())
+                return httpx2.get(f"http://{self.address}/readyz", timeout=5, **PLAIN).status_code == 200
+            return False
+
+        try:
+            eventually(ready, 110)
+        except AssertionError:
+            raise AssertionError(self.log()) from None
 
     def wait_known(self, token: str) -> None:
         """Until the gateway has seen the change that made this token."""
         headers = {"authorization": f"Bearer {token}"}
-        for _ in range(500):
-            if httpx2.post(self.url(), headers=headers, json={}, timeout=5, **PLAIN).status_code != 401:
-                return
-            time.sleep(0.02)
-        raise AssertionError(self.log())
+
+        def known() -> bool:
+            with contextlib.suppress(httpx2.TimeoutException):  # a machine may be that busy
+                return httpx2.post(self.url(), headers=headers, json={}, timeout=20, **PLAIN).status_code != 401
+            return False
+
+        try:
+            eventually(known)
+        except AssertionError:
+            raise AssertionError(self.log()) from None
 
     def log(self) -> str:
         self._log.seek(0)
         return self._log.read()
 
-    def stop(self, patience: float = 20) -> None:
+    def stop(self, patience: float = 60) -> None:
         self.terminate()
         try:
             for process in self.processes:
@@ -240,7 +261,9 @@ class Web:
         if door != "http":
             address = f"{self.url(endpoint)}/{door}"
             known = {"authorization": f"Bearer {token}"}
-            opened = websocket_client(address, token) if door == "ws" else sse_client(address, headers=known)
+            opened = (
+                websocket_client(address, token) if door == "ws" else sse_client(address, headers=known, timeout=60)
+            )
             async with Client(opened, mode=mode, cache=None, **options) as client:
                 yield client
             return
@@ -336,19 +359,15 @@ class RawHost:
 
     def runs(self, program: str) -> bool:
         """Whether one of its processes has this in its command line. Those that end just now have none."""
-        for process in self.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if program in " ".join(process.cmdline()):
-                    return True
-        return False
+        return bool(with_words(program, self.family()))
 
-    async def end(self, patience: float = 20) -> int:
+    async def end(self, patience: float = 60) -> int:
         """Close stdin and wait for the process and for the last byte."""
         assert self.process.stdin
         self.process.stdin.close()
         return await self.ended(patience)
 
-    async def ended(self, patience: float = 20) -> int:
+    async def ended(self, patience: float = 60) -> int:
         async with asyncio.timeout(patience):
             code = await self.process.wait()
             await self._reader
@@ -394,18 +413,18 @@ def envelope(**more: Any) -> dict[str, Any]:
     } | more
 
 
+M = TypeVar("M", bound=Model)
+
+
+def in_order(rows: QuerySet[M], call: str = "pk") -> QuerySet[M]:
+    """As their calls were begun, by the numbers in the audit log: a clock may be put back between two."""
+    subject = Concat(Value("call:"), OuterRef(call), output_field=CharField())
+    first = AuditEntry.objects.filter(subject=subject).order_by("id").values("id")[:1]
+    return cast("QuerySet[M]", rows.annotate(begun=Subquery(first)).order_by("begun"))
+
+
 def fresh(word: str) -> str:
     return f"{word}-{secrets.token_hex(4)}"
-
-
-def survivors(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    return [process for process in processes if _runs(process)]
-
-
-def _runs(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):  # it may end between two looks
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def folder() -> Path:

@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+from django.apps import apps
+from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.audit import GENESIS, entry_hash
-from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.records import seals, verification
 from mcpregistry.services.records.audit import Chain, Fact
+from tests import origin
 
 
 @contextmanager
 def unguarded() -> Iterator[None]:
-    drop_guards()
-    try:
+    """No trigger fires on this thread's connection: a hundredth of what it costs to take all away and make them anew."""
+    with transaction.atomic(), origin.unguarded({model._meta.db_table for model in apps.get_models()}):
         yield
-    finally:
-        install_guards()
 
 
 def sealed_anew() -> None:

@@ -18,7 +18,10 @@ def dial(url: str, token: str = "", *, subprotocols: tuple[str, ...] = ("mcp",),
     """``websockets``' own client, with a token."""
     known = {"Authorization": f"Bearer {token}"} if token else {}
     offered = [Subprotocol(name) for name in subprotocols] or None
-    return connect(url.replace("http", "ws", 1), subprotocols=offered, additional_headers=known | headers, proxy=None)
+    return connect(
+        url.replace("http", "ws", 1), subprotocols=offered, additional_headers=known | headers, proxy=None,
+        open_timeout=60, ping_timeout=None,  # a busy machine is no dead one
+    )  # fmt: skip
 
 
 @contextlib.asynccontextmanager

@@ -46,7 +46,7 @@ async def elsewhere(look: Callable[[], T]) -> T:
     return await asyncio.to_thread(alone, look)
 
 
-async def until(condition: Callable[[], T], patience: float = 30) -> T:
+async def until(condition: Callable[[], T], patience: float = 60) -> T:
     """Ask the database until it says so."""
     deadline = time.monotonic() + patience
     while not (found := await elsewhere(condition)):

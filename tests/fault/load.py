@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
@@ -14,6 +13,7 @@ import httpx2
 
 from mcpregistry.domain.lifecycle import State
 from tests.conftest import child_env
+from tests.fakes.journals import called
 from tests.fakes.stage import Stage, Web, listed, web
 from tests.fault.agreement import contradictions
 from tests.waiting import until
@@ -69,8 +69,7 @@ class Load:
 
 def disagreements(load: Load, journal: Path) -> list[str]:
     """What callers were told, against the records and the server's own journal."""
-    asked = [json.loads(line) for line in journal.read_text().splitlines()]
-    sent = [each["params"]["arguments"]["n"] for each in asked if each["method"] == "tools/call"]
+    sent = [params["arguments"]["n"] for params in called(journal)]
     wrong = []
     for number, status, body in load.told:
         known = body.get("mcp", {})

@@ -7,7 +7,6 @@ cannot happen is named in ``IMPOSSIBLE``, with the reason.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,7 +29,8 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy.permits import PermitWish
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.upkeep.invariants import calls
-from tests.fakes.stage import ACTOR, Stage, Web, folder, fresh, listed, outside, seen_outside, web
+from tests.fakes.journals import called
+from tests.fakes.stage import ACTOR, Stage, Web, folder, fresh, in_order, listed, outside, seen_outside, web
 from tests.fault.agreement import contradictions
 from tests.fault.ways import SHORT_HOLD, WAYS, Seen, Waiter, Way
 from tests.gateway.conftest import stage
@@ -116,17 +116,18 @@ class Cell:
         return await self.waiter.end()
 
     async def request(self) -> ApprovalRequest:
-        return await seen_outside(self._rows().order_by("asked_at").last)
+        return await seen_outside(self._rows().last)
 
     def _rows(self) -> QuerySet[ApprovalRequest]:
-        return ApprovalRequest.objects.select_related("call", "group").filter(call__arguments__contains=self.mark)
+        rows = ApprovalRequest.objects.select_related("call", "group").filter(call__arguments__contains=self.mark)
+        return in_order(rows, "call_id")
 
     async def until(self, *states: State) -> ApprovalRequest:
         """When the last request's call has come to one of them."""
         rows = self._rows()
 
         def look() -> ApprovalRequest | None:
-            found = rows.order_by("asked_at").last()
+            found = rows.last()
             return found if found and found.call.state in states else None
 
         return await seen_outside(look)
@@ -137,8 +138,7 @@ class Cell:
 
     def sent(self) -> list[dict[str, Any]]:
         """The arguments that the server received from this cell's calls."""
-        lines = self.place.journal.read_text().splitlines() if self.place.journal.exists() else []
-        found = (m["params"]["arguments"] for m in map(json.loads, lines) if m.get("method") == "tools/call")
+        found = (params["arguments"] for params in called(self.place.journal))
         return [each for each in found if each["mark"] == self.mark]
 
     async def ran(self, **changed: Any) -> Seen:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -41,7 +42,7 @@ from tests.fakes import sdk
 from tests.fakes.servers import tasks_server
 from tests.fakes.targets import LOOPBACK
 from tests.fault.agreement import contradictions
-from tests.fault.database import elsewhere, failing, until
+from tests.fault.database import elsewhere, failing, reached, until
 
 __all__ = ["journal", "site"]  # fixtures
 
@@ -82,8 +83,10 @@ def remote(live_db: None, address: str, monkeypatch: pytest.MonkeyPatch) -> Serv
 class Play:
     """A host with tasks, in this process."""
 
-    def __init__(self, here: Site) -> None:
+    def __init__(self, here: Site, point: str, done: Path) -> None:
         self.here, self.tasks = here, Tasks(here.engine, CALLER)
+        self.point = point  # where the database fails
+        self.done = done  # the file for which work with ``until`` waits
         self.notes: list[Any] = []
         session = SimpleNamespace(client_capabilities=t.ClientCapabilities(**DECLARED), send_notification=self._note)
         self.ctx: Any = SimpleNamespace(
@@ -142,6 +145,8 @@ async def asks(play: Play) -> State:
     """The server asks, and the host answers."""
     task_id = await play.begin("confirm_delete", filename="a")
     asked = await play.until(task_id, "input_required")
+    if play.point not in ("host_tasks.answer", "remote_tasks.passed_on"):  # the others come to it while nobody answers
+        await reached()
     said = {key: {"action": "accept", "content": {"confirm": True}} for key in asked["inputRequests"]}
     answer = UpdateParams(task_id=task_id, input_responses=said)
     await again(lambda: play.tasks.update(play.ctx, answer))
@@ -160,11 +165,16 @@ async def stops(play: Play) -> State:
 
 async def hears(play: Play) -> State:
     """The host listens instead of asking; a stream that breaks off is opened again."""
-    task_id = await play.begin("slow_compute", seconds=0.3)
+    task_id = await play.begin("slow_compute", until=str(play.done))
     streams = TaskStreams(play.tasks, play.here.engine.feed)
     params = t.SubscriptionsListenRequestParams.model_validate({"notifications": {"taskIds": [task_id]}})
-    async with asyncio.timeout(30):
-        await again(lambda: streams.listen(CALLER, play.ctx, params, InMemorySubscriptionBus()))
+    async with asyncio.timeout(60):
+        listening = asyncio.ensure_future(
+            again(lambda: streams.listen(CALLER, play.ctx, params, InMemorySubscriptionBus()))
+        )
+        await reached()
+        play.done.touch()
+        await listening
     last = play.notes[-1].params
     assert (last["taskId"], last["status"]) == (task_id, "completed")
     return told_of(last)
@@ -172,11 +182,13 @@ async def hears(play: Play) -> State:
 
 async def moves(play: Play) -> State:
     """Its process stops, and another one goes on."""
-    task_id = await play.begin("slow_compute", seconds=0.5)
+    task_id = await play.begin("slow_compute", until=str(play.done))
     await play.here.engine.adoption.close()
     over = timezone.now() - timedelta(seconds=1)  # what was not given up is free when its lease is over
     await elsewhere(lambda: Invocation.objects.filter(state="dispatched").update(lease_until=over))
     play.here.engine.adoption.start()
+    await reached()
+    play.done.touch()
     return told_of(await play.until(task_id))
 
 
@@ -207,11 +219,11 @@ CELLS = [(story, point) for story in STORIES for point in POINTS[story]]
 
 @pytest.mark.parametrize(("story", "point"), CELLS)
 async def test_what_a_host_hears_of_a_task_is_the_end_of_its_call(
-    site: Any, remote: Server, maker: tasks_server.TasksServer, story: str, point: str
+    site: Any, remote: Server, maker: tasks_server.TasksServer, tmp_path: Path, story: str, point: str
 ) -> None:
     if story == "held":
         await db_call(Configuration.objects.update, default_outcome="ask")
-    play = Play(await site())
+    play = Play(await site(), point, tmp_path / "done")
     made = len(maker.jobs)
     with failing(point):
         told = await STORIES[story](play)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fault import energy
 
-pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("live_db", "site_env")]
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("live_db", "site_env"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.fault.load import Load, disagreements, served
 from tests.fault.test_database_errors import tidy
 from tests.postgres import USER, Postgres
 
-pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.postgres_only]
+pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.postgres_only, pytest.mark.timeout(300)]
 
 
 WORKS_WITHIN = 3.0  # seconds after the database is back
@@ -75,7 +75,7 @@ def test_postgresql_is_stopped_under_load_and_started_again(database_server: Pos
         """A busy machine is given more tries; the best must keep the promise."""
         took: list[float] = []
         async with load.running():
-            while len(took) < 3 and min(took, default=9.0) > WORKS_WITHIN:
+            while len(took) < 6 and min(took, default=9.0) > WORKS_WITHIN:
                 took.append(await outage())
             await load.until_told(200)
         assert min(took) <= WORKS_WITHIN, took
@@ -98,7 +98,8 @@ def test_behind_a_real_pgbouncer_that_pools_transactions(database_server: Postgr
             while said["changes"] != "polling":
                 await asyncio.sleep(0.05)
                 said = await load.until_ready(200)
-            assert await asyncio.to_thread(read_through, url) > 2 * len(load.told)
+            told = len(load.told)  # others are told meanwhile
+            assert await asyncio.to_thread(read_through, url) > 2 * told
             await asyncio.to_thread(switched_off)
             await load.until_told(401)
         return said

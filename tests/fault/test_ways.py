@@ -15,7 +15,8 @@ from tests.tasks import worker
 
 __all__ = ["approver", "brisk", "case", "journal", "site", "stage", "token"]  # fixtures
 
-pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.one_database]
+# The first test starts the site.
+pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.one_database, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,6 +16,12 @@ from tests.fakes.stage import Stage, Web, folder, web
 from tests.origin import Origin
 
 
+@pytest.fixture(autouse=True)
+def _patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's client takes us for a server of the older era after ten seconds, which a busy machine may need to start."""
+    monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 60.0)
+
+
 @pytest.fixture(scope="module")
 def stage(django_db_setup: Origin, django_db_blocker: Any) -> Iterator[Stage]:
     """An empty site whose rows live as long as the module's tests."""

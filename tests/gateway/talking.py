@@ -5,11 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import pytest
+
 from mcpregistry.models import Agent, Grant, Server
 from mcpregistry.services.access import grants
 from tests.fakes.stage import ACTOR, Stage, fresh
 from tests.fakes.targets import SERVERS
 
+# What a server and a host speak. The database is told the same of either, so both databases are asked for the newer only.
+_OLDER = pytest.param("legacy", marks=pytest.mark.one_database)
+ERAS, MODES = [_OLDER, "modern"], [_OLDER, "auto"]
 SECRET = "sk-talkative-0123456789abcdef"
 TOOLS = ("log", "flood", "touch", "link", "widget", "count", "hold", "die")
 OFFERED = (*TOOLS, "review", "docs://guide", "repo://{owner}/issues/{number}")

@@ -9,7 +9,7 @@ from mcp import types as t
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
 from mcpregistry.services.policy import rules
 from tests.fakes.stage import ACTOR, fresh, outside
-from tests.gateway.talking import SECRET, Scene
+from tests.gateway.talking import ERAS, MODES, SECRET, Scene
 from tests.gateway.test_resources import connected
 
 pytestmark = pytest.mark.e2e
@@ -23,8 +23,8 @@ async def values(
     return found.completion.values
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_what_is_granted_is_completed_by_its_server_and_nothing_is_recorded(
     stage, site, launched, door, mode, era
@@ -72,6 +72,8 @@ async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched
     review = t.PromptReference(type="ref/prompt", name=f"{scene.slug}__review")
     async with connected("http", "auto", scene, site, launched) as host:
         assert await values(host, review, "tone", "kind") == ["kind.py"]  # what is pinned
+        # The server suggests for what is pinned, though the host has not said it.
+        assert await values(host, review, "path", "a") == ["a-kind.py.py", "a-kind.py.md"]
         assert await values(host, ISSUE, "owner", "") == ["me", "mine"]  # not "you": no grant leads there
         found = (await host.complete(ISSUE, {"name": "owner", "value": ""})).completion
         assert found.total is None  # how many there are of others is nobody's business

@@ -8,7 +8,7 @@ import pytest
 
 from mcpregistry.models import Agent, Conversation, Invocation
 from mcpregistry.services.conversations import lifecycle
-from tests.fakes.stage import ACTOR, Stage, envelope, folder, fresh, listed, outside, raw_host
+from tests.fakes.stage import ACTOR, Stage, envelope, folder, fresh, in_order, listed, outside, raw_host
 from tests.gateway.doors import META, Corpus, doors
 
 pytestmark = pytest.mark.one_database
@@ -51,7 +51,7 @@ def named(answer: Any) -> list[str]:
 
 
 async def recorded(slug: str) -> list[tuple[str, str | None]]:
-    found = Invocation.objects.filter(agent_slug=slug).order_by("received_at")
+    found = in_order(Invocation.objects.filter(agent_slug=slug))
     return await outside(lambda: list(found.values_list("state", "conversation")))
 
 

@@ -13,7 +13,7 @@ from mcpregistry.domain.policy.decision import Decision, Outcome
 from mcpregistry.gateway.http.body import Plain
 from mcpregistry.gateway.http.response import Response
 from mcpregistry.models import Invocation
-from tests.fakes.stage import Stage, fresh, listed, outside
+from tests.fakes.stage import Stage, fresh, in_order, listed, outside
 from tests.gateway.doors import META, Corpus, Doors, anonymous, doors
 from tests.waiting import until
 
@@ -33,7 +33,9 @@ def rows(stage: Stage) -> str:
         stage.fake("multi", listed("all"), slug=f"{slug}-m"),
         stage.fake("slow", listed("count"), slug=f"{slug}-s"),
         stage.fake("shapes", listed("number", "array"), slug=f"{slug}-x"),
+        # One for each time that it is to crash: soon after the second it would be left alone for a while.
         stage.fake("crash", listed("crash"), slug=f"{slug}-c"),
+        stage.fake("crash", listed("crash"), slug=f"{slug}-d"),
     ]
     stage.agent(slug, *servers)
     return slug
@@ -54,7 +56,7 @@ async def both_ways(both: Doors, name: str, corpus: Corpus, content: bytes | Non
 
 
 async def recorded(slug: str) -> list[dict[str, Any]]:
-    found = Invocation.objects.filter(agent_slug=slug, finished_at__isnull=False).order_by("received_at")
+    found = in_order(Invocation.objects.filter(agent_slug=slug, finished_at__isnull=False))
     return await outside(lambda: list(found.values(*FIELDS)))
 
 
@@ -110,7 +112,7 @@ async def test_every_kind_of_end_is_told_alike(stage, slug):
         "progress": calling(f"{slug}-s__count", {"steps": 4}, progressToken="t"),
         "progress nobody asked for": calling(f"{slug}-s__count", {"steps": 2}),
         "the server crashes": calling(f"{slug}-c__crash", {}),
-        "the server crashes, with a token": calling(f"{slug}-c__crash", {}, progressToken=1),
+        "the server crashes, with a token": calling(f"{slug}-d__crash", {}, progressToken=1),
         "a refusal after progress": calling(f"{slug}-s__count", {"steps": 3, "refuse": True}, progressToken=2),
     }
     async with doors(slug, stage.tokens[slug]) as both:
@@ -156,7 +158,10 @@ async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(s
 async def test_a_host_that_leaves_cancels_its_call(stage, slug):
     """Before the lane looks and after, with and without progress; the record says what is known."""
     async with doors(slug, stage.tokens[slug]) as both:
-        for arguments, meta in (({"steps": 1, "pause": 20}, {}), ({"steps": 400, "pause": 0.05}, {"progressToken": 1})):
+        for arguments, meta in (
+            ({"steps": 1, "pause": 100}, {}),
+            ({"steps": 2000, "pause": 0.05}, {"progressToken": 1}),
+        ):
             corpus = calling(f"{slug}-s__count", arguments, **meta)
             left = asyncio.Event()
             events = [{"type": "http.request", "body": corpus.request()}]
@@ -183,7 +188,7 @@ async def test_a_host_that_leaves_cancels_its_call(stage, slug):
             await until(lambda: both.app.engine.pool.states())
             await until(lambda sent=sent, meta=meta: sent or not meta)
             left.set()
-            await asyncio.wait_for(call, 20)
+            await asyncio.wait_for(call, 60)
             assert all(event.get("more_body", True) for event in sent)
     states = [row["state"] for row in await recorded(slug)]
     assert len(states) == 2

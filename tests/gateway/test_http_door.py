@@ -326,25 +326,26 @@ async def test_what_is_no_message_is_answered_as_json_rpc_says(site, token, raw,
         assert "pydantic" not in answer.text
 
 
-async def test_an_id_that_is_in_use_is_refused_and_the_first_request_keeps_its_answer(site, stage, token):
+async def test_an_id_that_is_in_use_is_refused_and_the_first_request_keeps_its_answer(site, stage, token, tmp_path):
     """The SDK alone lets the first one wait for ever; ``more`` is for it, since the lanes know nothing of that."""
     async with site.raw(token) as http:
         opened = await http.post(site.url(), json=opening())
         session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": LEGACY}
         await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
 
-        async def call(mark: str, pause: float) -> Any:
-            params = {"name": "slow__count", "arguments": {"steps": 2, "pause": pause, "mark": mark}, "more": 1}
+        async def call(mark: str, **until: str) -> Any:
+            params = {"name": "slow__count", "arguments": {"steps": 2, "mark": mark} | until, "more": 1}
             message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
             return await http.post(site.url(), headers=session, json=message)
 
         mark = fresh("mark")
-        first = asyncio.create_task(call(mark, 0.5))
+        first = asyncio.create_task(call(mark, until=str(tmp_path / "done")))
         await seen_outside(lambda: stage.calls(arguments__contains=mark))
-        second = await call("second", 0.0)
+        second = await call("second")
         assert (second.status_code, second.json()["id"], second.json()["error"]["code"]) == (400, 7, -32600)
+        (tmp_path / "done").touch()
         assert "2 steps" in (await first).text
-        assert "2 steps" in (await call("third", 0.0)).text, "answered: the id is free again"
+        assert "2 steps" in (await call("third")).text, "answered: the id is free again"
 
 
 async def test_a_wrong_type_and_a_large_body_are_refused_in_json(site, token):
@@ -438,7 +439,8 @@ async def _seconds_to_the_end(site: Web, stage: Stage, end: str) -> float:
         await outside(lambda: ENDS[end](stage.token(slug)))
         began = time.monotonic()
         async with asyncio.timeout(60):
-            while (answer := await http.post(site.url(), headers=headers(), json=body())).status_code == 200:
+            # 503: on a busy machine it may not know for a moment whether anything has changed.
+            while (answer := await http.post(site.url(), headers=headers(), json=body())).status_code in (200, 503):
                 await asyncio.sleep(0.01)
         seconds = time.monotonic() - began
     assert answer.status_code == 401

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mcpregistry.models import Invocation
-from tests.fakes.stage import Stage, outside
+from tests.fakes.stage import Stage, in_order, outside
 from tests.gateway import test_prompts, test_resources
 from tests.gateway.doors import Corpus, anonymous, doors
 from tests.gateway.test_fast import FIELDS
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, pytest.mark.timeout(300)]
 
 
 def of_kind(kind: str, slug: str, **more: Any) -> list[Corpus]:
@@ -28,7 +28,7 @@ async def test_every_odd_request_gets_the_same_answer_and_record_with_and_withou
     scene: Any = await outside((test_prompts if kind == "prompt" else test_resources).Scene, stage)
 
     def recorded() -> list[dict[str, Any]]:
-        rows = Invocation.objects.filter(agent_slug=scene.slug, finished_at__isnull=False).order_by("received_at")
+        rows = in_order(Invocation.objects.filter(agent_slug=scene.slug, finished_at__isnull=False))
         return [{key: anonymous(str(value)) for key, value in row.items()} for row in rows.values(*FIELDS)]
 
     async with doors(scene.slug, stage.tokens[scene.slug]) as both:

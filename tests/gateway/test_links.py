@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 from mcp import MCPError
 from mcp import types as t
 
-from mcpregistry.models import Endpoint, PolicyRule, Server
+from mcpregistry.models import Endpoint, PolicyRule, Server, Tool
 from mcpregistry.services.policy import rules
 from tests.fakes.stage import ACTOR, fresh, outside
-from tests.gateway.talking import Scene
+from tests.gateway.talking import ERAS, MODES, Scene
 from tests.gateway.test_resources import connected, text_of
 
 pytestmark = pytest.mark.e2e
 LINK, UI = "made://report/7", "ui://widget/main.html"
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_links_are_read_by_whom_got_them_and_pages_with_their_tools(stage, site, launched, door, mode, era):
     scene = await outside(Scene, stage, era)
@@ -60,6 +61,25 @@ async def test_what_is_linked_to_is_nobody_elses_and_keeps_to_the_rules(stage, s
     async with connected("http", "auto", other, site, launched) as host:
         with pytest.raises(MCPError, match="Resource not found"):
             await host.read_resource(LINK)
+
+
+async def test_a_resource_keeps_the_rules_of_its_own_row_by_links_and_templates(stage, site, launched):
+    """Whether the row serves or not: here nobody has decided on it yet."""
+    scene = await outside(Scene, stage)
+    allow = PolicyRule(name=fresh("rule"), outcome="allow", server=scene.server, condition="true")
+    await outside(lambda: rules.save_rule(rule=allow, actor=ACTOR))
+    for uri in (LINK, "repo://me/issues/13"):
+        now = timezone.now()
+        said = {"server": scene.server, "kind": "resource", "name": uri, "first_seen_at": now, "last_seen_at": now}
+        row = await outside(lambda said=said: Tool.offers.create(**said))
+        deny = PolicyRule(name=fresh("rule"), outcome="deny", server=scene.server, tool=row)
+        await outside(lambda deny=deny: rules.save_rule(rule=deny, actor=ACTOR))
+    async with connected("http", "auto", scene, site, launched) as host:
+        await host.call_tool(f"{scene.slug}__link", {})
+        assert await text_of(host, "repo://me/issues/12")
+        for uri in (LINK, "repo://me/issues/13"):
+            with pytest.raises(MCPError, match="A rule denies"):
+                await host.read_resource(uri)
 
 
 async def test_apps_of_a_server_can_be_switched_off(stage, site, launched):

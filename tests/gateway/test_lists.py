@@ -12,6 +12,7 @@ from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, MODERN, PLAIN, Stage, fresh, listed, outside
 from tests.gateway.doors import Corpus, doors
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.one_database
 
@@ -83,7 +84,8 @@ async def test_a_long_list_comes_in_pages_and_an_old_cursor_is_refused(stage, si
 
 def _listed(site: Any, token: str, slug: str, count: int) -> None:
     """Until the list holds that many tools."""
-    for _ in range(500):
+
+    def read() -> bool:
         found, cursor = 0, None
         while found == 0 or cursor:
             content = LIST.params(cursor=cursor) if cursor else LIST.request()
@@ -91,11 +93,12 @@ def _listed(site: Any, token: str, slug: str, count: int) -> None:
                 site.url(slug),
                 headers=LIST.usual | {"authorization": f"Bearer {token}"},
                 content=content,
+                timeout=60,
                 **PLAIN,
             ).json()
             if "error" in answer:  # it changed while we read
-                break
+                return False
             found, cursor = found + len(answer["result"]["tools"]), answer["result"].get("nextCursor")
-        if found == count and not cursor:
-            return
-    raise AssertionError(found)
+        return found == count
+
+    eventually(read)

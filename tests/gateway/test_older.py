@@ -15,7 +15,7 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Grant, HostMessage, HostSession, HostStream, Invocation
 from mcpregistry.services import host_sessions, host_streams
-from tests.fakes.stage import Stage, outside
+from tests.fakes.stage import Stage, in_order, outside
 from tests.gateway.doors import Corpus, Doors, anonymous, doors, said
 from tests.gateway.test_fast import FIELDS, rows
 from tests.waiting import until
@@ -38,11 +38,12 @@ async def both_ways(both: Doors, name: str, corpus: Corpus, content: bytes | Non
 
 
 async def recorded(slug: str) -> list[dict[str, Any]]:
-    found = Invocation.objects.filter(agent_slug=slug, finished_at__isnull=False).order_by("received_at")
+    found = in_order(Invocation.objects.filter(agent_slug=slug, finished_at__isnull=False))
     return await outside(lambda: list(found.values(*FIELDS)))
 
 
 @one_database
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", ["2025-11-25", "2024-11-05"])
 async def test_every_odd_body_and_header_gets_the_same_answer_and_record_with_and_without_the_lanes(
     stage, slug, version
@@ -189,7 +190,7 @@ class Stream:
 
     async def leave(self) -> None:
         self.left.set()
-        await asyncio.wait_for(self.task, 20)
+        await asyncio.wait_for(self.task, 60)
 
 
 async def test_a_stream_lives_where_it_was_opened_and_hears_of_changes(stage, slug):
@@ -207,7 +208,7 @@ async def test_a_word_about_a_request_reaches_the_process_that_serves_it(stage, 
     async with AsyncExitStack() as stack:
         first, other = [await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)]
         session = await first.opened()
-        slow = calling(session, f"{slug}-s__count", {"steps": 1, "pause": 20})
+        slow = calling(session, f"{slug}-s__count", {"steps": 1, "pause": 100})
         for number, lane in enumerate((True, False)):
             first.app.lanes = first.lanes if lane else {}
             stream = Stream(first, "POST", slow, slow.request(id=f"slow-{number}"))
@@ -215,7 +216,7 @@ async def test_a_word_about_a_request_reaches_the_process_that_serves_it(stage, 
             note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": f"slow-{number}"}}
             answer = await other.ask(True, "POST", json.dumps(note).encode(), list(slow.usual.items()))
             assert answer[0] == 202
-            await asyncio.wait_for(stream.task, 20)
+            await asyncio.wait_for(stream.task, 60)
             said_last = stream.messages[-1] if stream.messages else json.loads(stream.body)
             assert said_last["error"] == {"code": -32800, "message": "Request cancelled"}
     assert {row["state"] for row in await recorded(slug)} <= {State.UNKNOWN, State.NOT_SENT}
@@ -238,7 +239,7 @@ async def answered_later(stream: Stream, path: Doors, corpus: Corpus) -> tuple[s
     event_id = stream.body.split("id: ")[1].split("\r\n")[0]
     stream.left.set()
     again = Stream(path, "GET", corpus, last_event_id=event_id)
-    await asyncio.wait_for(again.task, 30)
+    await asyncio.wait_for(again.task, 60)
     assert again.status == 200
     return event_id, again.messages[-1]
 
@@ -255,7 +256,7 @@ async def test_a_host_that_lost_its_connection_reads_the_answer_at_another_proce
             again = Stream(other, "GET", corpus, last_event_id=event_id)
             await until(lambda again=again: again.status == 200)
             if known:
-                await asyncio.wait_for(again.task, 20)
+                await asyncio.wait_for(again.task, 60)
             assert bool(again.messages) is known
             await again.leave()
 
@@ -284,7 +285,7 @@ async def test_the_answer_of_a_process_that_died_is_in_the_record_of_the_call(st
         await outside(HostStream.objects.filter(pk=lost).update, asked_at=call.received_at - timedelta(hours=1))
         found = [Stream(both, "GET", echo, last_event_id=f"{each}.0") for each in (ended, lost)]
         for each in found:
-            await asyncio.wait_for(each.task, 30)
+            await asyncio.wait_for(each.task, 60)
     result, unknown = found[0].messages[-1], found[1].messages[-1]
     assert (result["id"], result["result"]["structuredContent"]["arguments"]) == (7, {"text": "kept"})
     assert (unknown["id"], "not kept" in unknown["error"]["message"]) == (7, True)

@@ -22,6 +22,7 @@ from mcpregistry.services.definitions import decisions
 from mcpregistry.services.policy import rules
 from tests.fakes.stage import ACTOR, Stage, Web, fresh, outside, web
 from tests.fakes.targets import SERVERS
+from tests.gateway.talking import ERAS, MODES
 from tests.launcher import Launcher
 from tests.waiting import until
 
@@ -81,8 +82,8 @@ def said(result: t.GetPromptResult) -> list[str]:
     return [message.content.text for message in result.messages]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_an_approved_prompt_is_listed_got_and_recorded(stage, site, launched, door, mode, era):
     scene = await outside(Scene, stage, era)

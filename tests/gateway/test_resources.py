@@ -19,6 +19,7 @@ from mcpregistry.services.access import grants
 from mcpregistry.services.policy import rules
 from tests.fakes.stage import ACTOR, Stage, Web, fresh, outside
 from tests.fakes.targets import SERVERS
+from tests.gateway.talking import ERAS, MODES
 from tests.gateway.test_prompts import approve
 from tests.launcher import Launcher
 from tests.waiting import until
@@ -83,8 +84,8 @@ async def once_it_ran(host: Client, uri: str) -> str:
         return ""
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_approved_resources_are_listed_read_and_recorded(stage, site, launched, door, mode, era):
     scene = await outside(Scene, stage, era)

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any, cast
 
 import httpx2
-import psutil
 import pytest
 
 from mcpregistry.db import db_call, reckoned_now
+from mcpregistry.gateway.http import sessions as module
 from mcpregistry.gateway.http.door import McpApp
 from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.services import host_sessions
@@ -19,6 +19,8 @@ from mcpregistry.services.host_sessions import News
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, MODERN, Stage, envelope, fresh, listed, outside
 from tests.gateway.doors import doors
+from tests.logs import logged
+from tests.processes import runs
 from tests.waiting import until
 
 pytestmark = pytest.mark.one_database
@@ -102,7 +104,7 @@ async def test_calls_meet_in_a_process_only_as_their_server_is_shared(stage: Sta
         assert await first.legacy(by_session) == seen[4]
 
         assert (await first.send("DELETE")).status_code == 200  # the host's session ends, and its process with it
-        await until(lambda: not psutil.pid_exists(seen[4]))
+        await until(lambda: not runs(seen[4]))
         assert await second.legacy(by_session) == seen[5]
         assert await named.modern(by_session) == seen[1]
 
@@ -119,13 +121,50 @@ async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
     sessions = Sessions(cast("Any", None))
     sessions.deliver, sent = deliver, [("stuck", 1), ("stuck", 2), ("other", 3)]
     news = [(number, session, json.dumps({"id": number})) for number, (session, _) in enumerate(sent, 1)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         sessions._take(News([], news))
         sessions._take(News(["gone"], news))  # told twice
         await until(lambda: heard == [("other", 3)])
         reads.set()
         await until(lambda: heard[1:] == [("stuck", 1), ("stuck", 2)])
     assert not sessions._waiting
+
+
+async def test_beyond_the_bound_notices_are_left_out_and_an_answer_ends_its_session(live_db, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_WAITING", 3)
+    heard: list[str] = []
+    ended: list[str] = []
+    reads = asyncio.Event()
+
+    async def deliver(session: str, message: dict[str, Any]) -> None:
+        await reads.wait()
+        heard.append(f"{session} {message.get('method') or message['id']}")
+
+    sessions = Sessions(cast("Any", None))
+    sessions.deliver = deliver
+    sessions.ended.append(ended.append)
+
+    def said(session: str, *messages: dict[str, Any]) -> None:
+        known = len(sessions._told)
+        news = [(known + n, session, json.dumps(message)) for n, message in enumerate(messages, 1)]
+        sessions._take(News([], news))
+
+    for slow in ("s", "t"):
+        whose = {"agent": "a", "endpoint": "e", "version": "2025-11-25", "client": "{}"}
+        await db_call(host_sessions.begin, session_id=slow, **whose)
+    with logged(module) as logs:
+        async with asyncio.timeout(60):
+            said("s", *({"method": f"notice/{n}"} for n in range(5)))
+            said("t", *({"method": f"notice/{n}"} for n in range(3)), {"id": 4, "result": {}})
+            await until(lambda: ended == ["t"])
+            reads.set()
+            await until(lambda: not sessions._waiting)
+    assert sorted(heard) == ["s notice/0", "s notice/1", "s notice/2", "t notice/0"]
+    told = {entry["session"]: entry["count"] for entry in logs if entry["event"] == "sessions.messages_left_out"}
+    assert told == {"s": 2, "t": 1}
+    assert [entry["session"] for entry in logs if entry["event"] == "sessions.ended_for_full"] == ["t"]
+    assert await db_call(host_sessions.running, "s") is not None
+    assert await db_call(host_sessions.running, "t") is None
 
 
 async def test_news_brings_each_message_once_and_not_all_at_once(live_db, monkeypatch):

@@ -20,6 +20,7 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Agent, Workspace
 from mcpregistry.services.access import agents
 from tests.externals import ROOT
+from tests.fakes.journals import cancelled
 from tests.fakes.stage import (
     ACTOR,
     MODERN,
@@ -31,8 +32,8 @@ from tests.fakes.stage import (
     listed,
     outside,
     raw_host,
-    survivors,
 )
+from tests.processes import alive
 from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
@@ -54,11 +55,6 @@ class Floor:
         stubborn = stage.fake("stubborn", listed("ok"), FAKE_PIDS=str(self.pids))
         self.servers = [echo, slow, crash, multi, hostile, stubborn]
         stage.agent("local", *self.servers)
-
-    def cancelled(self, mark: str) -> bool:
-        lines = [json.loads(line) for line in self.journal.read_text().splitlines()] if self.journal.exists() else []
-        ids = {m["id"] for m in lines if m.get("method") == "tools/call" and mark in json.dumps(m)}
-        return any(m["params"]["requestId"] in ids for m in lines if m.get("method") == "notifications/cancelled")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +100,7 @@ async def test_progress_and_cancellation_pass_through(floor, runmcp):
             "message": "step 1",
         }
         host.send({"method": "notifications/cancelled", "params": {"requestId": 7, "reason": "no more"}})
-        await until(lambda: floor.cancelled(mark))
+        await until(lambda: cancelled(floor.journal, mark))
         await host.ask(8, "tools/list")
         assert await host.end() == 0
         assert not any(m.get("id") == 7 and "result" in m for m in host.messages)
@@ -262,7 +258,7 @@ async def test_a_host_that_stops_reading_delays_nothing_but_itself(floor, runmcp
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         await until(lambda: process.returncode is not None)  # wait() would also wait for the full pipe
-        await until(lambda: not survivors(family))
+        await until(lambda: not alive(family))
     finally:
         if process.returncode is None:
             process.kill()
@@ -297,7 +293,7 @@ async def test_no_process_is_left_behind_when(floor, runmcp, ending):
         else:
             host.process.send_signal(number)
             await host.ended(30)
-        await until(lambda: not survivors(family))
+        await until(lambda: not alive(family))
         print(f"{ending}: {time.monotonic() - began:.1f} s")
         assert all(_strict(line) for line in host.lines)
 
@@ -340,11 +336,26 @@ async def test_help_and_a_missing_database_are_for_people(floor):
     async with raw_host(floor.stage.runmcp("--help")) as host:
         assert await host.ended() == 0
         assert b"--endpoint" in b"".join(host.lines)
-    nowhere = floor.stage.runmcp("--cwd", str(folder()), DATABASE_URL=f"sqlite:///{folder()}/none.sqlite3")
+    none = folder() / "none.sqlite3"
+    nowhere = floor.stage.runmcp("--cwd", str(folder()), DATABASE_URL=f"sqlite:///{none}")
     async with raw_host(nowhere) as host:
         assert await host.ended() == 1
         assert host.lines == []
-        assert "Run `manage.py migrate`" in host.log()
+        assert "There is no site in" in host.log()
+    assert not none.exists()
+
+
+async def test_in_an_empty_place_it_refuses_and_makes_nothing(floor):
+    empty = folder() / "empty"
+    nothing = {"SLIPSNISSE_VAR": str(empty), "SLIPSNISSE_KEYS": "", "SLIPSNISSE_SECRET_KEY": "", "DATABASE_URL": ""}
+    async with raw_host(floor.stage.runmcp(**nothing)) as host:
+        assert await host.ended() == 1
+        assert host.lines == []
+        said = host.log()
+    assert f"There is no site in {empty}" in said
+    assert "connect --repair" in said
+    assert "Traceback" not in said
+    assert not empty.exists()
 
 
 async def test_it_starts_fast_stays_small_and_loads_no_model_library(floor, runmcp):

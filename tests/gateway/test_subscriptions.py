@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning
 
 from mcpregistry.models import Grant
 from tests.fakes.stage import fresh, outside
-from tests.gateway.talking import Scene
+from tests.gateway.talking import ERAS, Scene
 from tests.gateway.test_resources import connected
 from tests.waiting import until
 
@@ -57,7 +57,7 @@ async def subscribed(host: Client, scene: Scene) -> str:
     return said.text
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_a_host_is_told_of_what_it_has_subscribed_to(stage, site, launched, door, mode, era):

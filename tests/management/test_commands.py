@@ -10,8 +10,9 @@ import stat
 import pytest
 from django.core.management import CommandError, call_command
 
-from mcpregistry.models import AuditEntry, ServerTest
+from mcpregistry.models import Agent, AuditEntry, Endpoint, ServerTest
 from mcpregistry.services.records import audit
+from tests.externals import ROOT
 from tests.fakes.tampered import sealed_anew, unguarded
 from tests.services.rows import confirmed, dispatched, draft
 
@@ -102,3 +103,33 @@ def test_audit_verifies_exports_and_compares(tmp_path):
 def test_demo_leaves_a_site_in_use_alone():
     draft()
     assert "not empty" in run("demo")[1]
+
+
+def test_connect_writes_lists_and_takes_out(db, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    Endpoint.objects.get_or_create(slug="default")
+    Agent.objects.get_or_create(slug="local")
+    assert "No host is connected" in run("connect", "--list")[1]
+    assert '"runmcp"' in run("connect", "gemini", "--dry-run")[1]
+    assert not (tmp_path / ".gemini").exists()
+    assert "connected, in" in run("connect", "gemini")[1]
+    assert "already" in run("connect", "gemini")[1]
+    said = run("connect", "--list")[1]
+    assert "slipsnisse: endpoint default as local, stdio: connected" in said
+    file = tmp_path / ".gemini/settings.json"
+    entry = file.read_text()
+    file.write_text(entry.replace('"runmcp"', '"runmcp", "--era", "legacy"'))
+    assert "stdio: connected" in run("connect", "--list")[1], "somebody's own way to start it"
+    file.write_text(entry.replace(str(ROOT / "manage.py"), "/gone/manage.py"))
+    assert "stale: /gone/manage.py is not there any more" in run("connect", "--list")[1]
+    assert "written anew" in run("connect", "--repair")[1]
+    assert "taken out" in run("connect", "gemini", "--remove")[1]
+    assert json.loads(file.read_text()) == {"mcpServers": {}}
+    monkeypatch.setattr("sys.stdin", io.StringIO("slp_nobodys\n"))
+    with pytest.raises(CommandError, match="no live token"):
+        run("connect", "codex", "--http", "--token-stdin")
+    for words in (["connect"], ["connect", "codex", "--in-environment"], ["connect", "windsurf", "--project"]):
+        with pytest.raises(CommandError):
+            run(*words)

@@ -20,6 +20,8 @@ for kind in ("tool", "prompt", "resource", "template"):
     Tool.offers.create(server=server, kind=kind, name="same", first_seen_at=now, last_seen_at=now)
     Grant.objects.create(agent=ann, server=server, kind=kind, uri="file:///a/*" * (kind == "resource"))
 Budget.objects.create(slug="b", agent=ann, unit="calls", period="month", hard=3, created_at=now)
+team = Endpoint.objects.create(slug="team")
+Budget.objects.create(slug="t", endpoint=team, unit="calls", period="month", hard=3, created_at=now)
 RegistrySource.objects.create(slug="r", base_url="https://registry.invalid")
 for ecosystem in ("pypi", "mcpb"):
     install = Install.objects.create(server=server, ecosystem=ecosystem, package="p" * (300 if ecosystem == "mcpb" else 9), created_at=now, state_at=now)

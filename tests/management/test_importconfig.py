@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from mcpregistry.domain.formats import text
-from mcpregistry.models import Endpoint, ImportedFile, Server
+from mcpregistry.models import Agent, Endpoint, ImportedFile, Server
 from mcpregistry.services.policy import rules
 from mcpregistry.services.servers.lifecycle import save_server
 from tests import forkserver
@@ -215,16 +215,22 @@ def test_an_export_that_the_format_cannot_express_exits_1_and_writes_nothing(tmp
 @pytest.mark.django_db
 def test_a_clients_entry_starts_runmcp_or_names_the_address() -> None:
     Endpoint.objects.get_or_create(slug="default")
-    entry = json.loads(run("exportconfig", "--client", "claude-code")[1])["mcpServers"]["slipsnisse"]
+    Agent.objects.get_or_create(slug="local")
+    Agent.objects.create(slug="ann")
+    entry = json.loads(run("exportconfig", "--client", "claude-code", "--agent", "ann")[1])["mcpServers"]["slipsnisse"]
     assert entry == {
+        "type": "stdio",
         "command": sys.executable,
-        "args": [str(settings.BASE_DIR / "manage.py"), "runmcp", "--endpoint", "default"],
+        "args": [str(settings.BASE_DIR / "manage.py"), "runmcp", "--endpoint", "default", "--agent", "ann"],
+        "env": entry["env"],
     }
+    assert entry["env"]["SLIPSNISSE_VAR"] == str(settings.VAR_DIR)
     entry = json.loads(run("exportconfig", "--client", "vscode", "--http")[1])["servers"]["slipsnisse"]
     assert entry["url"] == f"{settings.SITE_URL}/mcp/default"
-    with pytest.raises(CommandError, match="Leave out --http"):
+    assert "required = true" in run("exportconfig", "--client", "codex")[1]
+    with pytest.raises(CommandError, match="Choose stdio"):
         run("exportconfig", "--client", "claude-desktop", "--http")
-    with pytest.raises(CommandError, match="no endpoint nowhere"):
+    with pytest.raises(CommandError, match="no enabled endpoint “nowhere”"):
         run("exportconfig", "--client", "cursor", "--endpoint", "nowhere")
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests import migrated, releases
 from tests.fakes import elsewhere
 
-pytestmark = [pytest.mark.e2e, pytest.mark.one_database, pytest.mark.django_db]
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database, pytest.mark.timeout(400), pytest.mark.django_db]
 
 
 def test_a_site_of_an_earlier_release_comes_to_this_one_whole(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def deliver() -> None:
 
 def due_again() -> None:
     """As if the pause before the next try had passed."""
-    Delivery.objects.open().update(next_at=timezone.now())
+    Delivery.objects.open().update(next_at=timezone.now() - timedelta(minutes=1))
 
 
 def only() -> Delivery:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.policy.access import capable, is_plain
 from mcpregistry.models import Agent, AuditEntry, Grant, Server, Token
+from mcpregistry.queries import consequences
 from mcpregistry.services.access import agents, grants, tokens
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import decisions, observe
@@ -84,6 +85,29 @@ def test_revoking_twice_keeps_the_first_time(agent: Agent):
     first = Token.objects.get().revoked_at
     tokens.revoke_token(token=token, actor=ACTOR)
     assert Token.objects.get().revoked_at == first
+    assert AuditEntry.objects.filter(kind="token.revoked").count() == 1
+
+
+def test_a_persons_token_is_told_of_as_the_persons(django_user_model: Any):
+    kim, other = (django_user_model.objects.create_user(name) for name in ("kim", "other"))
+    token, _ = tokens.issue_token(name="n", user=kim, actor=ACTOR)
+    tokens.issue_token(name="n", user=other, actor=ACTOR)
+    told = " ".join(consequences.revoking_token(token))
+    assert "Whoever connects as 'kim'" in told
+    assert "The person has no other token" in told
+    tokens.revoke_token(token=token, actor=ACTOR)
+    assert AuditEntry.objects.get(kind="token.revoked").subject == "user:kim"
+
+
+@pytest.mark.parametrize("overlap", [timedelta(hours=1), timedelta(days=7)])
+def test_a_token_is_rotated_once_and_its_successor_lives_as_long(agent: Agent, overlap: timedelta):
+    token, _ = tokens.issue_token(name="n", agent=agent, actor=ACTOR)
+    successor, _ = tokens.rotate_token(token=token, actor=ACTOR, overlap=overlap)
+    with pytest.raises(ConfigInvalid, match="rotated already"):
+        tokens.rotate_token(token=token, actor=ACTOR)
+    third, _ = tokens.rotate_token(token=successor, actor=ACTOR)
+    assert third.expires_at is not None
+    assert third.expires_at - timezone.now() > timedelta(days=89)
 
 
 @pytest.mark.parametrize("capabilities", ["mcp_integration", {"a": 1}, [1], [None], None])

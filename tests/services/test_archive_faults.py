@@ -176,7 +176,7 @@ def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
     child = forkserver.popen(
         ["-c", f"import django; django.setup(); {code}"], env=child_env() | {"SLIPSNISSE_FAILPOINT": f"{point}:crash"}
     )
-    assert child.wait(timeout=60) == -9
+    assert child.wait(timeout=110) == -9
     connections.close_all()
     assert not AuditArchive.objects.exists()
     assert left()["web:1"] == [1, 2, 3, 4, 5, 6, 7]
@@ -237,7 +237,7 @@ def test_of_two_that_remove_at_the_very_same_time_one_does(live_db, tmp_path, mo
     both, keep, ends = threading.Barrier(2), archive_files.keep, list[object]()
 
     def kept(part: Path) -> Path:
-        both.wait(timeout=30)
+        both.wait(timeout=100)
         return keep(part)
 
     def one(folder: Path) -> None:

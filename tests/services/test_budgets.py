@@ -13,10 +13,10 @@ from django.db import connection
 from django.utils import timezone
 
 from mcpregistry.domain.budgets import Level, Unit
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.errors import ConfigInvalid, NotFound
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.ids import ordered_id
-from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetReservation, Channel, Delivery, Invocation
+from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetReservation, Channel, Delivery, Endpoint, Invocation
 from mcpregistry.services.access import agents
 from mcpregistry.services.budgets import books, rates, spending
 from mcpregistry.services.budgets.books import Kind
@@ -29,6 +29,12 @@ def budget(slug: str = "daily", agent: str = "ann", **fields: Any) -> Budget:
     owner = Agent.objects.filter(slug=agent).first() or agents.save_agent(agent=Agent(slug=agent), actor="test")
     given = {"unit": "calls", "period": "day", "hard": Decimal(10)} | fields
     return books.save_budget(budget=Budget(slug=slug, agent=owner, **given), actor="test")
+
+
+def budget_of_endpoint(slug: str = "door", **fields: Any) -> Budget:
+    at = Endpoint.objects.create(slug="team")
+    given = {"unit": "calls", "period": "day", "hard": Decimal(10)} | fields
+    return books.save_budget(budget=Budget(slug=slug, endpoint=at, **given), actor="test")
 
 
 def call(state: State = State.DISPATCHED, *, ended: bool = False) -> str:
@@ -46,8 +52,9 @@ def reserve(
     unit: Unit = Unit.CALLS,
     of: tuple[str, ...] = ("ann",),
     hears=True,
+    door: str = "",
 ) -> Answer:
-    needs = Needs(of[0], frozenset(of), {unit: amount}, hears=hears)
+    needs = Needs(of[0], frozenset([*of, door]), {unit: amount}, hears=hears, door=door)
     return spending.reserve(kind=Kind.CALL, reference=reference or call(), needs=needs)
 
 
@@ -168,9 +175,9 @@ def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_so
     one = call()
     assert reserve(reference=one, hears=False).remarks == (), "what has no room for it leaves it to the next"
     second = reserve(reference=one)
-    assert second.remarks == (
-        "Budget 'daily': 2 calls of 3 calls are used in this day; then such calls are refused until 2026-11-03 00:00 UTC.",
-    )
+    assert [each.said for each in second.remarks] == [
+        "Budget 'daily': 2 calls of 3 calls are used in this day; then such calls are refused until 2026-11-03 00:00 UTC."
+    ]
     end(one)
     spending.settle(call_id=one)
     one = call()
@@ -187,6 +194,42 @@ def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_so
     clock("2026-11-03 00:00")
     made(2)
     assert Delivery.objects.filter(event="budget_soft").count() == 2
+
+
+def test_an_endpoint_pays_for_all_that_comes_by_it_beside_the_budgets_of_its_agents():
+    own, door = budget(hard=Decimal(5)), budget_of_endpoint(hard=Decimal(2))
+    Channel.objects.create(name="all", kind="webhook", enabled=True)
+    for agent in ("ann", "eve"):
+        one = call()
+        assert reserve(reference=one, of=(agent,), door="endpoint:team").refusal is None
+        end(one)
+        spending.settle(call_id=one)
+    refused = reserve(door="endpoint:team").refusal
+    assert refused is not None
+    assert str(refused).startswith("The budget 'door' of the endpoint 'team' is 2 calls each day: 2 calls are spent.")
+    assert (standing(own)[0], standing(door)) == (1, (2, 0, Level.SPENT))
+    assert set(door.entries.values_list("agent_slug", flat=True)) == {"ann", "eve"}
+    told = json.loads(Delivery.objects.get(event="budget_spent").body)["data"]
+    assert (told["agent"], told["endpoint"]) == ("", "team")
+    assert reserve(of=("team",)).refusal is None, "an agent of that name is another"
+
+
+def test_a_budget_is_of_one_agent_or_one_endpoint_and_stays_so():
+    door, owner = budget_of_endpoint(), Agent.objects.create(slug="ann")
+    for wrong in (Budget(slug="n", hard=1), Budget(slug="b", hard=1, agent=owner, endpoint=door.endpoint)):
+        with pytest.raises(ConfigInvalid, match="one agent, or of one endpoint"):
+            books.save_budget(budget=wrong, actor="test")
+    door.endpoint = Endpoint.objects.create(slug="other")
+    with pytest.raises(ConfigInvalid, match="another agent or endpoint"):
+        books.save_budget(budget=door, actor="test")
+
+
+def test_what_came_to_nothing_before_it_was_told_is_told_with_the_next_answer():
+    budget(soft=Decimal(1))
+    (first,) = reserve().remarks
+    assert reserve().remarks == ()
+    spending.unsaid([first])
+    assert [each.period for each in reserve().remarks] == [first.period]
 
 
 def test_a_period_begins_at_midnight_where_the_budget_says_also_when_clocks_change(clock: Any) -> None:
@@ -247,7 +290,10 @@ def test_a_budget_that_begins_anew_otherwise_counts_what_was_spent_since_then(cl
 def test_a_budget_may_be_deleted_or_switched_off_while_calls_are_out():
     row, kept = budget(hard=Decimal(1)), budget("kept")
     reserve(reference=(one := call()))
+    again = Budget.objects.get(pk=row.pk)
     books.delete_budget(budget=row, actor="test")
+    with pytest.raises(NotFound):  # by somebody else at the same time
+        books.delete_budget(budget=again, actor="test")
     end(one)
     assert spending.settle(call_id=one)
     assert standing(kept)[:2] == (1, 0)

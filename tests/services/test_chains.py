@@ -11,10 +11,9 @@ from django.db.models import F
 
 from mcpregistry.models import AuditEntry
 from mcpregistry.models.audit import GENESIS, entry_hash
-from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.records import audit
 from mcpregistry.services.records.chains import export, missing_from_log, verify
-from tests.fakes.tampered import process_wrote
+from tests.fakes.tampered import process_wrote, unguarded
 
 pytestmark = pytest.mark.django_db
 
@@ -22,9 +21,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def _unguarded():
     """As somebody with the rights of the database's owner would."""
-    drop_guards()
-    yield
-    install_guards()
+    with unguarded():
+        yield
 
 
 @pytest.fixture

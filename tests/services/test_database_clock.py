@@ -43,6 +43,7 @@ def test_a_worker_whose_clock_is_wrong_buries_nobody_else_with_its_predecessor(
     db_reading: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     settings.PREDECESSOR = 47
+    monkeypatch.setattr(db, "_CLOCK_HOLDS", 600.0)
     note_clock(datetime.now(UTC) - timedelta(minutes=5), time.monotonic())  # that far is this machine ahead
     alive = database_now() + timedelta(minutes=1)
     own = f"worker:{socket.gethostname()[:24]}:47:aaaa"
@@ -56,7 +57,8 @@ def test_a_clock_that_is_ahead_takes_no_living_call_or_task_for_dead(
     db_reading: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note_clock(datetime.now(UTC) - timedelta(minutes=5), time.monotonic())  # that far is this machine ahead
-    alive = database_now() + timedelta(seconds=8)
+    monkeypatch.setattr(db, "_CLOCK_HOLDS", 600.0)  # however long the next lines take
+    alive = database_now() + timedelta(minutes=1)
     monkeypatch.setattr(reaping, "settled", lambda now: True)
     dispatched("call", lease_until=alive)
     server = confirmed("far", transport="http", url="https://example.org/mcp", command=[])

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.sandbox import sandbox_of
 from mcpregistry.services.servers.targets import target_for
 from tests.fakes.packages import Packages, serving
+from tests.processes import below
 
 pytestmark = pytest.mark.django_db
 PERSON = "user:ann"
@@ -121,7 +123,7 @@ def nothing_left() -> bool:
 def _others() -> None:
     """Processes of other tests may live on here; they are no installers."""
     _before.clear()
-    _before.update(psutil.Process().children(recursive=True))
+    _before.update(below())
 
 
 _before: set[psutil.Process] = set()
@@ -129,7 +131,7 @@ _before: set[psutil.Process] = set()
 
 def installers() -> set[psutil.Process]:
     """What was started since the test began and still runs."""
-    return {*psutil.Process().children(recursive=True)} - _before
+    return below() - _before
 
 
 def test_a_python_package_is_locked_approved_installed_and_started_without_a_network(packages: Packages) -> None:
@@ -321,9 +323,10 @@ def test_another_file_than_the_approved_one_is_never_installed(packages: Package
 
 def _killed(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
     def kill(path: str) -> None:
-        for each in psutil.Process().children(recursive=True):
-            if each.name() in ("uv", "node") or "npm" in each.name():
-                each.kill()
+        for each in below():
+            with suppress(psutil.NoSuchProcess):
+                if each.name() in ("uv", "node") or "npm" in each.name():
+                    each.kill()
 
     packages.before = lambda path: kill(path) if path.startswith("/files/") else None
     return "not known here"

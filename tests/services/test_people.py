@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
+from pytest_django import Settings
 
 from mcpregistry.models import AuditEntry
 from mcpregistry.services.access.roles import install_roles
@@ -76,6 +78,16 @@ def test_from_the_other_side_it_is_the_same():
     ]
 
 
+def test_a_permission_that_is_told_its_groups_leaves_a_version_of_each():
+    day, night = Group.objects.create(name="day"), Group.objects.create(name="night")
+    permission = Permission.objects.get(codename="decide_approval")
+    permission.group_set.add(day, night)
+    permission.group_set.remove(day)
+    permission.group_set.clear()
+    allowed = {group.name: [version.permissions.count() for version in group.history.all()] for group in (day, night)}
+    assert allowed == {"day": [0, 1, 0], "night": [0, 1, 0]}
+
+
 def test_what_is_done_on_a_page_names_who_did_it(root: User):
     client, ann = Client(), User.objects.create(username="ann", password="!")
     client.force_login(root)
@@ -84,14 +96,25 @@ def test_what_is_done_on_a_page_names_who_did_it(root: User):
     assert client.post(f"/admin/auth/user/{ann.pk}/password/", form).status_code == 302
     assert since(before) == [("user.password_changed", "user:root", "user:ann", {})]
     before = now()
-    role = Group.objects.get(name="approver")
-    page = {"username": "ann", "is_active": "on", "is_staff": "on", "groups": [role.pk]}
-    stamps = {"last_login_0": "", "last_login_1": "", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
-    assert client.post(f"/admin/auth/user/{ann.pk}/change/", page | stamps).status_code == 302
+    page = {"username": "ann", "is_active": "on", "role": "approver"}
+    assert client.post(f"/admin/auth/user/{ann.pk}/change/", page).status_code == 302
     assert since(before) == [
         ("user.changed", "user:root", "user:ann", {"is_staff": [False, True]}),
         ("user.roles_given", "user:root", "user:ann", {"roles": ["approver"]}),
     ]
+
+
+def test_only_the_same_password_hashed_anew_is_told_as_such(settings: Settings):
+    settings.PASSWORD_HASHERS = [f"django.contrib.auth.hashers.{name}PasswordHasher" for name in ("MD5", "PBKDF2SHA1")]
+    ann = User.objects.create(username="ann", password=make_password("canary-Xyz-9", hasher="pbkdf2_sha1"))
+    ann, before = User.objects.get(pk=ann.pk), now()
+    assert ann.check_password("canary-Xyz-9")
+    assert since(before) == [("user.password_changed", "system", "user:ann", {"only": "the same one, hashed anew"})]
+    before = now()
+    for new in ("another-Xyz-9", None):  # the last: one that opens nothing
+        ann.set_password(new)
+        ann.save(update_fields=["password"])
+    assert since(before) == [("user.password_changed", "system", "user:ann", {})] * 2
 
 
 def test_roles_that_are_as_they_were_are_no_change_and_a_bent_one_is():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -9,17 +10,19 @@ import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.policy.conditions import ConditionInvalid
 from mcpregistry.domain.policy.risk import risk_of
-from mcpregistry.models import Agent, AuditEntry, Configuration, Permit, PolicyRule, Server, Tool
+from mcpregistry.models import Agent, AuditEntry, Configuration, Invocation, Permit, PolicyRule, Server, Tool
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import behaviour, decisions, observe
-from mcpregistry.services.policy.drafts import fill, read_rules
+from mcpregistry.services.policy.drafts import fill, like, read_rules
 from mcpregistry.services.policy.rules import (
     add_starter_rules,
     auto_approve,
+    auto_rules,
     delete_rule,
+    make_live,
     save_rule,
     switch_rule,
     withdraw_auto_approval,
@@ -278,3 +281,51 @@ def test_files_that_cannot_be_read_say_why(text: str, says: str):
 def test_a_scope_is_taken_away_by_naming_nothing():
     rule = fill(PolicyRule(server=new_tool().server), {"server": None})
     assert rule.server is None
+
+
+# Drafts
+
+
+def test_a_draft_decides_nothing_until_it_is_made_live_once():
+    new_tool()
+    rule = save(name="new", outcome="deny", draft=True, enabled=True)
+    assert not rule.enabled  # so that an older release, which knows no drafts, does not take it for a rule either
+    assert load_snapshot().rules == ()
+    with pytest.raises(Conflict, match="is a draft"):
+        switch_rule(rule=rule, enabled=True, actor="a")
+    make_live(rule=rule, actor="user:ann")
+    assert [spec.name for spec in load_snapshot().rules] == ["new"]
+    with pytest.raises(Conflict, match="no draft any more"):
+        make_live(rule=rule, actor="user:ann")
+    told = AuditEntry.objects.filter(subject=f"rule:{rule.pk}").order_by("id")
+    assert [(each.kind, '"draft":true' in each.body) for each in told] == [
+        ("rule.created", True),
+        ("rule.changed", False),
+    ]
+
+
+def test_a_draft_may_ask_though_nobody_can_answer_yet_but_does_not_live_so():
+    rule = save(outcome="ask", draft=True)
+    with pytest.raises(ConfigInvalid, match="would ask for ever"):
+        make_live(rule=rule, actor="a")
+    rule.refresh_from_db()
+    assert rule.draft
+    assert not rule.enabled
+
+
+def test_a_draft_auto_approves_nothing():
+    tool = new_tool()
+    save(name="auto", outcome="allow", priority=50, tool=tool, draft=True)
+    assert auto_rules(tool=tool) == []
+    assert auto_approve(tool=tool, actor="a").live
+
+
+def test_a_rule_is_made_like_a_call():
+    tool, agent = new_tool(), Agent.objects.create(slug="ann")
+    arguments = {"branch": 'a"b', "amount": 3, "wide": {"x": 1}, "odd name": 1, "in": 2, "long": "x" * 1000}
+    call = Invocation(agent_slug="ann", server_slug="git", tool_name="commit", arguments=json.dumps(arguments))
+    rule = like(call)
+    assert (rule.agent, rule.tool, rule.draft, rule.pk) == (agent, tool, True, None)
+    assert rule.condition == 'has(args.branch) && args.branch == "a\\"b" && has(args.amount) && args.amount == 3'
+    save_rule(rule=rule, actor="a")
+    assert like(Invocation(agent_slug="gone", arguments="")).condition == ""

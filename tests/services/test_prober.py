@@ -6,13 +6,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 from django.db import connections
 
-from mcpregistry.services.servers import trials
+from mcpregistry.services.servers import lifecycle, trials
 from mcpregistry.services.servers.prober import Prober
 from tests.fault.database import failing
+from tests.processes import with_words
 from tests.services.rows import confirmed, draft
 from tests.waiting import eventually
 
@@ -73,12 +73,7 @@ def test_closing_leaves_neither_threads_nor_processes(live_db):
     prober.close()
     left = {thread.name for thread in threading.enumerate()} - before
     assert not [name for name in left if name.startswith("mcp")]
-    assert not [child for child in psutil.Process().children() if "echo.py" in " ".join(child.cmdline())]
-
-
-def _started(name: str) -> list[psutil.Process]:
-    """The processes of this fake that were started below us."""
-    return [child for child in psutil.Process().children(recursive=True) if f"{name}.py" in " ".join(child.cmdline())]
+    assert not with_words("echo.py")
 
 
 @pytest.mark.parametrize("call", [None, ("count", b'{"steps":900,"pause":0.1}')], ids=["connecting", "calling"])
@@ -94,13 +89,43 @@ def test_an_interrupted_test_ends_at_once_with_its_processes_and_no_other_begins
 
     with ThreadPoolExecutor(1) as thread:
         report = thread.submit(test)
-        eventually(lambda: _started(name))
+        eventually(lambda: with_words(f"{name}.py"))
         began = time.monotonic()
         prober.interrupt()
         assert report.result(60).error.code == "INTERRUPTED"
-    assert time.monotonic() - began < 15  # left to itself it takes a minute and a half
-    assert not _started(name)
+    assert time.monotonic() - began < 45  # left to itself it takes a minute and a half
+    assert not with_words(f"{name}.py")
     assert prober.test(server.pk).error.code == "INTERRUPTED"
+
+
+def test_a_test_is_cut_when_its_server_is_disabled(live_db, prober):
+    server = confirmed("mute")
+
+    def check() -> bool:
+        try:
+            return trials.check_server(server_id=server.pk, probe=prober.test)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as thread:
+        worked = thread.submit(check)
+        eventually(lambda: with_words("mute.py"))
+        lifecycle.disable_server(server=server, actor="test")
+        assert not worked.result(60)
+    assert not with_words("mute.py")
+    server.refresh_from_db()
+    assert (server.consecutive_failures, server.last_error) == (0, ""), "it is not the server's fault"
+
+
+def test_a_look_that_fails_is_not_told_as_a_server_that_was_disabled(live_db, prober, monkeypatch):
+    def fails(server_id: int) -> bool:
+        raise RuntimeError("the password is hunter2")
+
+    monkeypatch.setattr("mcpregistry.services.servers.prober._is_active", fails)
+    report = prober.test(confirmed("mute").pk)
+    assert "inside Slipsnisse" in str(report.error)
+    assert "hunter2" not in str(report.error)
+    assert not with_words("mute.py")
 
 
 @pytest.mark.fault

@@ -146,7 +146,10 @@ def test_pages_in_a_circle_end_and_what_they_held_is_read_again(registry, source
 @pytest.mark.attack
 def test_a_private_address_is_not_asked(registry, source):
     RegistrySource.objects.update(allowed_networks=[])
-    assert "allowed networks" in read(source).error
+    assert read(source).error == (
+        "The registry's address is private or reserved. "
+        "If that registry is yours, enter its network among the allowed networks on its page."
+    )
     assert registry.receiver.requests == []
 
 
@@ -178,7 +181,7 @@ def test_it_is_being_read_while_a_worker_has_it(source, lease, reading):
 
 def test_a_registry_that_drips_is_left(registry, source):
     gate = threading.Event()
-    registry.receiver.answers = [lambda _: (gate.wait(20), told({"servers": []}))[1]]
+    registry.receiver.answers = [lambda _: (gate.wait(100), told({"servers": []}))[1]]
     after = read(source, seconds=0.3)
     gate.set()
     assert "gave no page within 0.3 s" in after.error

@@ -285,7 +285,7 @@ def test_a_slow_place_does_not_hold_the_clock_up(webhook, monkeypatch):
 
 def test_a_place_that_does_not_answer_is_left_in_time(webhook, monkeypatch):
     answer = threading.Event()
-    webhook.answers = [lambda _: OK if answer.wait(30) else SLOW_DOWN]
+    webhook.answers = [lambda _: OK if answer.wait(100) else SLOW_DOWN]
     made(2)
     with monkeypatch.context() as patch:
         patch.setattr(remote_sinks, "SECONDS", 1.0)

@@ -164,3 +164,11 @@ def test_servers_that_are_gone_are_no_error():
     call(1)
     Server.objects.update(lifecycle="disabled")
     assert run(draft()).gone == 1
+
+
+def test_the_difference_is_told_by_names():
+    Agent.objects.create(slug="bob")
+    for number, (agent, amount) in enumerate([("ann", 5), ("ann", 6), ("bob", 5), ("bob", 1)]):
+        call(number, {"amount": amount}, agent_slug=agent)
+    report = run(draft(condition="args.amount > 1"))
+    assert report.changes == {("ann", "git::commit", ALLOW, DENY): 2, ("bob", "git::commit", ALLOW, DENY): 1}

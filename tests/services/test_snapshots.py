@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from mcpregistry.calls.catalog import catalogue_now
-from mcpregistry.domain.policy.access import may_call
+from mcpregistry.domain.policy.access import may_call, may_see
 from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Token, Tool, Workspace
-from mcpregistry.services.configuration.snapshot import current_revision, load_snapshot
+from mcpregistry.services.configuration.snapshot import Known, current_revision, follow, load_snapshot, snapshot_now
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -152,3 +154,83 @@ def test_a_resource_that_is_switched_off_is_read_by_no_template(seen: str):
     tool.enabled = False
     tool.save()
     assert served() == [None, "template"]
+
+
+def _changed(chance: random.Random) -> None:
+    """Something, by whatever way."""
+    servers, tools = list(Server.objects.all()), list(Tool.objects.all())
+    server, tool = chance.choice(servers), chance.choice(tools)
+    match chance.randrange(9):
+        case 0:
+            Server.objects.filter(pk=server.pk).update(lifecycle=chance.choice(["active", "disabled"]))
+        case 1:
+            Server.objects.filter(pk=server.pk).update(mcp_apps=not server.mcp_apps, revision=server.revision + 1)
+        case 2:
+            Tool.objects.filter(pk=tool.pk).update(enabled=not tool.enabled, call_energy=chance.random())
+        case 3:
+            body = {"name": tool.name, "description": str(chance.random()), "_meta": {"ui": {"resourceUri": "ui://x"}}}
+            new = Definition.objects.create(tool=tool, hash=str(chance.random()), body=json.dumps(body), seen_at=NOW)
+            Tool.objects.filter(pk=tool.pk).update(pinned=new, latest=new)
+        case 4:
+            Tool.objects.filter(pk=tool.pk).update(pinned=tool.definitions.order_by("id").first())
+        case 5:
+            Grant.objects.create(agent=chance.choice(list(Agent.objects.all())), tool=tool)
+        case 6:
+            Grant.objects.filter(pk=chance.choice([0, *Grant.objects.values_list("pk", flat=True)])).delete()
+        case 7 if len(servers) > 2:
+            Tool.objects.filter(server=server).update(pinned=None, latest=None)
+            server.delete()
+        case _:
+            fill_from(chance.randrange(10**9))
+
+
+def test_what_is_read_with_what_is_known_is_what_is_read_anew():
+    chance, known = random.Random(7), {}
+    fill(3)
+    for _ in range(60):
+        _changed(chance)
+        now = load_snapshot(known=known)
+        assert now == load_snapshot()
+        assert len(known) == len(now.tools) + len(now.others)
+
+
+def test_a_change_reads_no_definition_that_is_known():
+    fill(3)
+    known: Known = {}
+    load_snapshot(known=known)
+    Tool.objects.filter(name="x").update(enabled=False)
+    with CaptureQueriesContext(connection) as asked:
+        load_snapshot(known=known)
+    assert not [each for each in asked if '"body"' in each["sql"]]
+
+
+def test_the_grants_of_a_tool_are_found_among_many():
+    fill(3)
+    now = load_snapshot()
+    for agent in now.agents.values():
+        some = replace(agent, grants=tuple(agent.grants))  # one after the other
+        for tool in now.tools.values():
+            server, endpoint = now.servers[tool.server_id], now.endpoints["e0"]
+            for mine in (agent, some):
+                able = replace(mine, capabilities=frozenset({"mcp_integration"}))
+                granted = any(grant.server_id == tool.server_id for grant in agent.grants)
+                assert may_see(able, endpoint, server, tool, 0.0) == may_call(mine, endpoint, tool, {}, 0.0) == granted
+
+
+@pytest.fixture
+def unfollowed():
+    yield
+    follow(None)
+
+
+def test_pages_take_what_the_process_has_while_nothing_has_changed(unfollowed):
+    fill(1)
+    assert snapshot_now().agents.keys() == {"a0"}
+    kept = load_snapshot()
+    follow(lambda: kept)
+    assert snapshot_now() is kept
+    Agent.objects.create(slug="new")
+    assert snapshot_now().agents.keys() == {"a0", "new"}
+    assert snapshot_now(lambda: ()).tools == {}
+    kept = load_snapshot()
+    assert snapshot_now(lambda: pytest.fail("needs no list of tools")) is kept

@@ -25,7 +25,7 @@ def at_once(*sides: Callable[[], object]) -> None:
 
     def go(side: Callable[[], object]) -> None:
         try:
-            start.wait(10)
+            start.wait(60)
             side()
         finally:
             connections.close_all()

@@ -173,6 +173,22 @@ def test_tools_are_found_by_key_and_by_exposed_name(tool: Tool):
             find_tool(name)
 
 
+def test_a_tool_is_found_by_the_name_that_hosts_use(tool: Tool):
+    Tool.objects.filter(pk=tool.pk).update(own_name="transfer")
+    assert find_tool("bank__transfer") == find_tool("bank__pay") == find_tool("transfer") == find_tool("pay") == tool
+    assert find_tool("mcp_bank_transfer", styles=("mcp_single", "double")) == tool
+    with pytest.raises(NotFound):
+        find_tool("mcp_bank_transfer")
+
+
+def test_a_name_that_may_mean_several_tools_says_so(tool: Tool):
+    other = Server.objects.create(slug="shop", command=["x"], lifecycle="active")
+    observe.observe(server=other, listed=[{"name": "pay", "inputSchema": SCHEMA}])
+    with pytest.raises(NotFound, match=r"'pay' may mean several tools: bank::pay, shop::pay\."):
+        find_tool("pay")
+    assert find_tool("bank__pay") == tool
+
+
 def test_a_resource_is_shown_by_its_uri(tool: Tool):
     guide = {"uri": "docs://guide", "name": "guide"}
     observe.observe(server=tool.server, listed=[], others={"resource": [guide]})

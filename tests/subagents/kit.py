@@ -18,6 +18,8 @@ from subagents.llm.scripted.script import load
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
 from subagents.services import experts, runs
 from tests.calls.conftest import ACTOR, add_server, tool
+from tests.fakes.journals import called, noted
+from tests.waiting import until
 
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
@@ -90,8 +92,11 @@ class Bench:
 
     def sent(self) -> list[dict[str, Any]]:
         """The parameters of every ``tools/call`` that reached a server."""
-        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
-        return [m["params"] for m in map(json.loads, lines) if m.get("method") == "tools/call"]
+        return called(self.journal)
+
+    async def until_told_to_stop(self) -> None:
+        """Until a server has read that one of its calls was cancelled, which it is told beside the call's end."""
+        await until(lambda: any(m.get("method") == "notifications/cancelled" for m in noted(self.journal)))
 
 
 def calls(*asked: tuple[str, Any], **turn: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, Turn
 from subagents.services import experts
 from tests.subagents.kit import ready_provider
+from tests.waiting import eventually
 
 MANAGE = str(Path(__file__).parents[2] / "manage.py")
 
@@ -91,9 +92,15 @@ def test_mcprun_says_by_its_exit_code_why_there_is_no_answer(
 def test_mcprun_asks_the_run_to_stop_when_interrupted(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {"state": RunState.CANCELLED, "exit": Exit.CANCELLED, "error": "Cancelled.", "finished_at": timezone.now()}
 
+    usual = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        eventually(lambda: signal.getsignal(signal.SIGINT) != usual)  # or it would be pytest's own
+        signal.raise_signal(signal.SIGINT)
+
     def wake(run_id: str) -> None:  # first when the run begins, then when it is asked to stop
         if Run.objects.filter(pk=run_id, cancel_requested=True).update(**ends) == 0:
-            threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
+            threading.Thread(target=interrupt).start()
 
     monkeypatch.setattr("subagents.services.runs.wake", wake)
     assert run("digest", "q=why")[:2] == (130, "")
@@ -123,13 +130,16 @@ def test_modelprices_fills_in_what_is_empty_and_dates_it(db: None) -> None:
     mini = LanguageModel.objects.create(provider=provider, name="gpt-4o-mini", output_price="9")
     LanguageModel.objects.create(provider=provider, name="made-up")
     out = StringIO()
+    before = timezone.localdate()
     call_command("modelprices", stdout=out)
     mini.refresh_from_db()
-    assert (mini.input_price, mini.output_price, mini.prices_from) == (Decimal("0.15"), 9, timezone.localdate())
+    assert (mini.input_price, mini.output_price) == (Decimal("0.15"), 9)
+    assert mini.prices_from in {before, timezone.localdate()}, "today, on either side of midnight"
     assert mini.context_window == 128_000
     assert "made-up: not in the list" in out.getvalue()
 
 
+@pytest.mark.timeout(300)
 def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site_env: dict[str, str]) -> None:
     script = tmp_path / "mine.yaml"
     script.write_text("mine: {turns: [{text: 'hello {{ user.text }}'}]}")
@@ -142,11 +152,11 @@ def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site
             assert found is not None, line
             body = json.dumps({"model": "mine", "messages": [{"role": "user", "content": "you"}]}).encode()
             asked = urllib.request.Request(f"{found[1]}/v1/chat/completions", body)
-            with urllib.request.urlopen(asked, timeout=20) as answer:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
                 assert json.load(answer)["choices"][0]["message"]["content"] == "hello you"
         finally:
             server.terminate()
-            server.wait(20)
+            server.wait(60)
 
 
 def test_a_script_that_is_none_is_refused_with_its_name(tmp_path: Path) -> None:

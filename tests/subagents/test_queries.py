@@ -108,6 +108,7 @@ def test_only_answers_to_callers_count(asked: Asked) -> None:
     asked.answered("git", state=RunState.FAILED, exit=Exit.AUTH)
     asked.answered("git", parent=outer)
     Run.objects.filter(pk=asked.answered("git").pk).update(call_id="")  # from a command
+    Run.objects.filter(pk=asked.answered("git").pk).update(origin=runs.SAMPLING)  # to the server that was called
     asked.called("expert")  # another question to an expert tool
     assert asked.figures == (0, 1)
     asked.called("git")

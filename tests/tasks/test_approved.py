@@ -24,6 +24,7 @@ from mcpregistry.services.tasks.host_tasks import TaskWish
 from mcpregistry.services.upkeep.invariants import calls
 from tests.calls.conftest import add_server, tool
 from tests.conftest import VAR
+from tests.fakes.journals import called
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
@@ -50,8 +51,7 @@ def bob(live_db: None) -> User:
 
 
 def sent(journal: Path) -> list[Any]:
-    lines = journal.read_text().splitlines() if journal.exists() else []
-    return [m["params"]["arguments"]["n"] for m in map(json.loads, lines) if m.get("method") == "tools/call"]
+    return [params["arguments"]["n"] for params in called(journal)]
 
 
 def ask(number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_TERMS) -> Ticket:
@@ -94,7 +94,7 @@ CUT = "Every audit chain is whole."
 def test_an_approval_wakes_the_worker_which_runs_the_call(journal: Path, bob: User):
     ticket = ask(1)
     approve(ticket, bob)
-    (call,) = eventually(lambda: ended(1), 30)
+    (call,) = eventually(lambda: ended(1))
     assert (call.state, sent(journal)) == (State.SUCCEEDED, [1])
     kept = json.loads(ApprovalRequest.objects.get().result)
     assert kept["structuredContent"]["arguments"] == {"n": 1}
@@ -109,12 +109,12 @@ def test_a_lost_message_and_a_doubled_one_do_no_harm(journal: Path, bob: User, m
     ApprovalRequest.objects.update(decided_at=timezone.now() - timedelta(seconds=5))
     for _ in range(5):
         wake("run_ready")
-    eventually(lambda: ended(1), 30)
+    eventually(lambda: ended(1))
     wake("run_ready")
     wake("run_approved", ticket.call_id)
     approve(ask(2), bob)
     wake("run_approved", f"{2:032x}")
-    eventually(lambda: ended(2), 30)
+    eventually(lambda: ended(2))
     assert sorted(sent(journal)) == [1, 2]
     assert broken(but=CUT) == []
 
@@ -126,7 +126,7 @@ def test_what_was_rejected_or_is_pending_is_never_run_whoever_is_woken(journal: 
     for ticket in (pending, rejected):
         wake("run_approved", ticket.call_id)
     approve(done, bob)
-    eventually(lambda: ended(1), 30)
+    eventually(lambda: ended(1))
     assert sent(journal) == [3]
     held_calls.cancel(request_id=pending.id, reason="Enough", actor="test")
     assert broken(but=CUT) == []

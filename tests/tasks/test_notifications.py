@@ -26,10 +26,10 @@ def test_a_committed_event_reaches_the_receiver_without_a_tick():
         for request in requests:
             with transaction.atomic():
                 outbox.enqueue("asked", request)
-        eventually(lambda: len(receiver.requests) == 20, 30)
+        eventually(lambda: len(receiver.requests) == 20)
         told = {json.loads(got.body)["data"]["request"] for got in receiver.requests}
         assert told == {request.pk for request in requests}
-        eventually(lambda: Delivery.objects.filter(state="sent", attempts=1).count() == 20, 10)
+        eventually(lambda: Delivery.objects.filter(state="sent", attempts=1).count() == 20)
 
 
 @pytest.mark.usefixtures("live_db")
@@ -45,5 +45,5 @@ def test_what_was_owed_while_nobody_worked_is_sent_by_the_next_tick(broker: str)
         worker.empty_broker()  # the wake-up was lost
         with worker.running(child_env()):
             current_app.send_task("mcpregistry.tasks.deliver_notifications")  # as the clock does
-            eventually(lambda: receiver.requests, 30)
-            eventually(lambda: Delivery.objects.filter(state="sent").exists(), 10)
+            eventually(lambda: receiver.requests)
+            eventually(lambda: Delivery.objects.filter(state="sent").exists())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psutil
 import pytest
 from django.utils import timezone
@@ -9,6 +11,7 @@ from django.utils import timezone
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.services.servers.checks import request_test
 from tests.conftest import child_env
+from tests.processes import command_line, runs, with_words
 from tests.services.rows import confirmed
 from tests.tasks import worker
 from tests.waiting import eventually
@@ -29,7 +32,7 @@ def test_a_worker_that_stops_does_not_wait_for_the_server_that_it_tests():
     test.refresh_from_db()
     assert (test.verdict, test.error_code) == ("failed", "INTERRUPTED")
     assert "was stopped before the test was over. Test again." in test.error
-    assert not process.is_running()
+    assert not runs(process)
     server = Server.objects.get(pk=server.pk)
     assert (server.consecutive_failures, server.last_error) == (0, "")  # nothing is known against it
     assert server.next_check_at <= timezone.now()
@@ -37,11 +40,4 @@ def test_a_worker_that_stops_does_not_wait_for_the_server_that_it_tests():
 
 def _processes_of(fake: str) -> list[psutil.Process]:
     """The servers of this name that run below us, without the processes that watch over them."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if process.cmdline()[1:2] == ["-S"] and process.cmdline()[-1].endswith(f"/{fake}.py"):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+    return [each for each in with_words(f"/{fake}.py") if re.fullmatch(rf"\S+ -S .*/{fake}\.py", command_line(each))]

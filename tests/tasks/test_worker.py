@@ -22,13 +22,14 @@ TIME_SERVER = [str(Path(sys.executable).parent / "mcp-server-time")]
 
 
 def finished(test: ServerTest) -> ServerTest:
-    return eventually(lambda: ServerTest.objects.filter(pk=test.pk, finished_at__isnull=False).first())
+    return eventually(lambda: ServerTest.objects.filter(pk=test.pk, finished_at__isnull=False).first(), 110)
 
 
 @pytest.mark.one_database
+@pytest.mark.timeout(300)  # it is started twice, and imports much
 @pytest.mark.usefixtures("live_db", "site_worker")
 def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
-    server = confirmed("time", command=TIME_SERVER)
+    server = confirmed("time", command=TIME_SERVER, connect_timeout=100)
     first = finished(request_test(server=server, actor="user:ann"))
     assert (first.verdict, first.tool_count, first.error) == ("passed", 2, "")
     assert {"connect", "list", "total"} <= set(first.timings)
@@ -44,8 +45,9 @@ def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
 
 @pytest.mark.one_database
 @pytest.mark.usefixtures("site_worker")
-def test_a_worker_says_which_variables_it_does_not_pass_on():
+def test_a_worker_says_which_variables_it_does_not_pass_on(monkeypatch):
     """``runmcp --config`` refuses a file whose keys it sees and the site's worker does not."""
+    monkeypatch.setattr(own_worker, "_PING_SECONDS", 5.0)  # a starved worker answers late
     assert own_worker.unseen_by_the_site(["HOME", "OAI_KEY"]) == ["HOME", "OAI_KEY"]
     assert own_worker.unseen_by_the_site([]) == []
 

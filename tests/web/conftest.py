@@ -18,6 +18,12 @@ from tests.fakes.woken import Sent, listened_to
 ClientOf = Callable[[str], Client]
 
 
+def answered(window: Any, text: str) -> None:
+    """Wait for the page that says so, with its scripts: a key that is pressed before they have begun does nothing."""
+    window.get_by_text(text).wait_for()
+    window.wait_for_load_state()
+
+
 @pytest.fixture(autouse=True)
 def woken(monkeypatch: pytest.MonkeyPatch) -> Sent:
     return listened_to(monkeypatch)
@@ -61,7 +67,6 @@ def window_of(browser: Any, live_server: LiveServer, crowd: Site) -> Iterator[Ca
         cookie = client.cookies[site_settings.SESSION_COOKIE_NAME].value
         context.add_cookies([{"name": site_settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
         window = context.new_page()
-        window.set_default_timeout(20_000)
         window.strays, window.alarms = [], []
         window.on(
             "request", lambda r: None if r.url.startswith((live_server.url, "data:")) else window.strays.append(r.url)

@@ -141,7 +141,9 @@ def test_all_without_alarm_are_approved_but_none_that_came_after_the_page(client
     (group,) = page.context["groups"]
     assert "Approve the 30 without alarm" in page.content.decode()
     observe.observe(server=github, listed=[*listed, tool("late", "Counts words.")])
-    client.post(f"{INBOX}clean/github/", {"up_to": group.tally.newest})
+    asked = client.post(f"{INBOX}clean/github/", {"up_to": group.tally.newest})
+    assert "will be served exactly as they were shown" in asked.content.decode()
+    client.post(f"{INBOX}clean/github/", {"up_to": group.tally.newest, "sure": asked.context["sure"]})
     assert {t.name for t in Tool.objects.waiting()} == {"poisoned", "late"}
 
 

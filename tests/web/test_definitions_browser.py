@@ -13,6 +13,7 @@ from mcpregistry.models import Tool
 from mcpregistry.services.definitions import decisions, observe
 from tests.fakes.hostile import POLYGLOTS
 from tests.fakes.seed import ACTOR, Site, tool
+from tests.web.conftest import answered
 
 pytestmark = [pytest.mark.web, pytest.mark.one_database]
 INBOX = "/definitions/"
@@ -43,7 +44,7 @@ def test_a_change_is_approved_and_another_rejected_by_keyboard(window_of: Window
     expect(window.locator(".sn-entry:focus .sn-strong")).to_have_text("get_current_time")
     window.keyboard.press("r")
     window.keyboard.press("Enter")
-    window.get_by_text("get_current_time is rejected").wait_for()
+    answered(window, "get_current_time is rejected")
     window.keyboard.press("j")
     window.keyboard.press("a")
     expect(window.locator(".sn-entry:has(:focus) .sn-strong")).to_have_text("create_issue")

@@ -279,7 +279,7 @@ def test_similar_calls_are_allowed_as_narrowly_as_ticked(client_of: ClientOf):
     assert decide(client, held, "approve", **form).status_code == 302
     permit = Permit.objects.get()
     assert (permit.argument_pins, permit.uses_left, permit.agent.slug) == ({"branch": "main"}, 3, "local")
-    assert timedelta(minutes=59) < permit.expires_at - timezone.now() <= timedelta(minutes=60)
+    assert timedelta(minutes=59) < permit.expires_at - timezone.now() <= timedelta(minutes=61)
 
 
 @pytest.mark.parametrize(

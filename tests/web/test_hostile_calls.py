@@ -13,6 +13,7 @@ from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition,
 from tests.fakes.held import hold
 from tests.fakes.hostile import POLYGLOTS
 from tests.fakes.seed import Site
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.web, pytest.mark.attack, pytest.mark.one_database]
 WindowOf = Callable[..., Any]
@@ -157,7 +158,7 @@ def test_announcements_of_hostile_names_are_text(window_of: WindowOf, crowd: Sit
     type(root).objects.filter(pk=root.pk).update(username="<img src=x onerror=window.__x=1>")
     root.refresh_from_db()
     votes.vote(request_id=held.pk, user=root, approve=False, reason=TEXTS[1], via="web")
-    window.get_by_text("Nothing waits.").wait_for()
+    eventually(lambda: readable(TEXTS[0]) in window.title())  # first: it says so for ten seconds
+    window.get_by_text("Nothing waits").wait_for()
     window.locator("#announcer", has_text="denied <script>").wait_for(state="attached")
     unharmed(window, "the queue")
-    assert readable(TEXTS[0]) in window.evaluate("document.title")

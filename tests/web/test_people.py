@@ -18,6 +18,7 @@ from mcpregistry.services.approvals import votes
 from tests.fakes.held import hold
 from tests.fakes.seed import Site
 from tests.waiting import eventually
+from tests.web.conftest import answered
 from tests.web.test_detail import state
 
 pytestmark = [pytest.mark.web, pytest.mark.one_database]
@@ -30,7 +31,7 @@ def expect_tools(window: Any, *names: str) -> None:
 
 def until(window: Any, truth: str) -> None:
     """Wait for a JavaScript expression; Playwright's own way needs the ``eval`` that our pages forbid."""
-    eventually(lambda: window.evaluate(truth), 20)
+    eventually(lambda: window.evaluate(truth))
 
 
 def expect_here(window: Any, name: str) -> None:
@@ -50,7 +51,7 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     ann, bo = window_of("approver"), window_of("root")
     for window in (ann, bo):
         window.goto("/approvals/")
-        window.get_by_text("Nothing waits.").wait_for()
+        window.get_by_text("Nothing waits").wait_for()
         expect(window).to_have_title("Approvals | Slipsnisse")
         window.evaluate("window.__same = true")
     held = hold()
@@ -61,9 +62,9 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     ann.get_by_role("link", name="git_push").click()
     ann.fill("#reason", "Not today.")
     ann.get_by_role("button", name="Deny").click()
+    until(bo, "document.title.startsWith('approver denied git_push')")  # first: it says so for ten seconds
+    bo.get_by_text("Nothing waits").wait_for()
     ann.wait_for_url("**/approvals/")
-    bo.get_by_text("Nothing waits.").wait_for()
-    until(bo, "document.title.startsWith('approver denied git_push')")
     expect(bo.locator("#announcer")).to_have_text("approver denied git_push")
     assert bo.evaluate("window.__same") is True
     assert state(held) == State.REJECTED
@@ -149,7 +150,7 @@ def test_denying_by_keyboard_needs_a_reason(window_of: WindowOf):
     window.wait_for_url("**/approvals/*/#*")
     until(window, "document.activeElement.id === 'reason'")
     window.keyboard.press("Control+Enter")
-    window.get_by_text("A denial needs a reason.").wait_for()
+    answered(window, "A denial needs a reason.")
     expect(window.locator("#reason")).to_have_attribute("aria-invalid", "true")
     window.keyboard.press("d")
     window.keyboard.type("wrong branch")
@@ -185,8 +186,8 @@ def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_type
     window.goto(f"/approvals/{held.pk}/")
     window.fill("#reason", "half a thought")
     votes.vote(request_id=held.pk, user=crowd.people["root"], approve=False, reason="No.", via="web")
+    until(window, "document.title.startsWith('Denied by root.')")  # first: it says so for ten seconds
     window.locator("#status").get_by_text("Denied by root.").wait_for()
-    until(window, "document.title.startsWith('Denied by root.')")
     expect(window.locator("#approve")).to_be_disabled()
     expect(window.locator("#reason")).to_have_value("half a thought")
 

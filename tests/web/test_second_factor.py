@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.twofactor.totp import TOTP
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.test import Client
+from django.utils import timezone
 
-from mcpregistry.db import database_now
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import AuditEntry, Configuration, RecoveryCode, SecondFactor
 from mcpregistry.models.sealing import one_time_codes
@@ -32,6 +32,13 @@ def ann(db: None, settings: Any) -> User:
     return person("ann", "admin")
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half minutes of codes stand still: one that is a step old would be two old if the next began meanwhile."""
+    now = timezone.now()
+    monkeypatch.setattr(second_factor, "database_now", lambda: now)
+
+
 def person(name: str, role: str) -> User:
     user = User.objects.create_user(name, password=GOOD, is_staff=True)
     user.groups.add(Group.objects.get(name=role))
@@ -41,7 +48,7 @@ def person(name: str, role: str) -> User:
 def code_of(user: User, steps: int = 0) -> str:
     """What the person's authenticator shows, with a clock that is ``steps`` half minutes off. A later one is unused."""
     factor = SecondFactor.objects.get(user=user)
-    return one_time_codes(factor.secret).generate(int(database_now().timestamp()) + 30 * steps).decode()
+    return one_time_codes(factor.secret).generate(int(second_factor.database_now().timestamp()) + 30 * steps).decode()
 
 
 def equipped(user: User) -> list[str]:
@@ -318,7 +325,13 @@ def test_whoever_controls_the_machine_lists_and_resets_them(ann):
 def test_the_roles_are_chosen_on_the_sites_page(ann):
     client = Client()
     client.force_login(ann)
-    form = {"keep_payloads_days": 30, "keep_calls_days": 365, "variable_scope": "{}", "second_factor_roles": ["admin"]}
+    form = {
+        "keep_payloads_days": 30,
+        "keep_calls_days": 365,
+        "keep_history_days": 365,
+        "variable_scope": "{}",
+        "second_factor_roles": ["admin"],
+    }
     assert client.post("/admin/mcpregistry/configuration/1/change/", form).status_code == 302
     assert Configuration.load().second_factor_roles == ["admin"]
     assert '"second_factor_roles": ["admin"]' in AuditEntry.objects.get(kind="configuration.changed").body.replace(

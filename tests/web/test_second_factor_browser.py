@@ -11,7 +11,9 @@ from playwright.sync_api import expect
 from pytest_django.live_server_helper import LiveServer
 
 from tests.fakes.seed import PASSWORD, Site
-from tests.web.test_second_factor import code_of, require
+from tests.web.test_second_factor import clock, code_of, require
+
+__all__ = ["clock"]  # a fixture: codes' half minutes stand still
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from django.test import Client
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Channel, SlackIdentity
 from mcpregistry.services.approvals import requests, votes
 from mcpregistry.services.notifications import outbox
+from mcpregistry.web import slack as web_slack
 from tests.fakes import slack as slack_fake
 from tests.fakes.slack import TEAM, slack
 from tests.services.telling import deliver, held, slack_room, tell
@@ -23,6 +24,12 @@ pytestmark = [pytest.mark.usefixtures("live_db"), pytest.mark.one_database]
 def _no_broker(monkeypatch):
     for module in ("notifications.outbox", "approvals.votes"):
         monkeypatch.setattr(f"mcpregistry.services.{module}.wake", lambda *_: True)
+
+
+@pytest.fixture(autouse=True)
+def _slack_is_waited_for(monkeypatch):
+    """Two seconds are all that Slack's own patience leaves; a busy machine may need more to carry a word to the fake."""
+    monkeypatch.setattr(web_slack, "_WHISPER_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Budgets of agents: what goes in and what comes out."""
+"""Budgets of agents and endpoints: what goes in and what comes out."""
 
 from __future__ import annotations
 
@@ -44,10 +44,13 @@ class BudgetChange(Input):
 
 
 class BudgetNew(BudgetChange):
-    """A new budget of an agent. ``soft`` and ``hard`` are US dollars, tokens or calls, as ``unit`` says."""
+    """A new budget of an agent, or of an endpoint. ``soft`` and ``hard`` are US dollars, tokens or calls, as ``unit`` says."""
 
     slug: Slug
-    agent: Annotated[Slug, Field(description="What its calls and its expert tools' runs cause is counted.")]
+    agent: Annotated[Slug, Field(description="What its calls and its expert tools' runs cause is counted.")] | None = (
+        None
+    )
+    endpoint: Annotated[Slug, Field(description="Instead: what comes by it is counted, whosever it is.")] | None = None
     unit: Annotated[Unit, Field(strict=False)]
 
 
@@ -56,7 +59,8 @@ class BudgetOut(Schema):
 
     slug: str
     description: str
-    agent: str
+    agent: str = Field(description="Whose it is; empty where it is an endpoint's.")
+    endpoint: str = Field(description="The same of an endpoint; empty where it is an agent's.")
     enabled: bool
     unit: Unit
     period: Period
@@ -85,8 +89,8 @@ def budget_out(row: Budget, standing: Standing) -> BudgetOut:
     """The budget as its answer."""
     book, unit = standing.book, row.counts
     return BudgetOut(
-        slug=row.slug, description=row.description, agent=row.agent.slug, enabled=row.enabled, unit=unit,
-        period=Period(row.period), soft=_float(row.soft), hard=_float(row.hard), time_zone=row.time_zone,
+        slug=row.slug, description=row.description, agent=row.agent.slug if row.agent else "",
+        endpoint=row.endpoint.slug if row.endpoint else "", enabled=row.enabled, unit=unit, period=Period(row.period), soft=_float(row.soft), hard=_float(row.hard), time_zone=row.time_zone,
         spent=float(amount(book.spent, unit)), reserved=float(amount(book.reserved, unit)), level=standing.level,
         period_start=standing.start, period_end=standing.ends,
     )  # fmt: skip

@@ -81,7 +81,9 @@ class EntryOut(Schema):
     after: float
     overdraft: float = Field(description="Units that were not there to be taken.")
     agent: str
-    reference: str = Field(description="The id of the call, or what else it was for.")
+    reference: str = Field(
+        description="The id of the call; of the run or the maintenance request before a colon, then which charge of it."
+    )
     at: datetime
 
 

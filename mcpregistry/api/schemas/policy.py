@@ -33,6 +33,9 @@ class RuleChange(Input):
 
     name: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
     enabled: bool | None = None
+    draft: Annotated[bool, Field(description="A draft is off, and decides nothing, until it is made live.")] | None = (
+        None
+    )
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
     agent: Slug | None = None
     endpoint: Slug | None = None
@@ -64,6 +67,7 @@ class RuleOut(Schema):
     id: int
     name: str
     enabled: bool
+    draft: bool
     priority: int
     agent: str | None
     endpoint: str | None
@@ -104,6 +108,16 @@ class ExampleOut(Schema):
     reason: str
 
 
+class ChangeOfTest(Schema):
+    """How many calls of an agent to a tool would be decided otherwise, and how."""
+
+    agent: str
+    tool: str
+    before: str
+    after: str
+    calls: int
+
+
 class RuleTestOut(Schema):
     """``moved``: calls by outcome now and with the draft, as in {"allow>ask": 12}. ``held``, ``denied``, ``allowed``: with it."""
 
@@ -120,6 +134,7 @@ class RuleTestOut(Schema):
     failed: int = Field(description="A condition gave no answer for them.")
     moved: dict[str, int]
     by_tool: dict[str, dict[str, int]]
+    changes: list[ChangeOfTest] = Field(description="By agent and tool, the most calls first; at most 200.")
     examples: list[ExampleOut]
 
 
@@ -210,6 +225,7 @@ def rule_out(row: PolicyRule) -> RuleOut:
     return RuleOut(**plain, **named)
 
 
+_CHANGES = 200  # that one answer lists
 _NAMED = ("agent", "endpoint", "server", "tool", "approvers")
 
 
@@ -221,6 +237,10 @@ def test_out(report: Report) -> RuleTestOut:
         failed=report.failed,
         moved={f"{before}>{after}": count for (before, after), count in report.moved.items()},
         by_tool={tool: {str(word): n for word, n in counts.items()} for tool, counts in report.by_tool.items()},
+        changes=[
+            ChangeOfTest(agent=c.agent, tool=c.tool, before=c.before, after=c.after, calls=calls)
+            for c, calls in report.changes.most_common(_CHANGES)
+        ],
         examples=[
             ExampleOut(
                 call=e.call_id, at=e.at, agent=e.agent, tool=e.tool, arguments=e.arguments, before=e.before,

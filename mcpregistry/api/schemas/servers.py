@@ -66,6 +66,10 @@ class ServerChange(Input):
     max_sessions: Count | None = None
     asks_elicitation: bool | None = None
     asks_sampling: bool | None = None
+    sampling_expert: (
+        Annotated[Text, Field(max_length=60, description="The expert tool whose model answers; empty: the host's.")]
+        | None
+    ) = None
     asks_roots: bool | None = None
     check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
     trial_hours: Annotated[int, Field(ge=0, le=8760, description="Between trials; 0: none by the clock.")] | None = None
@@ -129,6 +133,9 @@ class ServerOut(Schema):
     max_sessions: int
     asks_elicitation: bool
     asks_sampling: bool
+    sampling_expert: str = Field(
+        description="The expert tool whose model answers what it asks of one; empty: the host's."
+    )
     asks_roots: bool
     check_interval: int
     trial_hours: int
@@ -170,7 +177,7 @@ class ConnectionOut(Schema):
 
 
 class StatusOut(Schema):
-    """Counters are of all recorded calls; ``last_error`` stays until another failure replaces it."""
+    """Counters are of the last 90 days, as counted for usage; ``last_error`` stays until another failure replaces it."""
 
     server_name: str = Field(description="The slug.")
     name: str = Field(description="The name for people.")
@@ -188,7 +195,7 @@ class StatusOut(Schema):
     last_ok_time: datetime | None
     last_connect_time: datetime | None = Field(description="When any process last connected to serve calls.")
     last_used_time: datetime | None = Field(
-        description="Its newest call that succeeded or failed; not a look at its tools."
+        description="Its newest call of these days that succeeded or failed; not a look at its tools."
     )
     reconnect_attempts: int = Field(description="Of the process that has tried most often in a row.")
     tools_left_out: list[str] = Field(description="Tools that the server offers and that are not taken, and why.")
@@ -207,14 +214,16 @@ class ErrorPatternOut(Schema):
 
 
 class ToolFigures(Schema):
-    """Calls of one tool, of all on record."""
+    """Calls of one tool in the last 90 days."""
 
     tool: str = Field(description="The name that the server uses.")
     total_calls: int = Field(description="Sent calls that ended.")
     success_calls: int
     failed_calls: int
     refused_calls: int = Field(description="Never sent: denied, rejected, expired, cancelled or void.")
-    mean_ms: float | None = Field(description="From receiving to the end, of calls that were sent.")
+    mean_ms: float | None = Field(
+        description="From receiving to the end, of calls that were sent, among the newest 5,000 of its server."
+    )
     last_call: datetime | None
 
 
@@ -259,7 +268,7 @@ class ServerTestOut(Schema):
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
     "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "check_interval", "trial_hours", "mcp_apps", "features",
+    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert", "check_interval", "trial_hours", "mcp_apps", "features",
     *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 

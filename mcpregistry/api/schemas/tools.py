@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, OfferKind, capped, decoded
+from mcpregistry.api.schemas.basics import Input, OfferKind, Text, capped, decoded
 from mcpregistry.domain.definitions.definition import differences
 from mcpregistry.domain.definitions.diff import rewordings
 from mcpregistry.domain.definitions.findings import Severity
@@ -29,6 +29,12 @@ class ToolChange(Input):
     idempotent: bool | None = None
     call_energy: float | None = Field(None, ge=0, description="Energy units of one call, as you estimate it.")
     call_cost: float | None = Field(None, ge=0, le=9999, description="US dollars of one call, as you estimate it.")
+    own_name: Text | None = Field(
+        None, max_length=64, description="What hosts are shown in place of its name; empty: its own."
+    )
+    own_description: Text | None = Field(
+        None, max_length=10_000, description="What hosts are shown in place of the approved text; empty: that."
+    )
 
 
 class ToolOut(Schema):
@@ -47,6 +53,8 @@ class ToolOut(Schema):
     idempotent: bool
     call_energy: float | None
     call_cost: float | None
+    own_name: str
+    own_description: str
     estimated_energy_cost: float | None = Field(
         description="Units that a call will cost; an agent is told by its own pool. Null: it has no definition yet."
     )
@@ -183,7 +191,8 @@ def _facts(tool: Tool, name: str, rates: Rates | None) -> dict[str, Any]:
     return {
         "name": name, "key": str(tool), "kind": "mcp", "offers": tool.kind, "server_id": tool.server.slug, "server_name": tool.server.title,
         "original_name": tool.name, "description": capped(shown.description) if shown else "", "status": tool.status,
-        "enabled": tool.enabled, "idempotent": tool.idempotent, "call_energy": tool.call_energy,
+        "enabled": tool.enabled, "own_name": tool.own_name, "own_description": tool.own_description,
+        "idempotent": tool.idempotent, "call_energy": tool.call_energy,
         "call_cost": None if tool.call_cost is None else float(tool.call_cost), "first_seen_at": tool.first_seen_at,
         "estimated_energy_cost": None if cost is None else round(cost.units, 2), "last_seen_at": tool.last_seen_at,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from django.db import close_old_connections
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.models.feed import CONFIGURATION
-from mcpregistry.services.configuration.snapshot import current_revision, load_snapshot
+from mcpregistry.services.configuration.snapshot import Known, current_revision, load_snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -31,10 +31,11 @@ class LiveConfiguration:
         self.listeners: list[Callable[[Snapshot], None]] = []
         self._feed = feed
         self._looking = threading.Lock()
+        self._known: Known = {}
 
     def start(self) -> None:
         """Load the first snapshot (raises when the database cannot be read), then follow the feed."""
-        self.current = _compiled()
+        self.current = self._compiled()
         close_old_connections()
         self._feed.hear(CONFIGURATION, lambda _: self.refresh())
 
@@ -46,16 +47,17 @@ class LiveConfiguration:
             return self.current
 
     def _swap(self) -> None:
-        self.current = _compiled()
+        self.current = self._compiled()
         for listener in list(self.listeners):
             try:
                 listener(self.current)
             except Exception:  # one deaf listener must not keep the others from hearing
                 log.exception("configuration.listener_failed")
 
-
-def _compiled() -> Snapshot:
-    """A snapshot whose rules are compiled already: it takes milliseconds, which no call should wait for."""
-    snapshot = load_snapshot()
-    assert snapshot.policy is not None
-    return snapshot
+    def _compiled(self) -> Snapshot:
+        """A snapshot whose rules are compiled already: it takes milliseconds, which no call should wait for."""
+        snapshot = load_snapshot(known=self._known)
+        if (snapshot.rules, snapshot.default_outcome) == (self.current.rules, self.current.default_outcome):
+            snapshot.__dict__["policy"] = self.current.policy  # where a cached property keeps it
+        assert snapshot.policy is not None
+        return snapshot

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+
+from mcpregistry.domain.text.canonical import plain
 
 _LONGEST = 200
 # What differs from one occurrence to the next: what stands in quotes, identifiers, numbers; the longest first.
@@ -39,11 +43,11 @@ class ErrorPattern:
 
 
 def shape(text: str) -> str:
-    """The text without what differs from one occurrence to the next."""
+    """The text without what differs from one occurrence to the next, fit to be stored: whoever fails chooses its words."""
     line = " ".join(text[: 10 * _LONGEST].split())
     for varies, sign in _VARIES:
         line = varies.sub(sign, line)
-    return line[:_LONGEST]
+    return plain(line[:_LONGEST])
 
 
 def grouped(failed: Iterable[Occurrence], most: int = 20) -> list[ErrorPattern]:
@@ -53,3 +57,35 @@ def grouped(failed: Iterable[Occurrence], most: int = 20) -> list[ErrorPattern]:
         found.setdefault((each.tool, each.code, shape(each.text)), []).append(each.at)
     patterns = [ErrorPattern(*key, len(times), min(times), max(times)) for key, times in found.items()]
     return sorted(patterns, key=lambda each: (each.count, each.last), reverse=True)[:most]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One call that failed, with the beginning of its result: the words of a tool's failure stand there."""
+
+    call: str
+    server: str
+    tool: str
+    code: str
+    reason: str
+    result: str
+    at: datetime
+
+    @property
+    def text(self) -> str:
+        """What the tool said, else why it ended so."""
+        return _said(self.result) or self.reason or self.code
+
+
+_TEXT = re.compile(r'"text"\s*:\s*("(?:[^"\\]|\\.)*)')
+
+
+def _said(result: str) -> str:
+    """The first text of a result of which only the beginning is there, so that it is no JSON."""
+    found = _TEXT.search(result)
+    if found is None:
+        return ""
+    for less in range(6):  # it may have been cut within an escape
+        with suppress(ValueError):
+            return str(json.loads(found[1][: len(found[1]) - less] + '"'))
+    return ""

@@ -75,12 +75,13 @@ def passed(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> list[str]:
-    """The methods among a server's questions (``inputRequests``) that this host has not declared, sorted."""
-    methods = {str(request.get("method")) if isinstance(request, dict) else "" for request in requests.values()}
-    return sorted(method for method in methods if QUESTIONS.get(method, "") not in capabilities)
+    """The methods among a server's questions (``inputRequests``) that this host cannot be asked like this, sorted."""
+    asked = [request if isinstance(request, dict) else {} for request in requests.values()]
+    missing = (each for each in asked if not bears(capabilities, str(each.get("method", "")), each.get("params")))
+    return sorted({str(each.get("method", "")) for each in missing})
 
 
-def bears(capabilities: Mapping[str, Any], method: str, params: Mapping[str, Any]) -> bool:
+def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
     """Whether a host with these capabilities can be asked this. A form is what ``elicitation: {}`` means, too."""
     kind = QUESTIONS.get(method, "")
     declared = capabilities.get(kind)
@@ -88,8 +89,8 @@ def bears(capabilities: Mapping[str, Any], method: str, params: Mapping[str, Any
         return False
     if kind != "elicitation":
         return True
-    mode = params.get("mode", "form")
-    return mode in declared or (mode == "form" and "url" not in declared)
+    mode = params.get("mode", "form") if isinstance(params, Mapping) else "form"
+    return isinstance(mode, str) and (mode in declared or (mode == "form" and "url" not in declared))
 
 
 def attributed(request: Any, server: str) -> Any:

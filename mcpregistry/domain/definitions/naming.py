@@ -72,6 +72,19 @@ def shown_names(kind: str, pairs: Iterable[tuple[str, str]], style: str) -> dict
     return exposed_uris(pairs) if kind in READ else exposed_names(pairs, style)
 
 
+def named(kind: str, offers: Iterable[tuple[str, str, str]], style: str) -> dict[tuple[str, str], str]:
+    """The same by (server slug, name), where an operator's own name, the third, stands for the server's. One that is, or
+    is called, as another of that server does not count: no tool ever takes another's name."""
+    found = {(slug, name): own if kind not in READ else "" for slug, name, own in offers}
+    wanted = Counter((slug, own or name) for (slug, name), own in found.items())
+    shown = {
+        (slug, name): own if own and wanted[slug, own] == 1 and (slug, own) not in found else name
+        for (slug, name), own in found.items()
+    }
+    exposed = shown_names(kind, ((slug, shown[slug, name]) for slug, name in found), style)
+    return {(slug, name): exposed[slug, shown[slug, name]] for slug, name in found}
+
+
 def own_uri(exposed: str) -> tuple[str, str]:
     """The server's slug, empty if it is not named, and the URI as that server knows it."""
     if not exposed.startswith(OURS):

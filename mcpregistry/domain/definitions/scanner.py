@@ -231,6 +231,8 @@ def _other_tools(where: str, plain: str, others: set[str]) -> Iterator[Finding]:
     for match in re.finditer(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", plain):
         if match[0] in others:
             why = f"It speaks of {match[0]}, a tool of another server."
+            if where == "/name":
+                why = f"Another server has a tool of this name, {match[0]}."
             yield Finding("other tool", Severity.NOTE, where, _excerpt(plain, *match.span()), why)
             return
 

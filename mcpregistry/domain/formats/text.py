@@ -60,6 +60,11 @@ def wider(most_bytes: int, most_values: int) -> Iterator[None]:
         _bounds.reset(token)
 
 
+def without_comments(text: str) -> str:
+    """JSON in place of JSON with comments and trailing commas; every place in it stays what it was."""
+    return _JSON_TOKENS.sub(_blank, text)
+
+
 def fits(data: Json, *, below: int = 0) -> bool:
     """Whether a file of ours could hold this value, ``below`` levels under its root, and be read again."""
     for _ in range(below):
@@ -151,7 +156,7 @@ def _no_constant(name: str) -> Json:
 
 def _load_json(text: str, file: str) -> Json:
     try:
-        return json.loads(_JSON_TOKENS.sub(_blank, text), object_pairs_hook=_pairs, parse_constant=_no_constant)
+        return json.loads(without_comments(text), object_pairs_hook=_pairs, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         where = f"Line {error.lineno}, column {error.colno}: {error.msg}."
         raise FileInvalid(

@@ -166,9 +166,14 @@ def title(event: Event, data: Mapping[str, Any]) -> str:
     if event in ABOUT_SERVERS:
         return f"{TITLES[event]}: {one_line(data['server'], 63)}"
     if event in ABOUT_BUDGETS:
-        return f"{TITLES[event]}: {one_line(data['budget'], 63)} of {one_line(data['agent'], 63)}"
+        return f"{TITLES[event]}: {one_line(data['budget'], 63)} of {one_line(_payer(data)[1], 63)}"
     about = f"{one_line(data['server'], 63)}::{one_line(data['tool'], 80)}" if data.get("tool") else ""
     return f"{TITLES[event]}: {about}" if about else TITLES[event]
+
+
+def _payer(data: Mapping[str, Any]) -> tuple[str, str]:
+    """Whose a budget is, with what that is."""
+    return ("Endpoint", data["endpoint"]) if data.get("endpoint") else ("Agent", data["agent"])
 
 
 def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -181,7 +186,7 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
     if event in ABOUT_SERVERS:
         return [("Server", data["server"])] + [("Reason", one_line(data["reason"], 1_000))] * bool(data["reason"])
     if event in ABOUT_BUDGETS:
-        facts = [("Agent", data["agent"]), ("Spent", data["spent"]), ("Of", data["mark"])]
+        facts = [_payer(data), ("Spent", data["spent"]), ("Of", data["mark"])]
         return [*facts, ("Begins anew", _moment(data["ends"]))]
     found = [
         ("Tool", one_line(data["tool"], 200)),

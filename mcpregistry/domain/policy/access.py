@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mcpregistry.domain.kinds import READ, RESOURCE
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, Grants, GrantSpec, ServerSpec, ToolSpec
 
 EVERYTHING = "mcp_integration"
 _PLAIN = str.maketrans({"?": "[?]", "[": "[[]"})  # of a pattern for URIs the star alone stands for something else
@@ -20,8 +20,8 @@ _PLAIN = str.maketrans({"?": "[?]", "[": "[[]"})  # of a pattern for URIs the st
 
 def capable(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
     """Whether the agent's capabilities reach this tool; naming all servers, the server, or the tool is enough."""
-    layers = (EVERYTHING, f"mcp_{server.slug}::*", f"mcp_{server.slug}::{tool.key}")
-    return any(layer in agent.capabilities for layer in layers)
+    has = agent.capabilities
+    return EVERYTHING in has or f"mcp_{server.slug}::*" in has or f"mcp_{server.slug}::{tool.key}" in has
 
 
 def fits(capability: str, slugs: Iterable[str]) -> list[tuple[str, str]]:
@@ -61,6 +61,11 @@ def _fits(grant: GrantSpec, kind: str, uri: object) -> bool:
     return not grant.uri or kind != RESOURCE or (isinstance(uri, str) and fnmatchcase(uri, grant.uri.translate(_PLAIN)))
 
 
+def about(grants: Iterable[GrantSpec], tool: ToolSpec) -> Iterable[GrantSpec]:
+    """All that may cover the tool."""
+    return grants.about(tool) if isinstance(grants, Grants) else grants
+
+
 def live(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:
     """The grants that have not expired at ``now``."""
     return (grant for grant in grants if grant.expires_at is None or grant.expires_at > now)
@@ -70,9 +75,9 @@ def may_see(agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: 
     """Whether the tool is in this agent's list on this endpoint (pinned arguments play no part in listing)."""
     if not capable(agent, server, tool):
         return False
-    if not any(covers(grant, tool) for grant in live(agent.grants, now)):
+    if not any(covers(grant, tool) for grant in live(about(agent.grants, tool), now)):
         return False
-    return not endpoint.lists_only or any(covers(grant, tool) for grant in live(endpoint.grants, now))
+    return not endpoint.lists_only or any(covers(grant, tool) for grant in live(about(endpoint.grants, tool), now))
 
 
 def may_call(
@@ -91,7 +96,7 @@ def may_call(
 def _allows(grants: Iterable[GrantSpec], tool: ToolSpec, arguments: Mapping[str, Any], now: float) -> bool:
     return any(
         covers(grant, tool) and pinned(grant.pins, arguments) and (not grant.uri or _read_fits(grant, tool, arguments))
-        for grant in live(grants, now)
+        for grant in live(about(grants, tool), now)
     )
 
 
@@ -107,8 +112,35 @@ def _begins(grants: Iterable[GrantSpec], tool: ToolSpec, known: Mapping[str, Any
         covers(grant, tool)
         and all(name not in known or _same(known[name], value) for name, value in grant.pins.items())
         and (not grant.uri or tool.kind not in READ or _leads(grant.uri.partition("*")[0], str(known.get("uri", ""))))
-        for grant in live(grants, now)
+        for grant in live(about(grants, tool), now)
     )
+
+
+def implied(
+    agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, known: Mapping[str, Any], *, typed: str, now: float
+) -> Mapping[str, Any] | None:
+    """What else a call that begins like this must say for a grant to allow it, besides the argument that is being typed.
+    None where grants leave several ways.
+    """
+    own = _left_open(agent.grants, tool, known, now)
+    listed = _left_open(endpoint.grants, tool, known, now) if endpoint.lists_only else [{}]
+    pairs = [{**mine, **theirs} for mine in own for theirs in listed if _alike(mine, theirs)]
+    ways = [{name: value for name, value in pair.items() if name != typed} for pair in pairs]
+    if any(not way for way in ways):
+        return {}
+    return ways[0] if ways and all(_same(way, ways[0]) for way in ways) else None
+
+
+def _left_open(
+    grants: Iterable[GrantSpec], tool: ToolSpec, known: Mapping[str, Any], now: float
+) -> list[dict[str, Any]]:
+    """Of each grant that may allow it, the pinned arguments that are not known yet."""
+    fitting = (grant for grant in grants if _begins([grant], tool, known, now))
+    return [{name: value for name, value in grant.pins.items() if name not in known} for grant in fitting]
+
+
+def _alike(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return all(name not in right or _same(value, right[name]) for name, value in left.items())
 
 
 def _leads(granted: str, begun: str) -> bool:

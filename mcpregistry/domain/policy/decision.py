@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from mcpregistry.domain.kinds import READ
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.canonical import digest
 
@@ -70,6 +71,16 @@ class Question:
     now: float = 0.0
     origin: str = ""
     host: str = ""
+
+    @property
+    def row(self) -> int:
+        """The key of the fixed resource that is read, be it by a template or a link; 0 where no rule is about it."""
+        ruled = self.tool.ruled
+        return ruled.get(str(self.arguments.get("uri")), 0) if ruled and self.tool.kind in READ else 0
+
+    def keeps(self, tool_id: int, outcome: Outcome) -> bool:
+        """Whether a rule about another tool counts: of the resource's own row, of which it gains nothing."""
+        return tool_id == self.row and outcome is not Outcome.ALLOW
 
 
 class Policy(Protocol):

@@ -115,7 +115,7 @@ class Rule:
             (spec.agent_id is None or spec.agent_id == question.agent.id)
             and (spec.endpoint is None or spec.endpoint == question.endpoint.slug)
             and (spec.server_id is None or spec.server_id == question.server.id)
-            and (spec.tool_id is None or spec.tool_id == question.tool.id)
+            and (spec.tool_id is None or spec.tool_id == question.tool.id or question.keeps(spec.tool_id, spec.outcome))
             and (not spec.expert or spec.expert == question.expert)
         )
 
@@ -257,7 +257,8 @@ class Rules:
         return Decision(outcome, f"rule '{spec.name}'", terms, spec.id, alerts)
 
     def _concerned(self, question: Question) -> _Concerned:
-        key = (question.agent.slug, question.endpoint.slug, question.server.id, question.tool.id, question.expert)
+        who = question.agent.slug, question.endpoint.slug, question.expert
+        key = (*who, question.server.id, question.tool.id, question.row)
         known = self._known.get(key)
         if known is None or not known.is_about(question):
             if len(self._known) >= _REMEMBERED:
@@ -340,7 +341,8 @@ def _index(spec: RuleSpec) -> tuple[str, int]:
 
 
 def _indices(question: Question) -> tuple[tuple[str, int], ...]:
-    return ("tool", question.tool.id), ("server", question.server.id), ("any", 0)
+    tools = {question.tool.id, question.row or question.tool.id}
+    return *(("tool", key) for key in tools), ("server", question.server.id), ("any", 0)
 
 
 def _by_priority(spec: RuleSpec) -> tuple[int, str, int]:

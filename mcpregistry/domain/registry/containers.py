@@ -7,7 +7,7 @@ the network, and nothing else of this machine: no folder, no device, no capabili
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,31 @@ def environment(
                 f"Its variable {plain(str(each['name']), 60)} would steer the container program itself."
             )
         yield each
+
+
+def started(command: Sequence[str]) -> tuple[str, str] | None:
+    """(name, digest) of the image that a command of ours starts; None for every other command."""
+    for word in command[1:] if command[1:2] == ["run"] else ():
+        found = _IMAGE.fullmatch(word)
+        if found and found["digest"]:
+            return found["name"], found["digest"]
+    return None
+
+
+def name_of(identifier: str) -> str:
+    """Its name without tag and digest. Raises ConfigInvalid as ``check_image``."""
+    check_image(identifier)
+    found = _IMAGE.fullmatch(identifier)
+    assert found
+    return found["name"]
+
+
+def with_digest(command: Sequence[str], digest: str) -> list[str]:
+    """The same command, with another digest of its image."""
+    image = started(command)
+    assert image
+    name, before = image
+    return [f"{name}@{digest}" if word.startswith(name) and word.endswith(f"@{before}") else word for word in command]
 
 
 def command(

@@ -1,7 +1,7 @@
 """What this site publishes as a registry of its own: documents of its endpoints. Pure.
 
 An endpoint is an entry, not each server behind it: all servers of an endpoint lie at one address, so a host that took two
-of them would have every tool twice. Source: MCP Registry API v0.1, and the schema of server.json.
+of them would have every tool twice. Which approved servers it holds stands in the entry's ``_meta``. Source: MCP Registry API v0.1, and the schema of server.json.
 """
 
 from __future__ import annotations
@@ -22,14 +22,24 @@ _LABEL = re.compile(r"[a-z0-9-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A server behind an endpoint: how many of its approved tools the one who asks gets there."""
+
+    slug: str
+    title: str
+    tools: int
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
-    """An endpoint as others see it. ``revision`` rises with each change of it."""
+    """An endpoint as others see it. ``revision`` rises with each change of it; ``servers``: what the one who asks gets."""
 
     slug: str
     title: str
     revision: int
     created_at: datetime
     changed_at: datetime
+    servers: tuple[Held, ...] = ()
 
     @property
     def version(self) -> str:
@@ -76,8 +86,13 @@ def entry_of(endpoint: Published, site_url: str) -> dict[str, Any]:
                 "status": "active", "isLatest": True, "publishedAt": _time(endpoint.created_at),
                 "updatedAt": _time(endpoint.changed_at),
             },
+            **({f"{namespace(site_url)}/servers": [_held(each) for each in endpoint.servers]} if endpoint.servers else {}),
         },
     }  # fmt: skip
+
+
+def _held(server: Held) -> dict[str, Any]:
+    return {"name": server.slug, "title": plain(server.title, _TITLE), "tools": server.tools}
 
 
 def _time(at: datetime) -> str:

@@ -114,7 +114,10 @@ def _package(raw: dict[str, Any]) -> Way:
     if kind not in (*_INSTALLED, containers.KIND):
         raise ConfigInvalid(f"Packages of the kind '{plain(str(kind), 20)}' are not installed by this site.")
     if raw.get("transport", {}).get("type", "stdio") != "stdio":
-        raise ConfigInvalid("It is started as a web server, which this site does not do.")
+        raise ConfigInvalid(
+            "It is started as a web server, whose port every program of this machine could call without this site. "
+            "Run it where nothing else reaches it and add its address; or add its package by name, if it speaks stdio too."
+        )
     if kind == containers.KIND:
         return _image(raw, identifier)
     if kind == Ecosystem.MCPB:

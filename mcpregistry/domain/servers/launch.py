@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_network
 from typing import Any
@@ -25,6 +26,25 @@ def check_command(command: object) -> list[str]:
     if any("\x00" in word or "\n" in word for word in command):
         raise ConfigInvalid("The command holds a NUL or a line break.", remedy="Remove it; no shell reads this list.")
     return command
+
+
+def as_words(words: list[str], *, is_file: Callable[[str], bool]) -> list[str]:
+    """The words of a command that may have been pasted as one line. ``is_file``: whether a program of that name is there.
+
+    Raises ConfigInvalid for a first word that holds spaces, is no file and cannot be parted.
+    """
+    if not words or not re.search(r"\s", words[0].strip()) or is_file(words[0]):
+        return words
+    try:
+        parted = shlex.split(words[0]) if len(words) == 1 else []
+    except ValueError:
+        parted = []
+    if not parted or "=" in parted[0]:
+        raise ConfigInvalid(
+            "The first word holds spaces, and no program has that name.",
+            remedy="Write each word in a line of its own, the program first; NAME=value belongs into the environment.",
+        )
+    return parted
 
 
 def check_env(env: object) -> dict[str, str]:

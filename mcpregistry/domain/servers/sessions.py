@@ -38,6 +38,12 @@ def mcp_session(session_id: str) -> str:
     return f"http:{session_id}"
 
 
+def session_id_of(name: str) -> str:
+    """The id of the older host's session that is called so; empty for any other."""
+    prefix = mcp_session("")
+    return name.removeprefix(prefix) if name.startswith(prefix) else ""
+
+
 def nameless_session(endpoint: str, named: str = "", conversation: str = "") -> str:
     """What the session of a caller is called that has none by its protocol: by the name that it gives, else by its
     conversation, else all of its requests to the endpoint are one."""

@@ -46,6 +46,14 @@ def stored(value: Any) -> str:
         return canonical(_named(value, 0))
 
 
+def size(value: Any) -> int:
+    """How many bytes ``stored`` of it has, in a third of the time; for what was read of JSON."""
+    try:
+        return len(msgspec.json.encode(value))
+    except (UnicodeEncodeError, msgspec.EncodeError, TypeError, OverflowError, RecursionError):
+        return len(stored(value).encode("utf-8", "surrogatepass"))
+
+
 def digest(*parts: str) -> str:
     """SHA-256 in hex over the parts, each preceded by its length so that no two lists collide."""
     whole = hashlib.sha256()

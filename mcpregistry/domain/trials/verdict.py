@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mcpregistry.domain.definitions.findings import Severity
+from mcpregistry.domain.servers.state import acting
 from mcpregistry.domain.trials.report import Finding, Row, Start, ToolSeen
 
 OK, ATTENTION, REFUSE = "ok", "attention", "refuse"
@@ -23,7 +24,7 @@ def findings(
 ) -> list[Finding]:
     """Everything that people should know, worst first. ``unread``: what its command names and its sandbox keeps from it;
     ``more``: what somebody else has found."""
-    found = [*_of_starts(starts), *_of_figures(starts, tools), *more]
+    found = [*_of_starts(starts), *_of_figures(starts, tools), *_of_state(tools), *more]
     for path in unread:
         text = f"Its command names {path}, which its sandbox does not let it read. Name it under 'May read', if it needs it."
         found.append(_finding("alarm", "unread", text))
@@ -46,14 +47,16 @@ def rows(tools: Sequence[ToolSeen]) -> list[Row]:
     ]
 
 
-def sandbox_fields(starts: Sequence[Start], network_needed: bool | None, now: dict[str, Any]) -> dict[str, Any]:
+def sandbox_fields(
+    starts: Sequence[Start], network_needed: bool | None, now: dict[str, Any], unread: Sequence[str] = ()
+) -> dict[str, Any]:
     """Fields of the server that would confine it to what it has needed; only those that differ from ``now``.
 
-    Empty where it did not start in its sandbox. What the trial cannot know to be unused stays as it is: the paths that it
+    Where it did not start in its sandbox, only that it may read what its command names (``unread``). What the trial cannot know to be unused stays as it is: the paths that it
     was given, and the network unless it is known (``network_needed``). Of a network that it needs, the ports that it used.
     """
     if not any(start["ok"] and start["network"] for start in starts):
-        return {}
+        return {"sandbox_read": [*now.get("sandbox_read", ()), *unread]} if unread else {}
     mode = {} if now.get("sandbox") == "strict" else {"sandbox": "enforce"}
     network: dict[str, Any] = {}
     if network_needed is False:
@@ -61,6 +64,18 @@ def sandbox_fields(starts: Sequence[Start], network_needed: bool | None, now: di
     elif network_needed and now.get("sandbox_network") != "ports":
         network = _ports(starts)
     return {name: value for name, value in (mode | network).items() if now.get(name) != value}
+
+
+def sharing_fields(tools: Sequence[ToolSeen], now: dict[str, Any]) -> dict[str, Any]:
+    """Of a server that everybody shares and that seems to keep state: a connection for each session. Only where it connects
+    at the first call, as such servers must.
+    """
+    shared = now.get("shared_by") == "everybody" and now.get("connect_mode") == "lazy"
+    return {"shared_by": "session"} if shared and _acting(tools) else {}
+
+
+def _acting(tools: Sequence[ToolSeen]) -> list[str]:
+    return acting((tool["name"], tool["reads"]) for tool in tools)
 
 
 def _ports(starts: Sequence[Start]) -> dict[str, Any]:
@@ -152,6 +167,14 @@ def _of_figures(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> Iterator[
     slowest = most(starts, "connect_ms")
     if slowest is not None and slowest > SLOW_MS:
         yield _finding("alarm", "slow", f"It took {slowest / 1000:.1f} seconds to start.")
+
+
+def _of_state(tools: Sequence[ToolSeen]) -> Iterator[Finding]:
+    if names := _acting(tools):
+        said = f"It seems to remember between calls what was done with it ({', '.join(names[:5])})."
+        yield _finding(
+            "note", "state", f"{said} Shared by everybody, agents would meet in it: share it by session or agent."
+        )
 
 
 def _of_tool(tool: ToolSeen) -> Iterator[Finding]:

@@ -177,6 +177,13 @@ class Pool:
 
         return await asked(slot, name, seconds, request)
 
+    def asks_in_answers(self, server_id: int) -> bool:
+        """Whether the connection that everybody shares is of the modern era, where a server asks in its answer and never
+        while a call waits. False before it is connected."""
+        slot = self._slots.get(server_id)
+        connection = slot.connection if slot is not None else None
+        return connection is not None and connection.usable and connection.era == "modern"
+
     def hold(self, server_id: int) -> Callable[[], None]:
         """Keep the server's connection open, however idle, until the returned function is called."""
         slot = self._slots.get(server_id)
@@ -224,6 +231,10 @@ class Pool:
         """A host's or a run's session has ended (its name, unique in the site): what it had of its own closes by and by."""
         for slot in self._sessions.take_session(session):
             self._spawn(slot.stop())
+
+    def own_connections(self) -> list[tuple[str, int]]:
+        """(session's name, server) of the connections that sessions have for themselves here."""
+        return self._sessions.own()
 
     async def reconnect(self, server_id: int) -> None:
         """Close the connection and open a new one. Raises DownstreamError."""

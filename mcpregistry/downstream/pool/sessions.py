@@ -56,6 +56,10 @@ class Sessions:
         """How many hold a connection."""
         return sum(slot.alive for slot in self._slots.get(server_id, {}).values())
 
+    def own(self) -> list[tuple[str, int]]:
+        """(session, server) of those that hold a connection."""
+        return [(session_in(slot.session), slot.server_id) for slot in self.all() if slot.alive]
+
     def state(self, server_id: int) -> State:
         """Of the server as a whole: connected, if anybody is."""
         shared = self._shared(server_id)

@@ -48,7 +48,8 @@ _LOAD, _EQUALS, _AT_LEAST, _ANY_OF, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54
 Instruction = tuple[int, int, int, int]
 
 
-def _libc() -> ctypes.CDLL:
+def loaded_libc() -> ctypes.CDLL:
+    """The C library, to be handed on where it is called often: loading it costs as much as several calls."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     return libc
@@ -58,7 +59,7 @@ def abi() -> int:
     """The version of Landlock that this kernel has; 0 where there is none, or it is switched off."""
     if os.uname().sysname != "Linux":
         return 0
-    return max(0, _libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
+    return max(0, loaded_libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
 def filtered() -> bool:
@@ -75,7 +76,7 @@ def apply(policy: str) -> None:
     """
     lines = policy.split("\n")
     strict = any(line[:1] == "x" for line in lines)
-    libc = _libc()
+    libc = loaded_libc()
     _checked(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     libc.setrlimit(RLIMIT_CORE, struct.pack("QQ", 0, 0))
     version = abi()
@@ -132,7 +133,7 @@ def _restrict(
 def opened(path: str, libc: ctypes.CDLL | None = None) -> int | None:
     """The place itself, to be given on; None for one that does not exist, or leads along a link (it may be one since)."""
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _NO_LINKS)
-    place: int = (libc or _libc()).syscall(_OPENAT2, -100, os.fsencode(path), how, ctypes.c_size_t(len(how)))
+    place: int = (libc or loaded_libc()).syscall(_OPENAT2, -100, os.fsencode(path), how, ctypes.c_size_t(len(how)))
     if place < 0 and ctypes.get_errno() in _NO_PLACE:
         return None
     return _checked(place, path)

@@ -34,7 +34,7 @@ def command(policy: str, program: str, argv: list[str], env: dict[bytes, bytes])
         words += [b"--setenv", name, value]
     seen = _seen(lines)
     here = os.getcwd()
-    words += [] if _within(here, seen) else [b"--dir", os.fsencode(here)]
+    words += [] if _within(here, seen, _below(seen)) else [b"--dir", os.fsencode(here)]
     # /proc as well: what lies there belongs to root, and of a site that runs as root the server is it.
     words += [word for place in (b"/proc", b"/dev", b"/") for word in (b"--remount-ro", place)]
     words += [b"--chdir", os.fsencode(here)]
@@ -53,13 +53,15 @@ def _network(lines: list[str]) -> list[str]:
 def _places(lines: list[str]) -> list[str]:
     """Each mounted where it lies, what holds others first; what may be written stays so in what may be read."""
     writable = [line[1:] for line in lines if line[:1] == "w"]
-    read = [line[1:] for line in lines if line[:1] in ("r", "e") and not _within(line[1:], writable)]
-    kinds = {path: "--ro-bind-fd" for path in read if not _below(path, read)}
-    kinds |= {path: "--bind-fd" for path in writable if not _below(path, writable)}
+    written, own = _below(writable), _below(OWN)
+    read = [line[1:] for line in lines if line[:1] in ("r", "e") and not _within(line[1:], writable, written)]
+    readable = _below(read)
+    kinds = {path: "--ro-bind-fd" for path in read if path == "/" or not path.startswith(readable)}
+    kinds |= {path: "--bind-fd" for path in writable if path == "/" or not path.startswith(written)}
     copied = {line[1:] for line in lines if line[:1] == "e"}
-    words: list[str] = []
-    for path in sorted(path for path in kinds if not _within(path, OWN)):
-        if (place := confinement.opened(path)) is not None:
+    libc, words = confinement.loaded_libc(), []
+    for path in sorted(path for path in kinds if not _within(path, OWN, own)):
+        if (place := confinement.opened(path, libc)) is not None:
             words += (_copy(place, path) if path in copied else []) or _given(kinds[path], place, path)
     return words
 
@@ -88,9 +90,10 @@ def _seen(lines: list[str]) -> list[str]:
 def _links(lines: list[str]) -> list[str]:
     """The links that lie in none of its places, as the root's ``/bin``; they open nothing."""
     seen = [*OWN, *_seen(lines)]
+    below = _below(seen)
     words: list[str] = []
     for link, says in (line[1:].split("\t") for line in lines if line[:1] == "s"):
-        words += [] if _within(link, seen) else ["--symlink", says, link]
+        words += [] if _within(link, seen, below) else ["--symlink", says, link]
     return words
 
 
@@ -102,9 +105,10 @@ def _held(data: bytes) -> int:
     return held
 
 
-def _within(path: str, places: list[str] | tuple[str, ...]) -> bool:
-    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
+def _within(path: str, places: list[str] | tuple[str, ...], below: tuple[str, ...]) -> bool:
+    return path in places or path.startswith(below)
 
 
-def _below(path: str, places: list[str]) -> bool:
-    return _within(path, [place for place in places if place != path])
+def _below(places: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """How everything begins that lies in one of them; what is asked of each place about all others has to be cheap."""
+    return tuple(f"{place.rstrip('/')}/" for place in places)

@@ -22,14 +22,14 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.domain.errors import Busy, ResourceLimit
-from mcpregistry.domain.servers.sessions import mcp_session
+from mcpregistry.domain.servers.sessions import mcp_session, session_id_of
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
 from mcpregistry.gateway.http import cors, sse, websocket
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
-from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections
+from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections, welcome
 from mcpregistry.gateway.http.manager import SessionManager
 from mcpregistry.gateway.http.older import OlderLane
 from mcpregistry.gateway.http.resuming import Resumption
@@ -41,6 +41,7 @@ from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
 from mcpregistry.services.access.tokens import token_hash
 from mcpregistry.services.host_sessions import IDLE
+from mcpregistry.services.servers.connections import process_name
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +55,7 @@ LAST = LATEST_HANDSHAKE_VERSION  # of hosts that do not say it with every reques
 SSE, WS = "sse", "ws"
 _UPGRADE = "This address speaks WebSocket. If your host did, a proxy in between has not passed its Upgrade header on."
 _NO_STREAM = "There is no such stream, or it has ended. Open a new one by GET."
+_REVOKED = "Access has ended meanwhile. What was called may have run: the operator finds it in the record of calls."
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
 
@@ -75,7 +77,8 @@ class McpApp:
         self.gateway.changes.start()
         self._connections = Connections(self.engine, self.gateway.server)
         self._connections.start()
-        self.sessions, self._resumption = Sessions(self.engine.feed), Resumption(self.engine.feed)
+        self.sessions = Sessions(self.engine.feed, process_name("web"))
+        self._resumption = Resumption(self.engine.feed)
         self._manager = SessionManager(
             self.gateway,
             self.sessions,
@@ -90,6 +93,7 @@ class McpApp:
         self.sessions.deliver = self._delivered
         self.sessions.ended.append(self._connections.gone)
         self.sessions.ended.append(lambda ended: self.engine.pool.end_session(mcp_session(ended)))
+        self.sessions.own = self._own_connections
         self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
         lists = connection.vendor == "sqlite"
@@ -144,10 +148,11 @@ class McpApp:
             return
         assert caller is not None
         serve = {"": self._streamable, SSE: self._sse, WS: self._websocket}[way]
+        told = send if way == WS else self._while_welcome(caller, _token_hash(scope), send)
         try:
-            await serve(caller, scope, receive, send)
-        except Busy as error:  # the session of an older host could not be looked up
-            await _answer(send, 503, error.code, str(error))
+            await serve(caller, scope, receive, told)
+        except Busy as error:  # no room, or the session of an older host could not be looked up
+            await _answer(answer, 503, error.code, str(error))
 
     async def _streamable(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
@@ -159,6 +164,26 @@ class McpApp:
                 return
         await self._sdk(caller, scope, receive, send)
 
+    def _while_welcome(self, caller: Caller, digest: str, send: Any) -> Any:
+        """A ``send`` that says nothing more to who has lost access while the answer was awaited."""
+        begun = over = False
+
+        async def sending(event: dict[str, Any]) -> None:
+            nonlocal begun, over
+            if over:
+                return
+            if welcome(self.engine, caller, digest):
+                begun = True
+                await send(event)
+                return
+            over = True
+            if begun:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                await _answer(send, 401, "UNAUTHENTICATED", _REVOKED)
+
+        return sending
+
     def _refusal_of(self, scope: Scope, way: str) -> tuple[int, str, str] | None:
         """Why this request is not one for the door that it has come to."""
         if (scope["type"] == "websocket") != (way == WS):
@@ -167,13 +192,12 @@ class McpApp:
             return 400, "ARGUMENTS_INVALID", "Offer the subprotocol mcp, or none."
         if way == SSE and scope["method"] not in {"GET", "POST"}:
             return 405, "WRONG_METHOD", "GET opens the stream, POST sends a message to it."
-        if self._connections.full and scope.get("method") != "POST":
-            return 503, "BUSY", "Too many hosts are connected. Call again in a moment, or use streamable HTTP."
         return None
 
     async def _sse(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         if scope["method"] == "GET":
-            await sse.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send))
+            with self._connections.room(caller.agent):
+                await sse.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send))
         elif body := await _body(scope, receive, send):
             if not body[1] or await sse.taken(self._connections, self.sessions, caller, scope, body[0]):
                 await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
@@ -182,7 +206,12 @@ class McpApp:
                 await _answer(send, 404, "NOT_FOUND", _NO_STREAM)
 
     async def _websocket(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
-        await websocket.opened(self._connections, _arrival(caller, scope, receive, send), MAX_BODY)
+        with self._connections.room(caller.agent):
+            await websocket.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send), MAX_BODY)
+
+    def _own_connections(self) -> set[tuple[str, int]]:
+        found = ((session_id_of(name), server_id) for name, server_id in self.engine.pool.own_connections())
+        return {(session_id, server_id) for session_id, server_id in found if session_id}
 
     async def _delivered(self, session_id: str, message: dict[str, Any]) -> None:
         """What another process was sent for a session of this one."""
@@ -226,7 +255,11 @@ def _parts(path: str) -> tuple[str, str]:
 
 
 def _arrival(caller: Caller, scope: Scope, receive: Any, send: Any) -> Arrival:
-    return Arrival(caller, token_hash(bearer(scope["headers"]) or ""), scope, receive, send)
+    return Arrival(caller, _token_hash(scope), scope, receive, send)
+
+
+def _token_hash(scope: Scope) -> str:
+    return token_hash(bearer(scope["headers"]) or "")
 
 
 def _lane_of(headers: Mapping[str, str]) -> str:

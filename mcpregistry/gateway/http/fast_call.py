@@ -99,12 +99,12 @@ class FastLane:
 
     async def _proceeded(self, judged: Judged) -> CallOutcome:
         """The call's end, or the question that its server asks meanwhile: the SDK's way puts that to the host."""
-        call = judged.call
-        host, live = self._gateway.live.opened(call.request.host)
+        engine, call = self._gateway.engine, judged.call
+        request, live = self._gateway.live.opened(call.request) if engine.may_be_asked(judged) else (call.request, None)
         if live is None:
-            return await self._gateway.engine.proceed(judged)
-        call = replace(call, request=replace(call.request, host=host))
-        return await live.run(self._gateway.engine.proceed(replace(judged, call=call)))
+            return await engine.proceed(judged)
+        call = replace(call, request=request)
+        return await live.run(engine.proceed(replace(judged, call=call)))
 
     def _result(self, plain: Plain, judged: Judged, outcome: CallOutcome) -> dict[str, Any] | None:
         """The result object, if the server gave a plain one."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,10 @@ from mcp.shared.message import ServerMessageMetadata
 from starlette.requests import HTTPConnection
 
 from mcpregistry.calls.engine import Engine
+from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.duplex import Say, streams
-from mcpregistry.gateway.identity import SCOPE_KEY, Caller
+from mcpregistry.gateway.identity import LASTING_KEY, SCOPE_KEY, Caller
 from mcpregistry.gateway.jsonrpc import encoded, error_to
 from mcpregistry.gateway.server import GatewayServer
 
@@ -31,11 +33,11 @@ log = structlog.get_logger(__name__)
 
 Scope = dict[str, Any]
 Beside = Callable[[], Coroutine[Any, Any, None]]
-MOST = 1000  # at once in a process; each costs some 100 KB
+MOST, MOST_OF_AGENT = 1000, 200  # at once in a process; each costs some 100 KB
 LOOK_SECONDS = 15.0  # between looks whether a token has run out, of which no change tells
 STOPPING = "The site is shutting down. Nothing was done; call again in a moment."
 
-LEFT, REVOKED, STOPPED = "left", "revoked", "stopped"
+LEFT, ENDED, REVOKED, STOPPED = "left", "ended", "revoked", "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,12 @@ class Arrival:
     send: Any
 
 
+def welcome(engine: Engine, caller: Caller, token_hash: str) -> bool:
+    """Whether a token, its agent and the endpoint are still what they were when its host came."""
+    agent = engine.agent_of(token_hash)
+    return agent is not None and agent.slug == caller.agent and caller.endpoint in engine.live.current.endpoints
+
+
 class Lasting:
     """One such connection. ``say`` sends one message to its host."""
 
@@ -57,7 +65,9 @@ class Lasting:
         self.caller, self.token_hash = arrival.caller, arrival.token_hash
         self.ended = ""  # why, once it is
         self._server, self._say = server, say
-        self._request = HTTPConnection(arrival.scope | {SCOPE_KEY: self.caller, "user": self.caller.user})
+        self._request = HTTPConnection(
+            arrival.scope | {SCOPE_KEY: self.caller, LASTING_KEY: self.id, "user": self.caller.user}
+        )
         self._mail, self._heard = anyio.create_memory_object_stream[bytes](0)
         self._unanswered: Counter[t.RequestId] = Counter()
         self._stopping = False
@@ -133,6 +143,7 @@ class Connections:
     def __init__(self, engine: Engine, server: GatewayServer) -> None:
         self._engine, self._server = engine, server
         self._open: dict[str, Lasting] = {}
+        self._taken: Counter[str] = Counter()  # by agent
 
     def start(self) -> None:
         """Begin to follow the configuration; to be called on the event loop."""
@@ -147,9 +158,20 @@ class Connections:
         """One that is not served yet."""
         return Lasting(self._server, arrival, say)
 
-    @property
-    def full(self) -> bool:
-        return len(self._open) >= MOST
+    @contextmanager
+    def room(self, agent: str) -> Iterator[None]:
+        """Around one more connection of this agent. Raises Busy where there is no room for it."""
+        if self._taken[agent] >= MOST_OF_AGENT:
+            said = f"This agent has {MOST_OF_AGENT} connections open in this process."
+            raise Busy(said, remedy="Close some, or use streamable HTTP.")
+        if self._taken.total() >= MOST:
+            raise Busy("Too many hosts are connected.", remedy="Call again in a moment, or use streamable HTTP.")
+        self._taken[agent] += 1
+        try:
+            yield
+        finally:
+            self._taken[agent] -= 1
+            self._taken += Counter()  # forgets who has none
 
     def find(self, connection_id: str, caller: Caller) -> Lasting | None:
         """The connection, if it is this caller's."""
@@ -165,7 +187,7 @@ class Connections:
     def gone(self, connection_id: str) -> None:
         """It was ended in another process, or made way for a newer one of its agent."""
         if found := self._open.get(connection_id):
-            found.end()
+            found.end(ENDED)
 
     async def serve(self, connection: Lasting, *beside: Beside) -> str:
         """Serve it until it ends; returns why."""
@@ -184,9 +206,7 @@ class Connections:
 
     def still_welcome(self, connection: Lasting) -> bool:
         """Whether its token, agent and endpoint are still what they were when it was opened."""
-        agent = self._engine.agent_of(connection.token_hash)
-        endpoints = self._engine.live.current.endpoints
-        return agent is not None and agent.slug == connection.caller.agent and connection.caller.endpoint in endpoints
+        return welcome(self._engine, connection.caller, connection.token_hash)
 
     def begin_stop(self) -> None:
         """As of each."""

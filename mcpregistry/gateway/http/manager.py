@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -29,8 +31,10 @@ from mcp.types import InitializeRequestParams, jsonrpc_message_adapter
 from mcpregistry.gateway.http.body import read_whole, replayed
 from mcpregistry.gateway.http.resuming import Kept, KeptSend, Resumption
 from mcpregistry.gateway.http.sessions import Session, Sessions
-from mcpregistry.gateway.identity import SCOPE_KEY, Caller
+from mcpregistry.gateway.http.standing import Standing
+from mcpregistry.gateway.identity import LASTING_KEY, SCOPE_KEY, Caller
 from mcpregistry.gateway.server import CALL_ID_KEY, OUTCOME_KEY, Context, Gateway
+from mcpregistry.services.host_sessions import CHANGED
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +54,9 @@ class SessionManager(StreamableHTTPSessionManager):
         sessions.ended.append(self._ended)
         sessions.deliver = self.delivered
         gateway.began = self._began
+        self._connections: dict[str, Connection] = {}
+        self._standing: dict[str, Standing] = {}
+        gateway.levels.keep, gateway.subscriptions.keep = sessions.set_log_level, sessions.subscribe
 
     async def _handle_stateful_request(self, scope: Any, receive: Any, send: Any) -> None:
         session_id = _named(scope)
@@ -82,7 +89,22 @@ class SessionManager(StreamableHTTPSessionManager):
             return
         # The SDK would answer nothing at all to one that asks for what it does not have.
         scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
-        await super()._handle_stateful_request(scope, receive, send)
+        with self._stands(session):
+            await super()._handle_stateful_request(scope, receive, send)
+
+    @contextmanager
+    def _stands(self, session: Session) -> Iterator[None]:
+        """Around a session's own stream: this process tells of the resources that its host has subscribed to."""
+        connection = self._connections.get(session.id)
+        if connection is None or session.id in self._standing:  # a second stream is refused by the SDK
+            yield
+            return
+        standing = self._standing[session.id] = Standing(self._gateway.subscriptions, session, connection)
+        try:
+            yield
+        finally:
+            del self._standing[session.id]
+            standing.close()
 
     async def _post(self, session: Session, scope: Any, receive: Any, send: Any) -> None:
         body, whole = await read_whole(receive, self.max_request_body_size)
@@ -100,9 +122,11 @@ class SessionManager(StreamableHTTPSessionManager):
 
     async def _began(self, ctx: Context, caller: Caller, result: Any) -> None:
         session_id = ctx.session._connection.session_id
-        if session_id is None:
-            return  # a connection that lasts (``lasting.py``) is its own session, and ends with it
         client = InitializeRequestParams.model_validate(ctx.params or {}, by_name=False)
+        if session_id is None:  # a connection that lasts (``lasting.py``) is its own session, and ends with it
+            if named := ctx.request.scope.get(LASTING_KEY) if ctx.request else None:
+                await self._sessions.introduce(named, client)
+            return
         await self._sessions.begin(session_id, caller, result["protocolVersion"], client)
 
     async def _take_up(self, session: Session, scope: Any) -> None:
@@ -146,7 +170,7 @@ class SessionManager(StreamableHTTPSessionManager):
             # Questions of different processes to the same host must not have the same ids. JSON keeps 53 bits.
             dispatcher._next_id = secrets.randbelow(2**44) << 8
             self._dispatchers[session_id] = dispatcher
-            connection = Connection.for_loop(dispatcher, session_id=session_id)
+            connection = self._connections[session_id] = Connection.for_loop(dispatcher, session_id=session_id)
             if session is not None:
                 self._as_it_was(connection, session)
             task_status.started()
@@ -159,11 +183,13 @@ class SessionManager(StreamableHTTPSessionManager):
                 log.exception("session.crashed")
             finally:
                 self._dispatchers.pop(session_id, None)
+                self._connections.pop(session_id, None)
                 await self._discard_session(session_id, transport)
 
     def _as_it_was(self, connection: Connection, session: Session) -> None:
         connection.client_params, connection.protocol_version = session.client, session.version
         connection.initialized.set()
+        self._gateway.levels.remember(connection, session.log_level)
         self._gateway.changes.remember(Caller(session.agent, session.endpoint, "http"), connection)
 
     def concerns_us(self, session: Session, message: dict[str, Any]) -> bool:
@@ -177,6 +203,9 @@ class SessionManager(StreamableHTTPSessionManager):
 
     async def delivered(self, session_id: str, message: dict[str, Any]) -> None:
         """Another process was sent this: take it where we serve the session; elsewhere it means nothing."""
+        if message.get("method") == CHANGED:
+            await self._changed(session_id)
+            return
         session = self._sessions.here(session_id)
         if session is not None and "method" in message and (give_up := session.calls.get(cancelled(message))):
             give_up()
@@ -185,6 +214,17 @@ class SessionManager(StreamableHTTPSessionManager):
         if transport is not None and transport._read_stream_writer is not None and not transport.is_terminated:
             told = jsonrpc_message_adapter.validate_python(message, by_name=False)
             await transport._read_stream_writer.send(SessionMessage(told))
+
+    async def _changed(self, session_id: str) -> None:
+        """The session's rows say something else, by whichever process."""
+        if standing := self._standing.get(session_id):
+            standing.news.set()
+        session = self._sessions.here(session_id)
+        if session is None:
+            return  # it will be read as it is then
+        await self._sessions.read_log_level(session)
+        if connection := self._connections.get(session_id):
+            self._gateway.levels.remember(connection, session.log_level)
 
     def _ended(self, session_id: str) -> None:
         """In whichever process: nothing of it stays here."""

@@ -195,8 +195,8 @@ async def _left(receive: Any) -> None:
 def answer_of(stream_id: str) -> str:
     """The JSON-RPC message that was kept, else what the record of the call says, else that nobody knows."""
     stream = HostStream.objects.get(pk=stream_id)
-    if stream.answer:
-        return stream.answer
+    if message := host_streams.kept(stream):
+        return message
     request = json.loads(stream.request)
     outcome = recorded.outcome_by_id(stream.call_id) if stream.call_id else None
     try:

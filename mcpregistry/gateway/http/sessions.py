@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from django.db import Error
@@ -32,12 +32,15 @@ from mcpregistry.services import host_sessions
 
 log = structlog.get_logger(__name__)
 
+R = TypeVar("R")
+
 _NOTE_EVERY = 30.0  # seconds between notes that hosts were here
 _MOST_KNOWN = 10_000
 _MOST_SAID = 65_536
 _MARGIN = timedelta(seconds=60)  # commits of others may become visible in another order than their times
 _AFTER_FAULT = 1.0
 _MOST_WAITING = 1_000  # messages for one session that does not take them
+SSE_VERSION = "2024-11-05"  # the only one that HTTP+SSE has
 
 
 @dataclass(slots=True)
@@ -52,24 +55,28 @@ class Session:
     client: InitializeRequestParams
     host: Host
     used: float
+    log_level: str = ""  # as its host has set it
     calls: dict[int | str, Callable[[], None]] = field(default_factory=dict)
 
 
 class Sessions:
     """One per web process; used on its event loop. Its id is plain text, and so is what ``ended`` is called with."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+    def __init__(self, feed: Feed, process: str = "") -> None:
+        self._feed, self._process = feed, process
         self._known: dict[str, Session] = {}
         self._here: set[str] = set()  # hosts that were here since the last note
         self._held: dict[str, int] = {}  # open streams
         self._noting: asyncio.TimerHandle | None = None
         self._told: dict[str | int, float] = {}
         self._waiting: dict[str, deque[str]] = {}  # messages from elsewhere, by session, on their way
+        self._left_out: Counter[str] = Counter()  # notices for which there was no room among them
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         # Whoever keeps something for a session is told its id when it has ended, in whichever process that was.
         self.ended: list[Callable[[str], None]] = []
+        self.own: Callable[[], Collection[tuple[str, int]]] = tuple  # (session, server) of sessions' own connections
+        self._owned = False  # whether some were there when it was noted last
         self.deliver: Callable[[str, dict[str, Any]], Awaitable[object]] | None = None
 
     def start(self) -> None:
@@ -114,25 +121,43 @@ class Sessions:
         try:
             await db_call(
                 host_sessions.begin, session_id=session_id, agent=caller.agent, endpoint=caller.endpoint,
-                version=version, client=said,
+                version=version, client=said, name=client.client_info.name, said_version=client.client_info.version,
             )  # fmt: skip
         except Error:
             raise Busy("The database does not answer.", remedy="Connect again in a moment.") from None
         self._known.pop(session_id, None)
 
-    async def begin_stream(self, stream_id: str, caller: Caller) -> None:
-        """A host of HTTP+SSE has opened its stream here; other processes may be sent its messages. Raises Busy."""
-        whose = {"agent": caller.agent, "endpoint": caller.endpoint, "version": "2024-11-05", "client": ""}
+    @asynccontextmanager
+    async def lasting(self, connection_id: str, caller: Caller, version: str = "") -> AsyncIterator[None]:
+        """While a host's connection lasts here, it has a row: to be seen, and ended by people. Raises Busy before.
+
+        ``version``: of HTTP+SSE, whose messages other processes may be sent; a WebSocket has none until its handshake.
+        """
+        whose = {"agent": caller.agent, "endpoint": caller.endpoint, "version": version, "client": ""}
         try:
-            await db_call(host_sessions.begin, session_id=stream_id, **whose)
+            await db_call(host_sessions.begin, session_id=connection_id, **whose)
         except Error:
             raise Busy("The database does not answer.", remedy="Connect again in a moment.") from None
+        try:
+            with self.holding(connection_id):
+                yield
+        finally:
+            with suppress(Busy):  # then the clock ends it
+                await self.end(connection_id)
+
+    async def introduce(self, connection_id: str, client: InitializeRequestParams) -> None:
+        """The host of such a connection has said its name, which is for people alone: nothing fails for want of it."""
+        said = client.client_info
+        with suppress(Error):
+            await db_call(host_sessions.introduce, connection_id, said.name, said.version)
 
     async def pass_on(self, stream_id: str, caller: Caller, body: bytes) -> bool:
         """Send a message to the process that holds this stream; False if it is not this caller's. Raises Busy."""
         try:
             row = await db_call(host_sessions.running, stream_id)
-            if row is None or row.client or (row.agent_slug, row.endpoint_slug) != (caller.agent, caller.endpoint):
+            if row is None or row.client or row.protocol_version != SSE_VERSION:
+                return False
+            if (row.agent_slug, row.endpoint_slug) != (caller.agent, caller.endpoint):
                 return False
             await db_call(host_sessions.send, stream_id, body.decode())
         except Error:
@@ -155,6 +180,23 @@ class Sessions:
         """For another process: what it concerns is not here. Raises a database error."""
         await db_call(host_sessions.send, session_id, json.dumps(message))
 
+    async def set_log_level(self, session_id: str, level: str) -> None:
+        """What its host wants to hear, for every process. Raises Busy."""
+        await _kept(host_sessions.set_log_level, session_id, level)
+
+    async def read_log_level(self, session: Session) -> None:
+        """Anew, for another process has set it; returns when it was read, or the session is not known here any more."""
+        while self.here(session.id) is session:
+            try:
+                session.log_level = await db_call(host_sessions.log_level, session.id)
+                return
+            except Error:
+                await asyncio.sleep(_AFTER_FAULT)
+
+    async def subscribe(self, session_id: str, uri: str, wanted: bool) -> None:
+        """Its host wants to hear of this resource's changes, or not any more. Raises Busy, or ResourceLimit."""
+        await _kept(host_sessions.subscribe if wanted else host_sessions.unsubscribe, session_id, uri)
+
     @contextmanager
     def holding(self, session_id: str) -> Iterator[None]:
         """While its host holds a stream open, a session does not idle."""
@@ -173,7 +215,7 @@ class Sessions:
             row = await db_call(host_sessions.running, session_id)
         except Error:
             raise Busy("The database does not answer.", remedy="Call again in a moment.") from None
-        if row is None or not row.client:  # a stream of HTTP+SSE has a row as well, but is no session of this door
+        if row is None or not row.client:  # a connection that lasts has a row as well, but is no session of this door
             return None
         if len(self._known) >= _MOST_KNOWN:
             self._known = {each.id: each for each in self._known.values() if each.calls}
@@ -181,6 +223,9 @@ class Sessions:
 
     def _note(self, session_id: str) -> None:
         self._here.add(session_id)
+        self._note_later()
+
+    def _note_later(self) -> None:
         if self._noting is None:
             loop = asyncio.get_running_loop()
             self._noting = loop.call_later(_NOTE_EVERY, lambda: self._spawn(self._write_down()))
@@ -188,12 +233,18 @@ class Sessions:
     async def _write_down(self) -> None:
         self._noting = None
         here, self._here = self._here | self._held.keys(), set()
+        own = self.own()
         try:
             await db_call(host_sessions.seen, here)
+            if own or self._owned:
+                await db_call(host_sessions.note_connections, self._process, own)
+            self._owned = bool(own)
         except Error:  # again with the next ones: they idle for much longer before they are ended
             self._here |= here
         if self._held or self._here:
             self._note(next(iter(self._held or self._here)))
+        elif own:
+            self._note_later()
 
     async def _follow(self) -> None:
         while True:
@@ -224,10 +275,19 @@ class Sessions:
                 self._hand_on(session_id, body)
 
     def _hand_on(self, session_id: str, body: str) -> None:
-        """In order within a session; one whose host does not read keeps nobody else waiting."""
+        """In order within a session; one whose host does not read keeps nobody else waiting.
+
+        Where too many wait, notices are left out, and counted. A request or an answer is not: its session ends instead, so
+        that nobody goes on waiting for what will not come.
+        """
         waiting = self._waiting.setdefault(session_id, deque())
         if len(waiting) >= _MOST_WAITING:
-            log.warning("sessions.messages_left_out", session=session_id[:8])
+            self._left_out[session_id] += 1
+            if "id" in json.loads(body):
+                log.error("sessions.ended_for_full", session=session_id[:8], waiting=len(waiting))
+                while len(waiting) > 1:  # the first is being taken
+                    waiting.pop()
+                self._spawn(self._ended_for_full(session_id))
             return
         waiting.append(body)
         if len(waiting) == 1:
@@ -244,6 +304,14 @@ class Sessions:
                 waiting.popleft()
         finally:
             del self._waiting[session_id]
+            if count := self._left_out.pop(session_id, 0):
+                log.warning("sessions.messages_left_out", session=session_id[:8], count=count)
+
+    async def _ended_for_full(self, session_id: str) -> None:
+        """In every process. Where the database is away, at least here; then the clock ends it."""
+        with suppress(Busy):
+            await self.end(session_id)
+        self._has_ended(session_id)
 
     def _has_ended(self, session_id: str) -> None:
         if session_id in self._told:
@@ -260,9 +328,17 @@ class Sessions:
         task.add_done_callback(self._tasks.discard)
 
 
+async def _kept(write: Callable[..., R], *said: Any) -> R:
+    try:
+        return await db_call(write, *said)
+    except Error:
+        raise Busy("The database does not answer.", remedy="Say it again in a moment.") from None
+
+
 def _session(row: HostSession) -> Session:
     client = InitializeRequestParams.model_validate_json(row.client, by_name=False)
     host = declared_host(row.protocol_version, client.client_info, client.capabilities, "http")
     return Session(
-        row.pk, row.agent_slug, row.endpoint_slug, row.protocol_version, client, host, used=time.monotonic()
+        row.pk, row.agent_slug, row.endpoint_slug, row.protocol_version, client, host, used=time.monotonic(),
+        log_level=row.log_level,
     )  # fmt: skip

@@ -5,14 +5,12 @@ speaks and is told on it where to post; each message of the host is a POST there
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, quote
 
-from mcpregistry.domain.errors import Busy
 from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
 from mcpregistry.gateway.http.lasting import Arrival, Connections, Scope
-from mcpregistry.gateway.http.sessions import Sessions
+from mcpregistry.gateway.http.sessions import SSE_VERSION, Sessions
 from mcpregistry.gateway.identity import Caller
 
 SESSION = "session_id"
@@ -37,16 +35,11 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival)
             await _write(send, PING)
 
     connection = connections.make(arrival, say)
-    await sessions.begin_stream(connection.id, arrival.caller)
-    await send({"type": "http.response.start", "status": 200, "headers": STREAM})
-    address = f"{quote(scope.get('root_path', '') + scope['path'])}?{SESSION}={connection.id}"
-    try:
-        with sessions.holding(connection.id):
-            await connections.serve(connection, listen, speak)
+    async with sessions.lasting(connection.id, arrival.caller, SSE_VERSION):
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        address = f"{quote(scope.get('root_path', '') + scope['path'])}?{SESSION}={connection.id}"
+        await connections.serve(connection, listen, speak)
         await _write(send, b"", more=False)
-    finally:
-        with suppress(Busy):  # then the clock ends it
-            await sessions.end(connection.id)
 
 
 async def taken(connections: Connections, sessions: Sessions, caller: Caller, scope: Scope, body: bytes) -> bool:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcpregistry.gateway.http.lasting import REVOKED, STOPPED, Arrival, Connections, Scope
+from mcpregistry.gateway.http.lasting import ENDED, REVOKED, STOPPED, Arrival, Connections, Scope
+from mcpregistry.gateway.http.sessions import Sessions
 
 SUBPROTOCOL = "mcp"
-_CODES = {STOPPED: (1001, "The site is shutting down."), REVOKED: (1008, "Access has ended.")}  # RFC 6455, 7.4.1
+_CODES = {  # RFC 6455, 7.4.1
+    ENDED: (1000, "The session was ended."),
+    STOPPED: (1001, "The site is shutting down."),
+    REVOKED: (1008, "Access has ended."),
+}
 _TOO_BIG = 1009
 
 
@@ -32,8 +37,8 @@ def denying(scope: Scope, send: Any) -> Any:
     return sending
 
 
-async def opened(connections: Connections, arrival: Arrival, most: int) -> None:
-    """Take the handshake and serve until either side ends it. ``most`` bytes in a message."""
+async def opened(connections: Connections, sessions: Sessions, arrival: Arrival, most: int) -> None:
+    """Take the handshake and serve until either side ends it. ``most`` bytes in a message. Raises Busy without a database."""
     scope, receive, send = arrival.scope, arrival.receive, arrival.send
     codes = dict(_CODES)
 
@@ -55,8 +60,9 @@ async def opened(connections: Connections, arrival: Arrival, most: int) -> None:
         connection.end()
 
     connection = connections.make(arrival, say)
-    await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if scope.get("subprotocols") else None})
-    why = await connections.serve(connection, listen)
+    async with sessions.lasting(connection.id, arrival.caller):
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if scope.get("subprotocols") else None})
+        why = await connections.serve(connection, listen)
     if why in codes:
         code, reason = codes[why]
         await send({"type": "websocket.close", "code": code, "reason": reason})

@@ -9,18 +9,21 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, close_old_connections
 
 from mcpregistry.domain import formats
-from mcpregistry.domain.formats import slipsnisse, snippets, text
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.formats import slipsnisse, text
 from mcpregistry.domain.formats.document import JsonObject
 from mcpregistry.domain.formats.verdicts import schema
-from mcpregistry.models import Endpoint
+from mcpregistry.domain.hosts.connection import key_for
+from mcpregistry.domain.hosts.entry_file import new_file
+from mcpregistry.domain.hosts.table import HOSTS
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.files import write_file
 from mcpregistry.services.exchange.keeping import KeptFile
+from mcpregistry.services.hosts.ways import named, way
 
 ACTOR = "exportconfig"
 
@@ -34,11 +37,12 @@ class Command(BaseCommand):
         self.what = what = parser.add_mutually_exclusive_group(required=True)  # the project has one more
         what.add_argument("--format", choices=list(formats.FORMATS), help="format of the file")
         what.add_argument("--schema", action="store_true", help="print the JSON Schema of the Slipsnisse format")
-        what.add_argument("--client", choices=list(snippets.CLIENTS), help="print the entry for this program")
+        what.add_argument("--client", choices=list(HOSTS), help="print the entry for this host; `connect` writes it")
         parser.add_argument("--include-secrets", action="store_true", help="write secret values too (audited)")
         parser.add_argument("--extended", action="store_true", help="Slipsnisse: also remote servers, any provider")
         parser.add_argument("--only", choices=["enabled"], help="leave disabled servers out")
         parser.add_argument("--endpoint", default="default", metavar="SLUG", help="endpoint that --client points at")
+        parser.add_argument("--agent", default="local", metavar="SLUG", help="agent that --client acts as")
         parser.add_argument("--http", action="store_true", help="--client: over HTTP instead of stdio")
         parser.add_argument(
             "-o", "--output", default="", metavar="PATH", help="file to write; default: standard output"
@@ -58,7 +62,7 @@ class Command(BaseCommand):
             self._put(schema(variant), options["output"], as_yaml=False)
             return
         if options["client"]:
-            self._put(self._snippet(options), options["output"], as_yaml=False)
+            self._write(self._entry(options), options["output"])
             return
         name = options["format"]
         if options["extended"]:
@@ -109,20 +113,20 @@ class Command(BaseCommand):
             return f"{file.path}: the database does not answer. It is asked again."
         return ""
 
-    def _snippet(self, options: dict[str, Any]) -> JsonObject:
-        slug = options["endpoint"]
-        if not Endpoint.objects.filter(slug=slug).exists():
-            raise CommandError(f"There is no endpoint {slug}. Create it, or name another with --endpoint.")
-        if not options["http"]:
-            launch = [sys.executable, str(settings.BASE_DIR / "manage.py"), "runmcp", "--endpoint", slug]
-            return snippets.over_stdio(options["client"], launch)
+    def _entry(self, options: dict[str, Any]) -> str:
+        """A whole file of the host with this entry alone. Over HTTP no token stands in it."""
+        host, endpoint, agent = HOSTS[options["client"]], options["endpoint"], options["agent"]
         try:
-            return snippets.over_http(options["client"], f"{settings.SITE_URL}/mcp/{slug}")
-        except ValueError as error:
-            raise CommandError(f"{error} Leave out --http.") from None
+            named(endpoint=endpoint, agent=agent)
+            entry = host.entry(way(endpoint=endpoint, agent=agent, http=options["http"]))
+        except SlipsnisseError as error:
+            raise CommandError(str(error)) from None
+        return new_file(host, key_for(endpoint), entry)
 
     def _put(self, data: JsonObject, output: str, *, as_yaml: bool) -> None:
-        content = text.dump(data, as_yaml=as_yaml)
+        self._write(text.dump(data, as_yaml=as_yaml), output)
+
+    def _write(self, content: str, output: str) -> None:
         if not output:
             self.stdout.write(content, ending="")
             return

@@ -67,6 +67,9 @@ class Command(BaseCommand):
         for (before, after), count in sorted(report.moved.items()):
             if before is not after:
                 say(f"{count:>8,}  {before} -> {after}")
+        for change, count in report.changes.most_common(_TOOLS_SHOWN):
+            names = f"{printable(change.agent, 100)}  {printable(change.tool, 200)}"
+            say(f"{count:>8,}  {names}: {change.before} -> {change.after}")
         self._tell_tools(report)
         for example in report.examples:
             say(

@@ -18,6 +18,7 @@ from django.db import DatabaseError
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.stdio.preload import open_door
+from mcpregistry.management.place import must_be_a_site
 from mcpregistry.services.configuration.snapshot import load_snapshot
 
 if TYPE_CHECKING:
@@ -49,13 +50,14 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        must_be_a_site()
         preload = open_door(settings.VAR_DIR, sys.argv[2:])
         try:
             served = self._served(options) if options["config"] else None
             if served is not None:
                 preload.refers_to(served.variables)
                 options |= {"endpoint": served.endpoint, "agent": served.agent}
-            endpoint, agent = chosen(load_snapshot(), options["endpoint"], options["agent"], options["cwd"])
+            endpoint, agent = chosen(load_snapshot(tools=()), options["endpoint"], options["agent"], options["cwd"])
             caller = _caller(agent, endpoint, options["conversation"])
         except DatabaseError as error:
             raise CommandError(

@@ -17,7 +17,7 @@ def save_agent(*, agent: Agent, actor: str) -> Agent:
     if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
         raise ConfigInvalid("Capabilities must be a list of names.", remedy='Write e.g. ["mcp_integration"].')
     check_capabilities(agent.capabilities)
-    kind = "agent.changed" if agent.pk else "agent.created"
+    kind = "agent.created" if agent._state.adding else "agent.changed"
     save_checked(agent)
     audit.record(kind=kind, actor=actor, subject=f"agent:{agent.slug}", capabilities=agent.capabilities)
     return agent
@@ -26,7 +26,7 @@ def save_agent(*, agent: Agent, actor: str) -> Agent:
 @transaction.atomic
 def save_endpoint(*, endpoint: Endpoint, actor: str) -> Endpoint:
     """Create or change an endpoint. Raises ``ConfigInvalid``."""
-    kind = "endpoint.changed" if endpoint.pk else "endpoint.created"
+    kind = "endpoint.created" if endpoint._state.adding else "endpoint.changed"
     save_checked(endpoint)
     audit.record(kind=kind, actor=actor, subject=f"endpoint:{endpoint.slug}", naming=endpoint.naming_style)
     return endpoint
@@ -35,7 +35,7 @@ def save_endpoint(*, endpoint: Endpoint, actor: str) -> Endpoint:
 @transaction.atomic
 def save_workspace(*, workspace: Workspace, actor: str) -> Workspace:
     """Create or change a workspace. Raises ``ConfigInvalid``."""
-    kind = "workspace.changed" if workspace.pk else "workspace.created"
+    kind = "workspace.created" if workspace._state.adding else "workspace.changed"
     save_checked(workspace)
     facts = {"endpoint": workspace.endpoint.slug, "agent": workspace.agent.slug}
     audit.record(kind=kind, actor=actor, subject=f"workspace:{workspace.directory}", **facts)

@@ -7,16 +7,21 @@ processes keep a connection only while its server's revision is the same, so non
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F
 
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.errors import ConfigInvalid, Denied
 from mcpregistry.domain.servers.launch import credentials_named
 from mcpregistry.domain.servers.scope import check_places
 from mcpregistry.models import Credential, Server
+from mcpregistry.services.access.scopes import MAY_SCOPE
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
+
+MAY_KEEP = ("mcpregistry.add_credential", MAY_SCOPE)  # the rights of whoever has a secret kept as a new credential
 
 
 @transaction.atomic
@@ -30,7 +35,7 @@ def save_credential(
     Servers that refer to it (by its new or its old name) connect anew in every process within a second.
     """
     before = Credential.objects.filter(pk=credential.pk).first()
-    kind = "credential.changed" if credential.pk else "credential.created"
+    kind = "credential.created" if credential._state.adding else "credential.changed"
     if value is not None:
         if "\x00" in value or "\n" in value or "\r" in value:
             raise ConfigInvalid("A credential holds a NUL or a line break.", remedy="Enter the bare secret.")
@@ -45,6 +50,25 @@ def save_credential(
         scope=credential.scope,
     )  # fmt: skip
     return credential
+
+
+def keep(*, name: str, what: str, value: str, slug: str, user: User, actor: str) -> str:
+    """Keep a secret of a server (its short name) as a new credential that goes to it alone; ``what``: the secret, for people.
+
+    Returns what stands for it, ``${cred:NAME}``. NAME is ``name``, or that with a number, because one of before may hold
+    another secret. Raises Denied for whoever may not have secrets kept.
+    """
+    place = f"server:{slug}"
+    if not user.has_perms(MAY_KEEP):
+        raise Denied(
+            f"{what} is a secret, and keeping it as a credential needs the rights to add one and to say where it may go.",
+            remedy=f"Ask an admin to do this, or to add a credential with the scope {place}, and write ${{cred:NAME}} here.",
+        )
+    taken = set(Credential.objects.filter(name__startswith=name).values_list("name", flat=True))
+    free = name if name not in taken else next(each for n in count(2) if (each := f"{name}-{n}") not in taken)
+    credential = Credential(name=free, description=f"{what} of {slug}")
+    save_credential(credential=credential, value=value, scope=[place], actor=actor)
+    return f"${{cred:{free}}}"
 
 
 @transaction.atomic

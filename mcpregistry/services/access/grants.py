@@ -18,11 +18,17 @@ from mcpregistry.services.records import audit
 @transaction.atomic
 def save_grant(*, grant: Grant, actor: str, user: User | None = None) -> Grant:
     """Create or change a grant. Raises ConfigInvalid unless it has one holder and one object."""
-    kind = "grant.changed" if grant.pk else "grant.created"
+    kind = "grant.created" if grant._state.adding else "grant.changed"
     grant.created_by = grant.created_by or user
     save_checked(grant)
     audit.record(kind=kind, actor=actor, subject=f"grant:{grant}", **_grant_facts(grant))
     return grant
+
+
+@transaction.atomic
+def save_all(rows: Iterable[Grant], *, actor: str, user: User | None = None) -> int:
+    """Save new grants, all or none; returns how many. The page *Who can call what* gives those that were ticked."""
+    return len([save_grant(grant=row, actor=actor, user=user) for row in rows])
 
 
 @transaction.atomic

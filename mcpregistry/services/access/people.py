@@ -73,8 +73,15 @@ def _user_saved(sender: type[User], instance: User, created: bool, update_fields
     if changed:
         _note("user.changed", instance, **changed)
     if before.password != instance.password:
-        anew = update_fields is not None and set(update_fields) == {"password"}  # Django, when its hashing has changed
-        _note("user.password_changed", instance, **({"only": "the same one, hashed anew"} if anew else {}))
+        only = {"only": "the same one, hashed anew"} if _is_hashed_anew(instance, update_fields) else {}
+        _note("user.password_changed", instance, **only)
+
+
+def _is_hashed_anew(user: User, update_fields: Any) -> bool:
+    """Whether Django itself stores the password that somebody has just logged in with, since its way of hashing has changed:
+    it forgets the clear text before, which a new password has until it is stored (``AbstractBaseUser.check_password``)."""
+    alone = update_fields is not None and set(update_fields) == {"password"}
+    return alone and getattr(user, "_password", None) is None and user.has_usable_password()
 
 
 def _fact(user: User, name: str) -> str | bool:
@@ -107,11 +114,14 @@ def _members_changed(
 
 
 def _others(sender: Any, instance: Model, model: Any, pk_set: Any, *, reverse: bool) -> list[Any]:
+    there = model._default_manager.all()
+    if model is Permission:
+        there = there.select_related("content_type")  # half of its name: a new site's roles have hundreds
     if pk_set is not None:
-        return list(model._default_manager.filter(pk__in=pk_set))
+        return list(there.filter(pk__in=pk_set))
     mine, theirs = _column(sender, type(instance)), _column(sender, model)
     found = sender._default_manager.filter(**{mine: instance}).values_list(theirs, flat=True)
-    return list(model._default_manager.filter(pk__in=list(found)))
+    return list(there.filter(pk__in=list(found)))
 
 
 def _column(through: Any, of: type[Model]) -> str:

@@ -12,7 +12,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.models import Agent, Token
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.models import Agent, AuditEntry, Token
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
@@ -36,16 +37,17 @@ def issue_token(
         raise ConfigInvalid("The token would have expired already.", remedy="Choose a later time.")
     token = Token(agent=agent, user=user, name=name, prefix=raw[:12], hash=token_hash(raw), expires_at=expires_at)
     save_checked(token)
-    subject = f"agent:{agent}" if agent else f"user:{user}"
-    audit.record(kind="token.issued", actor=actor, subject=subject, prefix=token.prefix, expires=expires_at.isoformat())
+    audit.record(
+        kind="token.issued", actor=actor, subject=_holder(token), prefix=token.prefix, expires=expires_at.isoformat()
+    )
     return token, raw
 
 
 @transaction.atomic
 def revoke_token(*, token: Token, actor: str) -> None:
-    """Revoke a token; it stops working in every process within a second."""
-    Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now())
-    audit.record(kind="token.revoked", actor=actor, subject=f"agent:{token.agent}", prefix=token.prefix)
+    """Revoke a token; it stops working in every process within a second. One that is revoked stays as it is."""
+    if Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
+        audit.record(kind="token.revoked", actor=actor, subject=_holder(token), prefix=token.prefix)
 
 
 def find_token(raw: str) -> Token | None:
@@ -55,3 +57,45 @@ def find_token(raw: str) -> Token | None:
     token = live.select_related("agent", "user").first()
     owner_active = token and (token.agent.enabled if token.agent else token.user and token.user.is_active)
     return token if owner_active else None
+
+
+@transaction.atomic
+def rotate_token(*, token: Token, actor: str, overlap: timedelta = timedelta(days=1)) -> tuple[Token, str]:
+    """A new token like this one, for as long as it was made for; this one works until the overlap is over, and has no
+    second successor. See ``issue_token``.
+    """
+    now = timezone.now()
+    locked = Token.objects.select_for_update().get(pk=token.pk)
+    if locked.revoked_at or (locked.expires_at and locked.expires_at <= now):
+        raise ConfigInvalid("This token does not work any more.", remedy="Issue another for its agent.")
+    if _has_successor(locked):
+        raise ConfigInvalid("This token was rotated already.", remedy="Rotate the one that took its place.")
+    life = (locked.expires_at - locked.created_at) if locked.expires_at else DEFAULT_LIFE
+    new, raw = issue_token(
+        name=locked.name,
+        actor=actor,
+        agent=locked.agent,
+        user=locked.user,
+        expires_at=now + max(life, timedelta(days=1)),
+    )
+    ends = min(locked.expires_at or now + overlap, now + overlap)
+    Token.objects.filter(pk=locked.pk).update(expires_at=ends)
+    audit.record(
+        kind="token.rotated",
+        actor=actor,
+        subject=_holder(locked),
+        prefix=locked.prefix,
+        by=new.prefix,
+        ends=ends.isoformat(),
+    )
+    return new, raw
+
+
+def _has_successor(token: Token) -> bool:
+    """Whether it was rotated, as the audit log says: its end is then that of the overlap, not of its life."""
+    said = AuditEntry.objects.filter(kind="token.rotated", subject=plain(_holder(token), 200))
+    return said.filter(body__contains=f'"prefix":"{token.prefix}"').exists()
+
+
+def _holder(token: Token) -> str:
+    return f"agent:{token.agent}" if token.agent else f"user:{token.user}"

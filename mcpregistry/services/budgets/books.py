@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet, Sum
+from django.db.models import Q, QuerySet, Sum
 
 from mcpregistry.db import database_now
-from mcpregistry.domain.budgets import Book, Level, Period, Unit, shown, span
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.budgets import Book, Level, Period, Unit, endpoints_of, shown, span
+from mcpregistry.domain.errors import ConfigInvalid, NotFound
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, BudgetReservation
 from mcpregistry.services.configuration.saving import save_checked
@@ -45,7 +45,9 @@ class Standing:
 @transaction.atomic
 def save_budget(*, budget: Budget, actor: str) -> Budget:
     """Create or change a budget; what was spent stays spent. Raises ConfigInvalid."""
-    new = budget.pk is None
+    new = budget._state.adding
+    if (budget.agent is None) == (budget.endpoint is None):
+        raise ConfigInvalid("A budget is of one agent, or of one endpoint.", remedy="Choose one of them, and not both.")
     if budget.soft is None and budget.hard is None:
         raise ConfigInvalid("It has no mark, so it would do nothing.", remedy="Enter a soft mark, a hard mark or both.")
     if budget.soft is not None and budget.hard is not None and budget.soft > budget.hard:
@@ -58,10 +60,16 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
     save_checked(budget)
     audit.record(
         kind="budget.created" if new else "budget.changed", actor=actor, subject=f"budget:{budget.slug}",
-        agent=budget.agent.slug, counts=budget.unit, period=budget.period, time_zone=budget.time_zone,
+        **_holder(budget), counts=budget.unit, period=budget.period, time_zone=budget.time_zone,
         soft=_said(budget.soft), hard=_said(budget.hard), enabled=budget.enabled,
     )  # fmt: skip
     return budget
+
+
+def _holder(budget: Budget) -> dict[str, str]:
+    return (
+        {"agent": budget.agent.slug} if budget.agent else {"endpoint": budget.endpoint.slug if budget.endpoint else ""}
+    )
 
 
 def _whole(budget: Budget) -> None:
@@ -71,13 +79,13 @@ def _whole(budget: Budget) -> None:
 
 
 def _unmoved(budget: Budget) -> None:
-    """Its entries are of one agent, in one unit. Where it begins anew otherwise, what goes on is summed up once more."""
+    """Its entries are of one agent or endpoint, in one unit. Where it begins anew otherwise, what goes on is summed up once more."""
     before = Budget.objects.select_for_update().get(pk=budget.pk)
     if (before.period, before.time_zone) != (budget.period, budget.time_zone):
         BudgetPeriod.objects.filter(budget=before, end__gt=database_now()).delete()
-    if (before.agent_id, before.unit) != (budget.agent_id, budget.unit):
+    if (before.agent_id, before.endpoint_id, before.unit) != (budget.agent_id, budget.endpoint_id, budget.unit):
         raise ConfigInvalid(
-            "What was spent so far is of another agent, or counted otherwise.",
+            "What was spent so far is of another agent or endpoint, or counted otherwise.",
             remedy="Delete it, and make another one.",
         )
 
@@ -88,9 +96,13 @@ def _said(mark: Any) -> str | None:
 
 @transaction.atomic
 def delete_budget(*, budget: Budget, actor: str) -> None:
-    """Delete a budget with its books. What is out for it goes on, and is counted nowhere."""
-    Budget.objects.select_for_update().filter(pk=budget.pk).first()  # before its rows, as whoever spends locks it
-    audit.record(kind="budget.deleted", actor=actor, subject=f"budget:{budget.slug}", agent=budget.agent.slug)
+    """Delete a budget with its books. What is out for it goes on, and is counted nowhere. Raises NotFound where somebody
+    was quicker.
+    """
+    rows = Budget.objects.select_for_update().order_by().filter(pk=budget.pk)
+    if rows.first() is None:  # locked before its rows, as by whoever spends
+        raise NotFound("There is no such budget any more.", remedy="Nothing is left to do.")
+    audit.record(kind="budget.deleted", actor=actor, subject=f"budget:{budget.slug}", **_holder(budget))
     budget.delete()
 
 
@@ -117,10 +129,16 @@ def standings(budgets: Iterable[Budget]) -> dict[int, Standing]:
 # For those who spend
 
 
-def locked(agents: Iterable[str], units: Iterable[Unit]) -> list[Budget]:
-    """The budgets of these agents that count one of these, held for this transaction, always in the same order."""
-    rows = Budget.objects.filter(enabled=True, agent__slug__in=[*agents], unit__in=[*units])
-    return list(rows.select_related("agent").select_for_update(of=("self",)).order_by("pk"))
+def borne_by(payers: Collection[str]) -> QuerySet[Budget]:
+    """The budgets of these agents and endpoints that are switched on."""
+    of = Q(agent__slug__in=[*payers]) | Q(endpoint__slug__in=endpoints_of(payers))
+    return Budget.objects.filter(of, enabled=True)
+
+
+def locked(payers: Collection[str], units: Iterable[Unit]) -> list[Budget]:
+    """Those of them that count one of these, held for this transaction, always in the same order."""
+    rows = borne_by(payers).filter(unit__in=[*units]).select_related("agent", "endpoint")
+    return list(rows.select_for_update(of=("self",)).order_by("pk"))
 
 
 def period_of(budget: Budget, now: datetime) -> BudgetPeriod:
@@ -167,7 +185,7 @@ def tell(budget: Budget, period: BudgetPeriod, now: datetime, *, refused: bool =
 
 def _owe(event: Event, budget: Budget, period: BudgetPeriod, mark: int, now: datetime) -> None:
     data = {
-        "budget": budget.slug, "agent": budget.agent.slug, "counts": budget.unit, "period": budget.period,
+        "budget": budget.slug, "agent": "", "endpoint": "", **_holder(budget), "counts": budget.unit, "period": budget.period,
         "spent": shown(period.spent, budget.counts), "mark": shown(mark, budget.counts),
         "ends": period.end.isoformat(),
         "url": f"{settings.SITE_URL}/admin/mcpregistry/budget/{budget.pk}/change/",

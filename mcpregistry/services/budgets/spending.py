@@ -35,7 +35,8 @@ class BudgetSpent(SlipsnisseError):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is about to be spent at most, for which agents: ``by`` makes it, the others have caused it.
+    """What is about to be spent at most, and who pays: the agent ``by`` that makes it, the endpoint ``door`` by which it
+    came, and whoever has caused it (``payers``: all of them, as ``domain.budgets`` names them).
 
     ``left``: of what something must be left, though it is not known how much will be spent. ``hears``: whether the answer
     has room for what its agent is to be told; else the next one tells it. ``twice``: as much again must be left besides, for
@@ -43,11 +44,24 @@ class Needs:
     """
 
     by: str
-    agents: frozenset[str]
+    payers: frozenset[str]
     amounts: Mapping[Unit, int]
     left: frozenset[Unit] = frozenset()
     hears: bool = False
     twice: bool = False
+    door: str = ""
+
+    def own(self, budget: Budget) -> bool:
+        """Whether it is a budget of which whoever makes it is told, as others are not who have only caused it."""
+        return budget.payer in (self.by, self.door)
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What an agent is told of a budget, once in each period (``period``: its key)."""
+
+    said: str
+    period: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +69,7 @@ class Answer:
     """Whether it was reserved (``refusal`` None), and what the agent that makes it should be told, once in each period."""
 
     refusal: BudgetSpent | None = None
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 @transaction.atomic
@@ -63,7 +77,7 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
     """Set aside what is needed of every budget that bears it, or of none. Asked again, the last time counts."""
     now = database_now()
     found = []
-    for budget in books.locked(needs.agents, [*needs.amounts, *needs.left]):
+    for budget in books.locked(needs.payers, [*needs.amounts, *needs.left]):
         more, period = needs.amounts.get(budget.counts, 0), books.period_of(budget, now)
         book = books.book_of(budget, period, without=reference)
         wanted = 2 * more if needs.twice else more
@@ -73,7 +87,7 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
         if not book.bears(wanted):
             if not needs.twice:
                 books.tell(budget, period, now, refused=True)
-            return Answer(_refusal(budget, period, book, more, needs.by))
+            return Answer(_refusal(budget, period, book, more, needs))
         found.append((budget, period, book, more))
     for budget, _, _, more in found:
         if budget.counts in needs.amounts:
@@ -81,35 +95,42 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
                 kind=kind, reference=reference, budget=budget,
                 defaults={"amount": more, "agent_slug": needs.by, "made_at": now},
             )  # fmt: skip
-    news = [each for each in found if needs.hears and _is_news(*each, needs.by)]
+    news = [each for each in found if needs.hears and _is_news(*each, needs)]
     return Answer(remarks=tuple(_remarked(*each) for each in news))
 
 
 @transaction.atomic
-def remarks(needs: Needs) -> tuple[str, ...]:
+def remarks(needs: Needs) -> tuple[Remark, ...]:
     """What the agent should be told before a call goes out for which everything was set aside long ago."""
     now, found = database_now(), []
-    for budget in books.locked(needs.agents, [*needs.amounts, *needs.left]):
+    for budget in books.locked(needs.payers, [*needs.amounts, *needs.left]):
         period = books.period_of(budget, now)
         found.append((budget, period, books.book_of(budget, period), 0))
-    return tuple(_remarked(*each) for each in found if _is_news(*each, needs.by))
+    return tuple(_remarked(*each) for each in found if _is_news(*each, needs))
 
 
-def _is_news(budget: Budget, period: BudgetPeriod, book: Book, more: int, by: str) -> bool:
-    return budget.agent.slug == by and not period.agent_told and book.warns(more)
+def unsaid(found: Iterable[Remark]) -> None:
+    """The answer in which they were to be told came to nothing, so the next one tells them."""
+    BudgetPeriod.objects.filter(pk__in=[each.period for each in found]).update(agent_told=False)
 
 
-def _remarked(budget: Budget, period: BudgetPeriod, book: Book, more: int) -> str:
+def _is_news(budget: Budget, period: BudgetPeriod, book: Book, more: int, needs: Needs) -> bool:
+    return needs.own(budget) and not period.agent_told and book.warns(more)
+
+
+def _remarked(budget: Budget, period: BudgetPeriod, book: Book, more: int) -> Remark:
     BudgetPeriod.objects.filter(pk=period.pk).update(agent_told=True)
     used = shown(book.spent + book.reserved + more, budget.counts)
     of = f" of {shown(book.hard, budget.counts)}" if book.hard is not None else ""
     after = "; then such calls are refused until" if book.hard is not None else "; it begins anew at"
-    return f"Budget '{budget.slug}': {used}{of} are used in this {budget.period}{after} {_moment(period.end)}."
+    whose = f"'{budget.slug}'" if budget.agent else f"'{budget.slug}' of this endpoint"
+    said = f"Budget {whose}: {used}{of} are used in this {budget.period}{after} {_moment(period.end)}."
+    return Remark(said, period.pk)
 
 
-def _refusal(budget: Budget, period: BudgetPeriod, book: Book, more: int, by: str) -> BudgetSpent:
+def _refusal(budget: Budget, period: BudgetPeriod, book: Book, more: int, needs: Needs) -> BudgetSpent:
     assert book.hard is not None
-    whose = f"'{budget.slug}'" if budget.agent.slug == by else f"'{budget.slug}' of the agent '{budget.agent.slug}'"
+    whose = f"'{budget.slug}'" if budget.payer == needs.by else f"'{budget.slug}' of the {budget.whose}"
     mark, spent = shown(book.hard, budget.counts), shown(book.spent, budget.counts)
     said = f"The budget {whose} is {mark} each {budget.period}: {spent} are spent"
     said += f", {shown(book.reserved, budget.counts)} are set aside for what is under way" if book.reserved else ""
@@ -155,7 +176,7 @@ def settle_ended(budget: Budget, now: datetime) -> int:
 
 
 def _locked_by_key(keys: Any) -> list[Budget]:
-    rows = Budget.objects.filter(pk__in=keys).select_related("agent")
+    rows = Budget.objects.filter(pk__in=keys).select_related("agent", "endpoint")
     return list(rows.select_for_update(of=("self",)).order_by("pk"))
 
 
@@ -189,7 +210,7 @@ def spend_turn(*, run: str, reference: str, needs: Needs) -> None:
     """Write down what a turn of the run has spent (``needs.amounts``), in the transaction that writes the turn down."""
     release(kind=Kind.TURN, reference=run)
     now = database_now()
-    for budget in books.locked(needs.agents, [*needs.amounts]):
+    for budget in books.locked(needs.payers, [*needs.amounts]):
         if (amount := needs.amounts[budget.counts]) > 0:
             books.spend(budget, Kind.TURN, amount, agent=needs.by, reference=reference, now=now)
 

@@ -21,12 +21,15 @@ def save_configuration(*, configuration: Configuration, actor: str) -> Configura
     configuration.revision = before.revision
     configuration.variable_scope = check_variable_scope(configuration.variable_scope)
     configuration.second_factor_roles = _roles(configuration.second_factor_roles)
+    if not Configuration.history.exists():  # what it was before its first change
+        Configuration.history.bulk_history_create([before], default_change_reason="before the first change")
     save_checked(configuration)
     _users_connect_anew(before.variable_scope, configuration.variable_scope)
     facts = {
         "variable_scope": configuration.variable_scope,
         "payloads_days": configuration.keep_payloads_days,
         "calls_days": configuration.keep_calls_days,
+        "history_days": configuration.keep_history_days,
         "second_factor_roles": configuration.second_factor_roles,
         "default_outcome": configuration.default_outcome,
         "auto_discovery": configuration.auto_discovery,

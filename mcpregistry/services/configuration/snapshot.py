@@ -1,19 +1,23 @@
-"""Read the whole live configuration once, into one immutable value."""
+"""Read the whole live configuration once, into one immutable value.
+
+What is large, the definitions of tools, never changes and is kept between two readings (``Known``): so a change of one of
+five thousand tools costs reading short columns, not the texts of all.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from mcpregistry.db import one_moment
 from mcpregistry.domain.apps import is_app, without_app
 from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
@@ -24,6 +28,7 @@ from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import (
     AgentSpec,
     EndpointSpec,
+    Grants,
     GrantSpec,
     PermitSpec,
     ServerSpec,
@@ -35,6 +40,7 @@ from mcpregistry.models import (
     Agent,
     Budget,
     Configuration,
+    Definition,
     Endpoint,
     Grant,
     Permit,
@@ -44,9 +50,15 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.models.tool import said_in
 from mcpregistry.services.configuration.capabilities import Meanings, meanings
 
+_AT_ONCE = 500  # definitions that one query reads
 _SECTIONS: dict[str, Callable[[], Any]] = {}
+
+
+_followed: Callable[[], Snapshot] | None = None
 
 
 def add_section(name: str, read: Callable[[], Any]) -> None:
@@ -59,61 +71,132 @@ def current_revision() -> int:
     return Configuration.objects.values_list("revision", flat=True).get(id=1)
 
 
-def load_snapshot() -> Snapshot:
-    """The configuration as of now: one consistent reading, in a fixed number of queries."""
-    with _one_reading():
-        return _read()
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One definition as it was parsed; its content never changes."""
+
+    hash: str
+    data: Mapping[str, Any]  # as hosts are shown it
+    plain: Mapping[str, Any]  # the same without its app
+    instructions: str
 
 
-@contextmanager
-def _one_reading() -> Iterator[None]:
-    """A transaction that sees one moment. On SQLite not Django's own, which would take the write lock."""
-    if connection.in_atomic_block:
-        yield
-    elif connection.vendor == "postgresql":
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            yield
-    else:
-        with connection.cursor() as cursor:
-            cursor.execute("BEGIN DEFERRED")
-            try:
-                yield
-            finally:
-                cursor.execute("ROLLBACK")  # nothing was written
+Known = dict[int, Read]  # definitions by their keys; whoever follows the configuration keeps them
 
 
-def _read() -> Snapshot:
+def follow(current: Callable[[], Snapshot] | None) -> None:
+    """Where this process keeps the newest reading that it has followed to; None: nowhere. Said with its engine."""
+    global _followed  # noqa: PLW0603 - a process follows one configuration
+    _followed = current
+
+
+def snapshot_now(tools: Callable[[], Collection[int] | None] = lambda: None) -> Snapshot:
+    """The configuration as of now, for pages: the one that this process has where nothing has changed since, which one small
+    read tells; else read anew, of those ``tools`` alone."""
+    if _followed is not None and (read := _followed()).revision and read.revision == current_revision():
+        return read
+    return load_snapshot(tools())
+
+
+def load_snapshot(tools: Collection[int] | None = None, *, known: Known | None = None) -> Snapshot:
+    """The configuration as of now: one consistent reading, in a fixed number of queries. ``tools``: of what servers offer
+    only these, for a page that speaks of no others.
+
+    ``known`` holds what earlier readings have parsed, and afterwards what this one needs, and no more.
+    """
+    with one_moment():
+        return _read(tools, {} if known is None else known)
+
+
+def _read(only: Collection[int] | None, known: Known) -> Snapshot:
     revision, default_outcome = Configuration.objects.values_list("revision", "default_outcome").get(id=1)
-    servers = {s.id: _server(s) for s in Server.objects.active()}
+    servers = {s.id: _server(s) for s in Server.objects.active().only(*_OF_SERVER)}
     by_agent, by_endpoint = _grants()
-    rows = list(_of_servers(servers))
+    of_agents, of_endpoints = _budgets()
+    rows = list(_of_servers(servers, only, whole=not known))
     off = defaultdict(set)
     for each in rows:
         if not each.enabled:
             off[each.server_id].add(each.name)
-    never = {server_id: frozenset(uris) for server_id, uris in off.items()}
-    offers = [_tool(t, never, servers[t.server_id]) for t in rows if t.enabled and _shown(t, servers[t.server_id])]
+    rules = list(_rules())
+    never, ruled = {server_id: frozenset(uris) for server_id, uris in off.items()}, _ruled(rules)
+    shown = [t for t in rows if t.enabled and _shown(t, servers[t.server_id])]
+    _learn(known, {t.pinned: t for t in shown})
+    offers = [_tool(t, known[t.pinned], never, ruled, servers[t.server_id]) for t in shown]
     return Snapshot(
         revision=revision,
         sections={name: read() for name, read in _SECTIONS.items()},
         servers=servers,
         tools={each.id: each for each in offers if each.kind == TOOL},
         others={each.id: each for each in offers if each.kind != TOOL},
-        agents=_agents(by_agent),
+        agents=_agents(by_agent, of_agents),
         tokens=dict(_tokens()),
-        endpoints={e.slug: _endpoint(e, by_endpoint[e.id]) for e in Endpoint.objects.filter(enabled=True)},
+        endpoints={
+            e.slug: _endpoint(e, by_endpoint[e.id], of_endpoints[e.id]) for e in Endpoint.objects.filter(enabled=True)
+        },
         workspaces=tuple(_workspaces()),
-        rules=tuple(map(rule_spec, _rules())),
+        rules=tuple(map(rule_spec, rules)),
         default_outcome=effective_default(default_outcome),
         permits=_permits(),
     )
 
 
-def _of_servers(ids: Iterable[int]) -> QuerySet[Tool]:
+class _Row(NamedTuple):
+    """The columns of a tool, prompt or resource that a snapshot has; ``_COLUMNS`` in this order."""
+
+    id: int
+    server_id: int
+    name: str
+    kind: str
+    enabled: bool
+    pinned: int
+    hash: str
+    idempotent: bool
+    read_only: bool | None
+    destructive: bool | None
+    open_world: bool | None
+    call_energy: float | None
+    call_cost: Decimal | None
+    own_name: str
+    own_description: str
+    body: str = ""  # of the definition, where it is read along: empty otherwise
+
+
+_COLUMNS = tuple({"pinned": "pinned_id", "hash": "pinned__hash"}.get(name, name) for name in _Row._fields[:-1])
+_OF_SERVER = (
+    "id", "slug", "name", "revision", "transport", "connect_mode", "request_timeout", "max_message_bytes",
+    "unavailable_since", "shared_by", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert", "features",
+    "mcp_apps",
+)  # fmt: skip
+
+
+def _of_servers(servers: Mapping[int, ServerSpec], only: Collection[int] | None, *, whole: bool) -> Iterator[_Row]:
     """What serves, and the fixed resources that are switched off, which no template may read either."""
     off = Tool.offers.filter(kind=RESOURCE, enabled=False)
-    return (Tool.offers.serving().filter(enabled=True) | off).filter(server_id__in=ids).select_related("pinned")
+    serving = Tool.offers.serving().filter(enabled=True)
+    if only is not None:
+        serving = serving.filter(pk__in=only)
+    columns = (*_COLUMNS, "pinned__body") if whole else _COLUMNS
+    active = (serving | off).filter(server__lifecycle=Lifecycle.ACTIVE).values_list(*columns)
+    return (row for row in (_Row(*each) for each in active) if row.server_id in servers)
+
+
+def _learn(known: Known, needed: Mapping[int, _Row]) -> None:
+    """Read the definitions that are needed and not known, and forget those that are no longer needed."""
+    for key in [key for key, read in known.items() if key not in needed or needed[key].hash != read.hash]:
+        del known[key]
+    new = [key for key in needed if key not in known]
+    known.update((key, _parsed(row.hash, row.body)) for key in new if (row := needed[key]).body)
+    unread = [key for key in new if key not in known]
+    for start in range(0, len(unread), _AT_ONCE):
+        rows = Definition.objects.filter(pk__in=unread[start : start + _AT_ONCE]).order_by()
+        known.update((key, _parsed(text, body)) for key, text, body in rows.values_list("pk", "hash", "body"))
+
+
+def _parsed(text: str, body: str) -> Read:
+    data = said_in(body)
+    shown = listing(data)
+    return Read(text, shown, without_app(shown), str(data.get(INSTRUCTIONS) or ""))
 
 
 def _server(server: Server) -> ServerSpec:
@@ -129,32 +212,50 @@ def _server(server: Server) -> ServerSpec:
         available=server.unavailable_since is None,
         shared_by=server.shared_by,
         questions=server.questions,
+        sampling_expert=server.sampling_expert,
         features=frozenset(server.features),
         mcp_apps=server.mcp_apps,
     )
 
 
-def _shown(tool: Tool, server: ServerSpec) -> bool:
+def _shown(tool: _Row, server: ServerSpec) -> bool:
     return server.mcp_apps or tool.kind not in READ or not is_app(tool.name)
 
 
-def _tool(tool: Tool, never: Mapping[int, frozenset[str]], server: ServerSpec) -> ToolSpec:
-    assert tool.pinned is not None
+def _ruled(rules: Iterable[PolicyRule]) -> dict[int, dict[str, int]]:
+    """The fixed resources that rules are about, by server, whether they serve or not: templates and links may lead to them."""
+    found: dict[int, dict[str, int]] = defaultdict(dict)
+    for rule in rules:
+        if rule.tool is not None and rule.tool.kind == RESOURCE and rule.outcome != Outcome.ALLOW:
+            found[rule.tool.server_id][rule.tool.name] = rule.tool.pk
+    return found
+
+
+def _tool(
+    tool: _Row,
+    read: Read,
+    never: Mapping[int, frozenset[str]],
+    ruled: Mapping[int, Mapping[str, int]],
+    server: ServerSpec,
+) -> ToolSpec:
     return ToolSpec(
         id=tool.id,
         server_id=tool.server_id,
         name=tool.name,
-        definition_hash=tool.pinned.hash,
-        data=listing(tool.pinned.data) if server.mcp_apps else without_app(listing(tool.pinned.data)),
+        definition_hash=read.hash,
+        data=read.data if server.mcp_apps else read.plain,
         idempotent=tool.idempotent,
         read_only=tool.read_only,
         destructive=tool.destructive,
         open_world=tool.open_world,
         energy=tool.call_energy or 0.0,
         cost=of_dollars(tool.call_cost or Decimal(0)),
-        instructions=str(tool.pinned.data.get(INSTRUCTIONS) or ""),
+        instructions=read.instructions,
         kind=tool.kind,
         never=never.get(tool.server_id, frozenset()),
+        ruled=ruled.get(tool.server_id, {}),
+        own_name=tool.own_name,
+        own_description=tool.own_description,
     )
 
 
@@ -165,7 +266,7 @@ def effective_default(configured: str) -> Outcome:
 
 
 def _rules() -> QuerySet[PolicyRule]:
-    return PolicyRule.objects.filter(enabled=True).select_related("endpoint", "approvers").order_by("id")
+    return PolicyRule.objects.live().select_related("endpoint", "approvers", "tool").order_by("id")
 
 
 def rule_spec(rule: PolicyRule) -> RuleSpec:
@@ -208,35 +309,50 @@ def _permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
 def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
     by_agent: dict[int, list[GrantSpec]] = defaultdict(list)
     by_endpoint: dict[int, list[GrantSpec]] = defaultdict(list)
-    for grant in Grant.objects.order_by("id"):
-        spec = GrantSpec(
-            grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at), grant.kind, grant.uri
-        )
-        if grant.agent_id is not None:
-            by_agent[grant.agent_id].append(spec)
-        elif grant.endpoint_id is not None:
-            by_endpoint[grant.endpoint_id].append(spec)
+    columns = ("agent_id", "endpoint_id", "server_id", "tool_id", "argument_pins", "expires_at", "kind", "uri")
+    for agent, endpoint, server, tool, pins, until, kind, uri in Grant.objects.order_by("id").values_list(*columns):
+        spec = GrantSpec(server, tool, pins, _epoch(until), kind, uri)
+        if agent is not None:
+            by_agent[agent].append(spec)
+        elif endpoint is not None:
+            by_endpoint[endpoint].append(spec)
     return by_agent, by_endpoint
 
 
-def _agents(grants: dict[int, list[GrantSpec]]) -> dict[str, AgentSpec]:
+def grant_spec(grant: Grant) -> GrantSpec:
+    """A grant as the hot path takes it; also of one that is not saved yet."""
+    return GrantSpec(
+        grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at), grant.kind, grant.uri
+    )
+
+
+def _agents(grants: dict[int, list[GrantSpec]], budgets: dict[int, set[str]]) -> dict[str, AgentSpec]:
     rows = list(Agent.objects.filter(enabled=True))
     known = meanings(name for row in rows for name in row.capabilities)
-    budgets: dict[int, set[str]] = defaultdict(set)
-    for agent_id, unit in Budget.objects.filter(enabled=True).order_by().values_list("agent_id", "unit"):
-        budgets[agent_id].add(unit)
     return {row.slug: _agent(row, grants[row.id], known, frozenset(budgets[row.id])) for row in rows}
+
+
+def _budgets() -> tuple[dict[int, set[str]], dict[int, set[str]]]:
+    """What the budgets of agents and of endpoints count, by their keys."""
+    by_agent: dict[int, set[str]] = defaultdict(set)
+    by_endpoint: dict[int, set[str]] = defaultdict(set)
+    for budget in Budget.objects.filter(enabled=True).order_by():
+        if budget.agent_id is not None:
+            by_agent[budget.agent_id].add(budget.unit)
+        elif budget.endpoint_id is not None:
+            by_endpoint[budget.endpoint_id].add(budget.unit)
+    return by_agent, by_endpoint
 
 
 def _agent(agent: Agent, grants: list[GrantSpec], known: Meanings, budgets: frozenset[str]) -> AgentSpec:
     clear = frozenset(known[name][0] for name in agent.capabilities if len(known[name]) == 1)
     return AgentSpec(
-        agent.id, agent.slug, clear, agent.calls_per_minute, tuple(grants), agent.hold_seconds, agent.energy_pool_id,
+        agent.id, agent.slug, clear, agent.calls_per_minute, Grants(grants), agent.hold_seconds, agent.energy_pool_id,
         budgets,
     )  # fmt: skip
 
 
-def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:
+def _endpoint(endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str]) -> EndpointSpec:
     return EndpointSpec(
         slug=endpoint.slug,
         title=endpoint.name or endpoint.slug,
@@ -245,11 +361,12 @@ def _endpoint(endpoint: Endpoint, grants: list[GrantSpec]) -> EndpointSpec:
         description_style=endpoint.description_style,
         lists_only=endpoint.scope == Endpoint.Scope.LISTED,
         hide_unavailable=endpoint.hide_unavailable,
-        grants=tuple(grants),
+        grants=Grants(grants),
         hold_seconds=endpoint.hold_seconds,
         maintenance_tools=endpoint.maintenance_tools,
         tell_energy=endpoint.tell_energy,
         instructions_limit=endpoint.instructions_limit,
+        budgets=frozenset(budgets),
     )
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from simple_history.utils import bulk_update_with_history
 
 from mcpregistry.domain.definitions.definition import differences
 from mcpregistry.domain.definitions.findings import VERSION, Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.kinds import READ
+from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.services.records import audit
 
@@ -30,9 +33,13 @@ def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
 
 @transaction.atomic
 def approve_all(*, definitions: Sequence[Definition], actor: str, user: object = None) -> list[Tool]:
-    """Approve definitions of as many tools, in a few queries however many they are. Returns their tools."""
+    """Approve definitions of as many tools, in a few queries however many they are. Returns their tools.
+
+    Raises Conflict for a tool whose name an operator has given to another one of its server.
+    """
     ids = [definition.pk for definition in definitions]
     tools = _locked_all(definitions)
+    _check_names_are_free(tools)
     before = {tool.pk: tool.pinned.data if tool.pinned else {} for tool in tools}
     Definition.objects.filter(pk__in=ids).update(approved=True, decided_at=timezone.now(), decided_by=user)
     # After the decision: what a server says now may be a text that was approved before.
@@ -53,6 +60,18 @@ def _locked_all(definitions: Sequence[Definition]) -> list[Tool]:
     rows = Tool.offers.select_for_update(of=("self",)).select_related("server", "pinned").order_by("pk")
     found = {tool.pk: tool for tool in rows.filter(pk__in=[each.tool_id for each in definitions])}
     return [found[definition.tool_id] for definition in definitions]
+
+
+def _check_names_are_free(tools: Sequence[Tool]) -> None:
+    """Hosts that know the other tool by this name would call this one in its place."""
+    names = {(tool.server_id, tool.kind, tool.name) for tool in tools}
+    given = Tool.offers.filter(server__in={server for server, *_ in names}, own_name__in={name for *_, name in names})
+    for other in given.select_related("server"):
+        if other.own_name != other.name and (other.server_id, other.kind, other.own_name) in names:
+            raise Conflict(
+                f"{other} is shown to hosts as '{other.own_name}', which is this tool's name.",
+                remedy=f"Give {other} another name for hosts first, or none.",
+            )
 
 
 def _tell(tool: Tool, definition: Definition, before: dict[str, Any], actor: str) -> None:
@@ -134,10 +153,29 @@ def approve_clean(*, server: Server, up_to: int, actor: str, user: object = None
 
     ``up_to``: the newest definition (its id) that was there when the person looked.
     """
-    clean = server.tools.waiting().filter(
+    return _approve_each(clean(server, up_to), actor, user)
+
+
+def clean(server: Server, up_to: int) -> QuerySet[Tool]:
+    """What waits of a server, was there when the person looked (``up_to``), and gave the scanner no alarm."""
+    return server.tools.waiting().filter(
         latest__lte=up_to, latest__severity__lt=Severity.ALARM, latest__scanner=VERSION
     )
-    return _approve_each(clean, actor, user)
+
+
+def _check_own_words(tool: Tool) -> None:
+    """An operator's name and text for hosts are short and legal, and nothing else of the server is called so."""
+    try:
+        tool.clean_fields(exclude={field.name for field in tool._meta.fields} - {"own_name", "own_description"})
+    except ValidationError as error:
+        raise ConfigInvalid("; ".join(error.messages), remedy="Correct it.") from None
+    if tool.own_name:
+        others = Tool.offers.filter(server=tool.server_id, kind=tool.kind).exclude(pk=tool.pk)
+        if tool.kind in READ or others.filter(Q(name=tool.own_name) | Q(own_name=tool.own_name)).exists():
+            raise ConfigInvalid(
+                f"Something else of {tool.server} is called '{tool.own_name}', or it is known by its URI.",
+                remedy="Choose another name, or none.",
+            )
 
 
 @transaction.atomic
@@ -148,10 +186,12 @@ def save_tool(*, tool: Tool, actor: str) -> Tool:
     """
     if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
         raise ConfigInvalid("A call cannot give energy or money back.", remedy="Enter zero or more.")
-    tool.save(update_fields=["enabled", "idempotent", "call_energy", "call_cost"])
+    _check_own_words(tool)
+    tool.save(update_fields=["enabled", "idempotent", "call_energy", "call_cost", "own_name", "own_description"])
     facts = {
         "enabled": tool.enabled, "idempotent": tool.idempotent, "energy": tool.call_energy,
-        "cost": None if tool.call_cost is None else str(tool.call_cost),
+        "cost": None if tool.call_cost is None else str(tool.call_cost), "own_name": tool.own_name,
+        "own_description": digest(tool.own_description) if tool.own_description else "",
     }  # fmt: skip
     audit.record(kind="tool.changed", actor=actor, subject=f"tool:{tool}", **facts)
     return tool

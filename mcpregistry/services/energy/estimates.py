@@ -94,11 +94,14 @@ Asked = tuple[str, str, str]  # agent, server, tool
 
 
 def of_asked(calls: Collection[Asked]) -> dict[Asked, float]:
-    """Units of calls that wait, for a list of them: two queries, however long it is. Without those of unknown tools."""
-    rates = rates_of(agent for agent, _, _ in calls)
-    rows = Tool.objects.filter(
-        server__slug__in={server for _, server, _ in calls}, name__in={name for *_, name in calls}
+    """Units of calls that wait, for a list of them: three queries, however long it is. Without those of unknown tools."""
+    rates, wanted = rates_of(agent for agent, _, _ in calls), {each[1:] for each in calls}
+    alike = Tool.objects.filter(
+        server__slug__in={server for server, _ in wanted}, name__in={name for _, name in wanted}
     )
-    tools = {(row.server.slug, row.name): row for row in rows.select_related("server", "pinned", "latest", "usage")}
+    keys = alike.order_by().values_list("pk", "server__slug", "name")  # of every server by every name: more than wanted
+    names = {pk: (server, name) for pk, server, name in keys if (server, name) in wanted}
+    rows = Tool.objects.filter(pk__in=names).order_by("pk").select_related("pinned", "latest", "usage")
+    tools = {names[row.pk]: row for row in rows}
     found = {each: of_tool(tools[each[1:]], rates.get(each[0])) for each in set(calls) if each[1:] in tools}
     return {each: estimate.units for each, estimate in found.items() if estimate is not None}

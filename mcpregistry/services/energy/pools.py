@@ -39,7 +39,7 @@ def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
             "Work would be resumed at a level that is critical still.",
             remedy="Set resume to the critical level or above.",
         )
-    now, new = database_now(), pool.pk is None
+    now, new = database_now(), pool._state.adding
     if new:
         pool.level, pool.level_at = pool.capacity, now
     else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mcpregistry.domain import formats
 from mcpregistry.domain.formats.document import Document, Parked, Written
 from mcpregistry.models import ImportedFile, Server
-from mcpregistry.services.exchange.policy import flags_now, known
+from mcpregistry.services.exchange.policy import flags_now, known, ruled_servers
 from mcpregistry.services.exchange.rows import in_order
 from mcpregistry.services.exchange.sections import sections
 from mcpregistry.services.records import audit
@@ -36,7 +36,8 @@ def export_config(
 
 
 def _document(rows: Iterable[Server]) -> Document:
-    document = Document(tuple(known(row) for row in rows))
+    ruled = ruled_servers()
+    document = Document(tuple(known(row, ruled) for row in rows))
     for file in ImportedFile.objects.all():
         rest = file.rest
         document = replace(

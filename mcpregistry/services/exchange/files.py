@@ -109,12 +109,13 @@ class FileWatch:
         return facts.st_mtime_ns, facts.st_size, facts.st_ino
 
 
-def write_file(path: Path, content: str) -> None:
-    """Replace the file in one step; only the owner may read it, for it may hold secrets."""
+def write_file(path: Path, content: str, *, mode: int = 0o600) -> None:
+    """Replace the file in one step; only the owner may read it, for it may hold secrets, unless ``mode`` says more."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+            os.fchmod(stream.fileno(), mode)
             stream.write(content)
         temporary.replace(path)
     finally:

@@ -23,6 +23,7 @@ from mcpregistry.domain.formats.format import Format
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, pointer
 from mcpregistry.domain.servers.launch import credentials_named
+from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.credentials import save_credential
@@ -54,6 +55,11 @@ class Outcome:
     notes: tuple[Note, ...]
     changes: tuple[Change, ...] = ()
     saved: bool = False
+
+    @property
+    def mark(self) -> str:
+        """What names the difference, for ``import_file`` to make this one and no other."""
+        return digest(self.diff())
 
     @property
     def refused(self) -> tuple[Note, ...]:
@@ -89,6 +95,7 @@ def import_file(
     save: bool = True,
     may_rule: bool = False,
     may_grant: bool = False,
+    seen: str | None = None,
 ) -> Outcome:
     """Read a file and make rows of its servers, and of what other apps know. What it says wrongly is no exception,
     but in ``Outcome.refused``.
@@ -97,6 +104,7 @@ def import_file(
     ``workspace`` and ``home`` mean. ``save=False`` does everything, then takes it back. ``may_rule``: whoever imports
     may change policy rules, so what the file approves ahead counts. ``may_grant``: may grant, so its expert tools are
     made; for others they are kept. ``on_conflict="own"`` replaces what a file of this path has brought, and no more.
+    ``seen``: the ``mark`` of the difference that a person has looked at; another is not saved.
     """
     try:
         found, document = formats.read(raw, path, format_name)
@@ -110,7 +118,7 @@ def import_file(
         run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant)
         run.all()
         outcome = Outcome(path, found.name, (*document.notes, *run.notes), tuple(run.changes))
-        saved = save and not outcome.refused
+        saved = save and not outcome.refused and seen in (None, outcome.mark)
         transaction.set_rollback(not saved)
     return replace(outcome, saved=saved)
 

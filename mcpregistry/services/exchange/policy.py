@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from mcpregistry.domain.formats.document import ServerEntry
@@ -16,7 +17,7 @@ from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.models import Configuration, PolicyRule, Server
 from mcpregistry.services.configuration.site import save_configuration
 from mcpregistry.services.exchange.rows import entry_of
-from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, save_rule
+from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, free_name, save_rule
 
 FLAG, DISCOVERY, SUB_AGENT = "toolApprovalRequired", "autoDiscoveryEnabled", "subAgentEnabled"
 _OURS = "autoApprove of "
@@ -32,25 +33,35 @@ FLAG_WAITS = "Kept, not applied: only somebody who may change rules decides what
 SWITCH_WAITS = "Kept, not applied: only somebody who may change rules switches the sub-agent on or off."
 
 
-def known(server: Server) -> ServerEntry:
-    """The server as a file may say it, with what is auto-approved now."""
+def known(server: Server, ruled: Collection[int] | None = None) -> ServerEntry:
+    """The server as a file may say it, with what is auto-approved now. ``ruled``: see there; for who asks about many."""
     entry = entry_of(server)
-    return replace(entry, auto_approve=_approved(server, entry.auto_approve)) if server.pk else entry
+    if not server.pk:
+        return entry
+    approved = _approved(server, entry.auto_approve, about=ruled is None or server.pk in ruled)
+    return replace(entry, auto_approve=approved)
 
 
-def _approved(server: Server, stated: bool | tuple[str, ...]) -> bool | tuple[str, ...]:
-    """As a file last put it where that is still true, so that an export gives back what was imported."""
-    ours = _rule_of(server)
-    if auto_rules(server=server) or (ours and not ours.condition):
+def ruled_servers() -> set[int]:
+    """The servers that any rule names, or one of whose tools: of all others nothing can be auto-approved."""
+    named = PolicyRule.objects.order_by().values_list("server_id", "tool__server_id").distinct()
+    return {key for pair in named for key in pair if key is not None}
+
+
+def _approved(server: Server, stated: bool | tuple[str, ...], *, about: bool) -> bool | tuple[str, ...]:
+    """As a file last put it where that is still true, so that an export gives back what was imported. ``about``: there
+    may be rules about the server."""
+    ours = _rule_of(server) if about else None
+    if (about and auto_rules(server=server)) or (ours and not ours.condition):
         return True
-    names = {*_named(ours), *_one_by_one(server)}
+    names = {*_named(ours), *(_one_by_one(server) if about else ())}
     if not isinstance(stated, bool) and set(stated) == names:
         return stated
     return tuple(sorted(names)) if names else False
 
 
 def _rule_of(server: Server) -> PolicyRule | None:
-    return PolicyRule.objects.filter(name__startswith=_OURS, server=server, outcome=Outcome.ALLOW).first()
+    return PolicyRule.objects.filter(name__startswith=_OURS, server=server, outcome=Outcome.ALLOW, draft=False).first()
 
 
 def _name(server: Server) -> str:
@@ -67,9 +78,9 @@ def _named(rule: PolicyRule | None) -> list[str]:
 
 
 def _one_by_one(server: Server) -> dict[str, PolicyRule]:
-    rules = PolicyRule.objects.filter(
+    rules = PolicyRule.objects.live().filter(
         tool__server=server, server=None, agent=None, endpoint=None, expert="", condition="", outcome=Outcome.ALLOW,
-        enabled=True, priority=AUTO,
+        priority=AUTO,
     )  # fmt: skip
     return {rule.tool.name: rule for rule in rules.select_related("tool") if rule.tool}
 
@@ -90,7 +101,7 @@ def follow_file(*, server: Server, approved: bool | tuple[str, ...], actor: str,
         return ""
     rule = _rule_of(server)
     if rule is None or rule.condition != condition or (may_rule and not rule.enabled):
-        rule = rule or PolicyRule(name=_name(server), server=server, outcome=Outcome.ALLOW, priority=AUTO)
+        rule = rule or PolicyRule(name=free_name(_name(server)), server=server, outcome=Outcome.ALLOW, priority=AUTO)
         rule.condition, rule.enabled = condition, may_rule
         save_rule(rule=rule, actor=actor)
     return APPLIED if rule.enabled else WAITS

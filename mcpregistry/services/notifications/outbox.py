@@ -156,7 +156,7 @@ def save_channel(
 
     Raises ConfigInvalid for what could never be delivered.
     """
-    kind = "channel.changed" if channel.pk else "channel.created"
+    kind = "channel.created" if channel._state.adding else "channel.changed"
     given = {name: text for name, text in (access or {}).items() if text}
     channel.access = {name: text for name, text in (channel.access | given).items() if name in _ACCESS[_kind(channel)]}
     _check(channel)
@@ -281,7 +281,7 @@ def failing_channels() -> list[tuple[str, str]]:
 @transaction.atomic
 def save_slack_identity(*, identity: SlackIdentity, actor: str) -> SlackIdentity:
     """Say whose Slack account this is. Raises ``ConfigInvalid``."""
-    kind = "slack_person.changed" if identity.pk else "slack_person.created"
+    kind = "slack_person.created" if identity._state.adding else "slack_person.changed"
     save_checked(identity)
     facts = {"team": identity.team, "member": identity.member}
     audit.record(kind=kind, actor=actor, subject=f"user:{identity.user}", **facts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,10 +11,14 @@ import yaml
 from django.contrib.auth.models import Group
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
+from mcpregistry.domain.policy.conditions import ConditionInvalid, compile_condition
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Agent, Endpoint, Invocation, PolicyRule, Server, Tool
+from mcpregistry.services.policy.rules import free_name
 
 PLAIN = (
-    "name", "enabled", "priority", "expert", "condition", "outcome", "quorum", "decide_seconds", "execute_seconds",
+    "name", "enabled", "draft", "priority", "expert", "condition", "outcome", "quorum", "decide_seconds", "execute_seconds",
     "refusal_seconds", "requester_may_confirm", "run_if_caller_left", "note",
 )  # fmt: skip
 NAMED = ("agent", "endpoint", "server", "tool", "approvers")
@@ -44,6 +50,45 @@ def read_rules(text: str) -> list[PolicyRule]:
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise ConfigInvalid("The file holds no list of rules.", remedy="Write e.g.\n- name: big\n  outcome: ask")
     return [fill(PolicyRule(name=f"draft {number}"), facts) for number, facts in enumerate(rules, 1)]
+
+
+def like(call: Invocation) -> PolicyRule:
+    """An unsaved draft about calls such as this one: its agent, its tool, and its short arguments as they were.
+
+    What is not there any more is left open. It asks; whoever writes it says what follows.
+    """
+    tool = Tool.offers.select_related("server").of_record(call.server_slug, call.tool_name).first()
+    name = free_name(f"Calls of {printable(call.agent_slug, 60)} to {printable(call.tool_name, 100)}")
+    rule = PolicyRule(name=name, draft=True, outcome=Outcome.ASK.value, tool=tool, condition=_same(call.arguments))
+    rule.agent = Agent.objects.filter(slug=call.agent_slug).first()
+    rule.endpoint = Endpoint.objects.filter(slug=call.endpoint_slug).first()
+    return rule
+
+
+_MOST_ARGUMENTS, _LONGEST = 5, 300
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _same(arguments: str) -> str:
+    """A condition that holds for exactly these arguments, as far as they are few, plain and short."""
+    try:
+        given = json.loads(arguments)
+    except ValueError:
+        return ""
+    parts = [_equal(name, value) for name, value in given.items()] if isinstance(given, dict) else []
+    return " && ".join([part for part in parts if part][:_MOST_ARGUMENTS])
+
+
+def _equal(name: str, value: object) -> str:
+    """What holds where the argument has this value; "" for a name or value that a condition cannot say briefly."""
+    said = f"has(args.{name}) && args.{name} == {json.dumps(value, ensure_ascii=False)}"
+    if not _WORD.fullmatch(name) or not isinstance(value, bool | int | float | str) or len(said) > _LONGEST:
+        return ""
+    try:
+        compile_condition(said)
+    except ConditionInvalid:  # a word of CEL's own, or a number that it does not have
+        return ""
+    return said
 
 
 def _named(kind: str, name: Any) -> Any:

@@ -6,17 +6,17 @@ decides about calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import Group
 
-from mcpregistry.domain.definitions.naming import exposed_names, shown_names
+from mcpregistry.domain.definitions.naming import named
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
-from mcpregistry.domain.kinds import TOOL, spelled
-from mcpregistry.domain.policy.access import capable, covers, live, may_call, may_see
+from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.policy.access import about, capable, covers, live, may_call, may_see
 from mcpregistry.domain.policy.decision import Decision, Outcome, Question, Terms, decide
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.policy.rules import Verdict
@@ -27,7 +27,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import approvers
-from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.configuration.snapshot import snapshot_now
 from mcpregistry.services.policy import permits
 
 Specs = tuple[AgentSpec, EndpointSpec, ServerSpec, ToolSpec]
@@ -63,33 +63,40 @@ class Why:
     permit: str = ""
 
 
-def find_tool(name: str) -> Tool:
-    """By server::tool, server::prompt:name, or by the tool's name on an endpoint in the usual style. Raises NotFound."""
-    slug, separator, own = name.partition("::")
-    if not separator:
-        pairs = exposed_names(Tool.objects.order_by().values_list("server__slug", "name"), "double")
-        slug, plain_name = next((pair for pair, exposed in pairs.items() if exposed == name), ("", ""))
-        own = spelled(TOOL, plain_name)
-    found = Tool.offers.of_record(slug, own).select_related("server", "pinned", "latest").first()
-    if found is None:
-        raise NotFound(
-            f"No server has ever offered a tool '{printable(name, 200)}'.",
-            remedy="Write server::tool, as in the list of tools.",
-        )
-    return found
+def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
+    """By server::tool, server::prompt:name, or by the name that hosts use in one of these styles, the likeliest first, as
+    ``ToolQuerySet.meant_by`` reads it. Raises NotFound, also where it may mean several."""
+    found = Tool.offers.select_related("server", "pinned", "latest").meant_by(name, styles)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ambiguous(name, found)
+    raise NotFound(
+        f"No server has ever offered a tool '{printable(name, 200)}'.",
+        remedy="Write server::tool, as in the list of tools.",
+    )
+
+
+def ambiguous(name: str, found: Sequence[Tool]) -> NotFound:
+    """What is told where a name may mean any of these; REST's paths tell the same."""
+    which = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    return NotFound(
+        f"'{printable(name, 200)}' may mean several tools: {which}.",
+        remedy="Write server::tool, as in the list of tools.",
+    )
 
 
 def why(
     *, agent: Agent, endpoint: Endpoint, tool: Tool, now: datetime, arguments: Mapping[str, Any] | None = None
 ) -> Why:
     """Every stage of the decision about one call. ``arguments`` None: as far as it can be told without them."""
-    snapshot, at = load_snapshot(), now.timestamp()
-    stages = [*_configured(agent, endpoint, tool.server, tool)]
-    specs = _specs(snapshot, agent, endpoint, tool)
+    snapshot, at = snapshot_now(), now.timestamp()
+    stages = [*configured(agent, endpoint, tool.server, tool)]
+    specs = specs_of(snapshot, agent, endpoint, tool)
     if specs is None:
         return _ended(agent, endpoint, tool, stages)
     who, where, server, what = specs
-    stages += _granted(who, where, server, what, at)
+    stages += granted(who, where, server, what, at)
     listed = may_see(who, where, server, what, at) and not (where.hide_unavailable and not server.available)
     name = _name(snapshot, specs, at) if listed else ""
     if not listed:
@@ -122,7 +129,8 @@ def _ended(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) ->
     )
 
 
-def _specs(snapshot: Snapshot, agent: Agent, endpoint: Endpoint, tool: Tool) -> Specs | None:
+def specs_of(snapshot: Snapshot, agent: Agent, endpoint: Endpoint, tool: Tool) -> Specs | None:
+    """The four as the hot path knows them; None while one of them does not serve."""
     who, where = snapshot.agents.get(agent.slug), snapshot.endpoints.get(endpoint.slug)
     server, what = snapshot.servers.get(tool.server_id), snapshot.offer(tool.pk)
     if who is None or where is None or server is None or what is None:
@@ -130,8 +138,8 @@ def _specs(snapshot: Snapshot, agent: Agent, endpoint: Endpoint, tool: Tool) -> 
     return who, where, server, what
 
 
-def _configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> Iterator[Stage]:
-    """What is switched on, there and approved."""
+def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> Iterator[Stage]:
+    """What is switched on, there and approved; the table of who can call what asks the same. ``server`` is the tool's."""
     yield Stage(
         "agent", agent.enabled, f"The agent {agent} is {_on(agent.enabled)}.", "" if agent.enabled else "Enable it."
     )
@@ -174,9 +182,10 @@ def _definition(tool: Tool) -> Stage:
     )
 
 
-def _granted(
+def granted(
     agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: ToolSpec, now: float
 ) -> Iterator[Stage]:
+    """What lets the agent see it on the endpoint, each by itself; the table of who can call what asks the same."""
     able = capable(agent, server, tool)
     yield Stage(
         "capability", able, f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
@@ -190,12 +199,12 @@ def _granted(
 
 
 def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> Stage:
-    about = [grant for grant in grants if covers(grant, tool)]
-    valid = list(live(about, now))
+    found = [grant for grant in about(grants, tool) if covers(grant, tool)]
+    valid = list(live(found, now))
     if valid:
         pinned = all(grant.pins for grant in valid)
         return Stage(stage, True, f"The {holder} is granted it{', with pinned arguments' if pinned else ''}.")
-    fact = f"The {holder}'s grant has run out." if about else f"The {holder} is not granted it."
+    fact = f"The {holder}'s grant has run out." if found else f"The {holder} is not granted it."
     return Stage(stage, False, fact, "Grant the tool or its server.")
 
 
@@ -207,12 +216,12 @@ def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:
         for each in (snapshot.tools if tool.kind == TOOL else snapshot.others).values()
         if each.server_id in snapshot.servers and each.kind == tool.kind
     )
-    pairs = [
-        (home.slug, each.name)
+    offers = [
+        (home.slug, each.name, each.own_name)
         for home, each in seen
         if may_see(agent, endpoint, home, each, now) and not (endpoint.hide_unavailable and not home.available)
     ]
-    return shown_names(tool.kind, pairs, endpoint.naming_style)[server.slug, tool.name]
+    return named(tool.kind, offers, endpoint.naming_style)[server.slug, tool.name]
 
 
 def _arguments(

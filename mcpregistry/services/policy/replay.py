@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import QuerySet
 
@@ -47,9 +48,19 @@ class Example:
     reason: str
 
 
+class Change(NamedTuple):
+    """Calls of one agent to one tool that the draft would have decided otherwise, all in the same way."""
+
+    agent: str
+    tool: str
+    before: Outcome
+    after: Outcome
+
+
 @dataclass(slots=True)
 class Report:
-    """``moved`` counts (outcome now, outcome with the draft); ``by_tool`` outcomes with the draft per tool."""
+    """``moved`` counts (outcome now, outcome with the draft); ``by_tool`` outcomes with the draft per tool;
+    ``changes`` says by names whose calls go another way, and how many of them."""
 
     days: int
     found: int = 0
@@ -59,6 +70,7 @@ class Report:
     failed: int = 0
     moved: Counter[tuple[Outcome, Outcome]] = field(default_factory=Counter)
     by_tool: dict[str, Counter[Outcome]] = field(default_factory=dict)
+    changes: Counter[Change] = field(default_factory=Counter)
     examples: list[Example] = field(default_factory=list)
 
     @property
@@ -137,6 +149,8 @@ def _judge(row: Invocation, question: Question | None, before: Policy, after: Po
     report.moved[old.outcome, new.outcome] += 1
     tool = f"{row.server_slug}::{row.tool_name}"
     report.by_tool.setdefault(tool, Counter())[new.outcome] += 1
+    if old.outcome is not new.outcome:
+        report.changes[Change(row.agent_slug, tool, old.outcome, new.outcome)] += 1
     if old.outcome is not new.outcome and len(report.examples) < EXAMPLES:
         report.examples.append(_example(row, tool, old, new))
 

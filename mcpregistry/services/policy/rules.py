@@ -12,7 +12,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import QuerySet
 
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.policy.conditions import compile_condition
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.text.display import printable
@@ -62,7 +62,7 @@ def check_rule(rule: PolicyRule, *, unanswered: bool = False) -> None:
             "never fit.",
             remedy="Choose the tool alone.",
         )
-    if rule.enabled and rule.outcome == Outcome.ASK and not unanswered:
+    if rule.live and rule.outcome == Outcome.ASK and not unanswered:
         _check_somebody_can_answer(rule)
 
 
@@ -105,8 +105,11 @@ def save_rule(*, rule: PolicyRule, actor: str, unanswered: bool = False) -> Poli
     ``unanswered``: also one that nobody could answer yet, as on a site whose people come after its rules. A call that it
     asks about is refused until then, which is stricter than no rule at all.
     """
+    rule.enabled = (
+        rule.live
+    )  # a draft is off as well: so an older release, which knows no drafts, lets it decide nothing
     check_rule(rule, unanswered=unanswered)
-    kind = "rule.changed" if rule.pk else "rule.created"
+    kind = "rule.created" if rule._state.adding else "rule.changed"
     save_checked(rule)
     audit.record(kind=kind, actor=actor, subject=f"rule:{rule.pk}", **_facts(rule))
     return rule
@@ -120,9 +123,21 @@ def delete_rule(*, rule: PolicyRule, actor: str) -> None:
 
 
 def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
-    """Switch a rule on or off; it is checked as if it were new before it counts again."""
+    """Switch a rule on or off; it is checked as if it were new before it counts again. Raises Conflict for a draft."""
+    if rule.draft:
+        raise Conflict(f"The rule '{printable(rule.name, 200)}' is a draft.", remedy="Try it, then make it live.")
     rule.enabled = enabled
     return save_rule(rule=rule, actor=actor)
+
+
+@transaction.atomic
+def make_live(*, rule: PolicyRule, actor: str) -> PolicyRule:
+    """Let a draft count, in every process within a second. Raises as ``check_rule``; Conflict if it is no draft any more."""
+    locked = PolicyRule.objects.select_for_update(of=("self",)).get(pk=rule.pk)
+    if not locked.draft:
+        raise Conflict(f"The rule '{locked}' is no draft any more.", remedy="Look at it again.")
+    locked.draft, locked.enabled = False, True
+    return save_rule(rule=locked, actor=actor)
 
 
 def _facts(rule: PolicyRule) -> dict[str, Any]:
@@ -130,6 +145,7 @@ def _facts(rule: PolicyRule) -> dict[str, Any]:
     return {
         "name": rule.name,
         "enabled": rule.enabled,
+        "draft": rule.draft,
         "priority": rule.priority,
         "outcome": rule.outcome,
         "condition": rule.condition,
@@ -157,9 +173,9 @@ def failures(rule: PolicyRule) -> QuerySet[AuditEntry]:
 
 def auto_rules(*, server: Server | None = None, tool: Tool | None = None) -> list[PolicyRule]:
     """The enabled rules that let every call of exactly this tool, or server, run at once."""
-    rules = PolicyRule.objects.filter(
+    rules = PolicyRule.objects.live().filter(
         server=server, tool=tool, agent=None, endpoint=None, expert="", condition="", outcome=Outcome.ALLOW,
-        enabled=True, priority=AUTO,
+        priority=AUTO,
     )  # fmt: skip
     return list(rules)
 

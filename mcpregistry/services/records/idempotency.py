@@ -24,6 +24,10 @@ _HELD = {State.PENDING, State.READY}  # the identical call joins
 _MAY_HAVE_RUN = [State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.UNKNOWN]
 
 
+class KeyReused(Conflict):
+    """The key belongs to a request that asked for something else; a new one may ask for this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """What a request does that came with a key: answer from ``kept`` or from the record ``ended``, if there is one
@@ -65,7 +69,7 @@ def _earlier(kept: KeptAnswer | None, fingerprint: str, call_id: str, now: datet
     if kept is None:
         raise _under_way("")
     if kept.fingerprint != fingerprint:
-        raise Conflict(
+        raise KeyReused(
             "This Idempotency-Key was used for another request.", remedy="Use a new key for each different request."
         )
     if kept.status is not None:

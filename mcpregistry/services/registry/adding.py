@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -25,15 +24,13 @@ from mcpregistry.domain.registry.filling import Launch, filled
 from mcpregistry.domain.registry.ways import Input, Way, ways
 from mcpregistry.domain.servers.launch import check_env
 from mcpregistry.downstream.installers import programs
-from mcpregistry.models import Credential, Install, RegistryEntry, Server
+from mcpregistry.models import Install, RegistryEntry, Server
 from mcpregistry.models.registry import OFFERED
 from mcpregistry.services import installs
 from mcpregistry.services.access import credentials
-from mcpregistry.services.access.scopes import MAY_SCOPE
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
 
-MAY_KEEP_SECRETS = ("mcpregistry.add_credential", MAY_SCOPE)
 _NO_NAME = re.compile(r"[^A-Za-z0-9.-]+")
 
 
@@ -143,25 +140,13 @@ def without_secrets(way: Way, given: Mapping[str, str], slug: str, user: User, a
     values = dict(given)
     secrets = [each for each in way.inputs if each.secret and not is_reference(values.get(each.key, ""))]
     for each in secrets:
-        if not user.has_perms(MAY_KEEP_SECRETS):
-            raise Denied(
-                f"{each.key} is a secret, and keeping one needs the rights to add a credential and to say where it may go.",
-                remedy=f"Let an admin add a credential with the scope server:{slug}, and write ${{cred:NAME}} here.",
-            )
-        values[each.key] = f"${{cred:{_kept(each, values[each.key], slug, actor)}}}"
+        values[each.key] = credentials.keep(
+            name=_name_of(each, slug), what=each.key, value=values[each.key], slug=slug, user=user, actor=actor
+        )
     return values
 
 
-def _kept(asked: Input, value: str, slug: str, actor: str) -> str:
-    """The name of the new credential that holds it, for this server alone."""
+def _name_of(asked: Input, slug: str) -> str:
+    """Of the credential that is to hold it."""
     said = _NO_NAME.sub("-", asked.variable or asked.name).strip("-.")
-    name = _free_name(f"{slug[:26]}-{said[:32]}")
-    credential = Credential(name=name, description=f"{asked.key} of {slug}")
-    credentials.save_credential(credential=credential, value=value, scope=[f"server:{slug}"], actor=actor)
-    return name
-
-
-def _free_name(name: str) -> str:
-    """It, or it with a number: one of before may hold another secret."""
-    taken = set(Credential.objects.filter(name__startswith=name).values_list("name", flat=True))
-    return name if name not in taken else next(each for n in count(2) if (each := f"{name}-{n}") not in taken)
+    return f"{slug[:26]}-{said[:32]}"

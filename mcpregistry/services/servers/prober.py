@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
 import structlog
 from django.db import InterfaceError, OperationalError
@@ -14,12 +16,14 @@ from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.events import ConnectionEvent, TestReport
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.runtime import LoopThread
+from mcpregistry.models import Server
 from mcpregistry.services.servers.targets import target_for
 
 log = structlog.get_logger(__name__)
 
 CALL_SECONDS = 60.0
 _CLOSING_SECONDS = 20.0
+_LOOK_EVERY = 1.0  # second, whether the server is still active
 _LONGEST = 600.0 + CALL_SECONDS + 30 + _CLOSING_SECONDS  # a server's longest time to connect, a call, and our own
 
 
@@ -86,7 +90,7 @@ async def probed(pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_
     try:
         target = await db_call(target_for, server_id, in_sandbox=in_sandbox)
         async with asyncio.timeout(_patience(target)):
-            return await pool.test(target, call=call)
+            return await _while_active(pool.test(target, call=call), server_id)
     except SlipsnisseError as error:
         return _failed(error)
     except TimeoutError:
@@ -95,6 +99,34 @@ async def probed(pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_
         raise
     except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
         return _crashed(server_id, error)
+
+
+async def _while_active(test: Coroutine[Any, Any, TestReport], server_id: int) -> TestReport:
+    """The test; cut where the server is disabled or edited meanwhile, for then nothing of it may run."""
+    work, inactive = asyncio.create_task(test), asyncio.create_task(_inactive(server_id))
+    try:
+        await asyncio.wait({work, inactive}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        inactive.result()  # raises what kept us from looking, which is nothing that the server's people have done
+        raise Interrupted("The server was disabled or changed during the test.", remedy="Test again when it is active.")
+    finally:
+        work.cancel()
+        inactive.cancel()
+        await asyncio.gather(work, inactive, return_exceptions=True)
+
+
+async def _inactive(server_id: int) -> None:
+    """Returns when the server may not run any more."""
+    while True:
+        await asyncio.sleep(_LOOK_EVERY)
+        with suppress(OperationalError, InterfaceError):  # away: the next look will tell
+            if not await db_call(_is_active, server_id):
+                return
+
+
+def _is_active(server_id: int) -> bool:
+    return Server.objects.active().filter(pk=server_id).exists()
 
 
 def _patience(target: Target) -> float:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from django.conf import settings
 
+from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.domain.servers.sandbox import Machine, Policy, Protection, check_paths, check_ports, protection
 from mcpregistry.domain.servers.target import Sandbox
@@ -38,6 +40,20 @@ def check_sandbox(server: Server) -> None:
     for paths, private in ((server.sandbox_read, _unreadable()), (server.sandbox_write, _unwritable())):
         check_paths(paths, private)
         check_paths([os.path.realpath(path) for path in paths], private)
+
+
+def named_places(words: Sequence[str]) -> list[str]:
+    """Folders and files of this machine that a command names by absolute paths, for a sandbox that shall let them be read:
+    a program's or script's folder, for what lies beside it; a file alone where its folder holds other people's as well.
+    """
+    found = [os.path.dirname(word) if os.path.isfile(word) and word.count("/") > _SHALLOW else word for word in words[1:]
+             if word.startswith("/") and os.path.exists(word)]  # fmt: skip
+    deep = [place for place in dict.fromkeys(found) if place.count("/") > 1 and not place.startswith(_KNOWN_TO_ALL)]
+    return [place for place in deep if _is_allowable(place)]
+
+
+_SHALLOW = 3  # A file in a home lies in a folder that holds everything of theirs
+_KNOWN_TO_ALL = ("/usr/", "/bin/", "/lib/", "/proc/", "/sys/", "/dev/")  # open in every sandbox, or of no use in one
 
 
 def _unreadable() -> tuple[str, ...]:
@@ -133,6 +149,35 @@ def unread_by(server: Server) -> list[str]:
     return [word for word in named if not any(PurePath(os.path.realpath(word)).is_relative_to(each) for each in places)]
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is known of a server that runs without its sandbox, should that be switched on."""
+
+    unread: list[str]  # what its command names and it could not read
+    test: str  # how its last one there ended; empty: none of what it is now has
+
+
+def outlook(server: Server) -> Outlook | None:
+    """For the server's page: what keeps its sandbox from being switched on; None where it is on, or there is none to it."""
+    if server.transport != Transport.STDIO or not server.command or server.sandbox_policy().enforced:
+        return None
+    return Outlook(unread_by(server), _last_try(server))
+
+
+def allowable(paths: Iterable[str]) -> list[str]:
+    """Those of them that a policy may open for reading, in their plain spelling."""
+    return [path for path in dict.fromkeys(map(os.path.normpath, paths)) if _is_allowable(path)]
+
+
+def _is_allowable(path: str) -> bool:
+    try:
+        check_paths([path], _unreadable())
+        check_paths([os.path.realpath(path)], _unreadable())
+    except ConfigInvalid:
+        return False
+    return True
+
+
 def unconfined() -> list[str]:
     """Short names of local servers that run with the rights of this site."""
     rows = Server.objects.active().filter(transport=Transport.STDIO, sandbox=SandboxMode.OFF)
@@ -147,5 +192,9 @@ def strict_ones() -> list[str]:
 
 def tried(server: Server) -> bool:
     """Whether its last test in the sandbox passed, and nothing of its launch has changed since."""
+    return _last_try(server) == ServerTest.Verdict.PASSED
+
+
+def _last_try(server: Server) -> str:
     test = server.tests.filter(in_sandbox=True).first()
-    return test is not None and test.verdict == ServerTest.Verdict.PASSED and test.server_revision == server.revision
+    return test.verdict if test is not None and test.server_revision == server.revision else ""

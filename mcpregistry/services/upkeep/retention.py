@@ -5,11 +5,13 @@ Work is done in small batches, each its own transaction, so that calls are never
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from django.db.models import Model, Q, QuerySet
+from django.apps import apps
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
+from simple_history.manager import HistoryManager
 
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models import (
@@ -18,6 +20,7 @@ from mcpregistry.models import (
     BudgetPeriod,
     Configuration,
     Conversation,
+    CountedSpan,
     Delivery,
     EnergyEntry,
     HostTask,
@@ -27,8 +30,10 @@ from mcpregistry.models import (
     Message,
     Server,
     ServerTest,
+    SpanFailure,
+    SpanUsage,
 )
-from mcpregistry.services.records import audit, bound
+from mcpregistry.services.records import audit, bound, call_hours
 from mcpregistry.services.records.idempotency import KEPT_FOR
 from mcpregistry.services.servers.notes import trim_events
 from mcpregistry.services.tasks import host_tasks
@@ -61,7 +66,13 @@ def prune(now: datetime) -> dict[str, int]:
         "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before)),
         "budgets": _delete(BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)))
         + _delete(BudgetPeriod.objects.filter(end__lt=calls_before)),
+        "versions": sum(_forget_versions(model, now - timedelta(days=keep.keep_history_days)) for model in versioned()),
         "messages": _empty_messages(payloads_before),
+        "hours": sum(
+            _delete(model._default_manager.filter(begins__lt=now - call_hours.KEPT))
+            for model in (CountedSpan, SpanUsage)
+        ),
+        "failures": _delete(SpanFailure.objects.filter(begins__lt=payloads_before)),  # words of tools stand in them
         "events": trim_events(Server.objects.values_list("pk", flat=True)),
     }
 
@@ -76,6 +87,34 @@ def _tell(calls_before: datetime, payloads_before: datetime) -> None:
 
 def _delete(rows: QuerySet[Any]) -> int:
     return _in_batches(rows, lambda batch: batch.delete()[0])
+
+
+def versioned() -> Iterator[Any]:
+    """The histories of all models, of every app."""
+    for model in apps.get_models():
+        if isinstance(manager := getattr(model, "history", None), HistoryManager):
+            yield manager.model
+
+
+def _forget_versions(versions: Any, before: datetime) -> int:
+    """But for the newest of each record that is there; of one that was deleted, all."""
+    key = versions.instance_type._meta.pk.attname
+    same = versions.objects.filter(**{key: OuterRef(key)})
+    newer, older = (
+        same.filter(history_id__gt=OuterRef("history_id")),
+        same.filter(history_id__lt=OuterRef("history_id")),
+    )
+    old = versions.objects.filter(history_date__lt=before)
+    # That a record was deleted goes last, or an earlier version would look like the newest.
+    ended = old.filter(~Exists(older), history_type="-")
+    return _in_batches(old.filter(Exists(newer)), _forget_whole) + _in_batches(ended, _forget_whole)
+
+
+def _forget_whole(batch: QuerySet[Any]) -> int:
+    """With their lists of other records, which refer to them without the database's help."""
+    for listed in batch.model._meta.related_objects:
+        listed.related_model._default_manager.filter(**{f"{listed.field.name}__in": batch}).delete()
+    return batch.delete()[0]
 
 
 def _empty(calls: QuerySet[Invocation]) -> int:

@@ -45,3 +45,22 @@ document.addEventListener("alpine:init", () => {
 document.addEventListener("alpine:initialized", () => {
   setTimeout(() => { if (document.activeElement === document.body) document.querySelector("[autofocus]")?.focus(); });
 });
+
+// Fields that other people's scripts build are named after their labels, which those leave to the eye alone.
+function nameBuiltFields() {
+  for (const built of document.querySelectorAll(".select2-container")) {
+    const field = built.previousElementSibling;
+    const label = field?.labels?.[0];
+    if (!label) continue;
+    label.id ||= `${field.id}-label`;
+    const shown = built.querySelector(".select2-selection__rendered");
+    const one = built.querySelector(".select2-selection--single");
+    one?.setAttribute("aria-labelledby", `${label.id} ${shown.id}`);
+    built.querySelector(".select2-search__field")?.setAttribute("aria-labelledby", label.id);
+    if (one) shown.removeAttribute("role"), shown.removeAttribute("aria-readonly");
+    else shown?.setAttribute("role", "presentation"); // a list with more than its items in it
+  }
+  for (const mark of document.querySelectorAll(".help-tooltip[aria-label]")) mark.setAttribute("role", "img");
+}
+addEventListener("load", () => setTimeout(nameBuiltFields)); // after those scripts, which wait for the same
+document.addEventListener("formset:added", () => setTimeout(nameBuiltFields));

@@ -88,7 +88,6 @@
   // Keys
 
   const keys = document.getElementById("keys");
-  document.getElementById("help")?.addEventListener("click", () => keys.showModal());
   const typing = (event) =>
     event.ctrlKey || event.metaKey || event.altKey || event.isComposing || keys.open ||
     event.target.closest("input, textarea, select, [contenteditable]");
@@ -166,10 +165,6 @@
     }
     if (event.key === "Escape" && event.target.closest("input, textarea")) event.target.blur();
     if (typing(event)) return;
-    if (event.key === "?") {
-      keys.showModal();
-      return;
-    }
     // A focused button or link keeps its own Enter; a dialog that was just closed still has the focus for a moment.
     if (event.key === "Enter" && event.target.closest("a, button, summary") && !keys.contains(event.target)) return;
     const act = (page === "queue" ? inQueue : inDetail)[event.key];

@@ -16,7 +16,6 @@
     const button = entry && entry.querySelector(`[data-key="${key}"]`);
     if (button) button.focus();
   };
-  document.getElementById("help").addEventListener("click", () => keys.showModal());
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || keys.open) return;
     if (event.target.matches("input:not([type=checkbox]), select, textarea")) return;
@@ -24,7 +23,6 @@
     else if (event.key === "k") go(here() - 1);
     else if (["a", "r", "v"].includes(event.key)) press(event.key);
     else if (event.key === "/") document.getElementById("search").focus();
-    else if (event.key === "?") keys.showModal();
     else return;
     event.preventDefault();
   });

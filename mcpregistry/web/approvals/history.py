@@ -22,6 +22,7 @@ from mcpregistry.web.approvals.queue import wanted
 from mcpregistry.web.pages import page, person, show
 
 _PAGE = 50
+WAITING = "slipsnisse-download"  # the cookie by which a page knows that its file has not begun
 _MOST = 50_000  # rows of one file
 _CELL = 32_000  # characters; spreadsheets cut cells a little above
 # A cell that begins with one of these is a formula, or hides one, in some spreadsheet.
@@ -130,7 +131,7 @@ def _iso(moment: datetime | None) -> str:
 
 
 def csv_of(name: str, columns: Iterable[str], lines: Iterable[tuple[Any, ...]]) -> StreamingHttpResponse:
-    """A CSV file, streamed, every cell quoted and made safe by ``cell``."""
+    """A CSV file, streamed, every cell quoted and made safe by ``cell``; the link that asked for it rests (``working.js``)."""
     writer = csv.writer(_Echo(), quoting=csv.QUOTE_ALL)
 
     def written() -> Iterator[str]:
@@ -140,6 +141,7 @@ def csv_of(name: str, columns: Iterable[str], lines: Iterable[tuple[Any, ...]]) 
 
     response = StreamingHttpResponse(written(), content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{name}-{timezone.now():%Y-%m-%d}.csv"'
+    response.delete_cookie(WAITING)
     return response
 
 

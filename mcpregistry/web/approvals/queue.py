@@ -30,6 +30,7 @@ from mcpregistry.web.approvals import decisions, form_tokens
 from mcpregistry.web.pages import page, person, show
 
 _SUMMARY = 220
+FIRST_SHOWN = 200  # of up to ``queries.MOST_SHOWN``, which are there on request: a page is drawn anew with every change
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,12 @@ def _queue(request: HttpRequest) -> dict[str, Any]:
     version, narrowed, now = queries.queue_version(), wanted(request), timezone.now()
     waiting = queries.queue(narrowed, who=person(request))
     total = queries.waiting_total() if narrowed or len(waiting) == queries.MOST_SHOWN else len(waiting)
-    rows = _rows(waiting, person(request).pk)
+    shown = waiting if "all" in request.GET else waiting[:FIRST_SHOWN]
+    rows, groups = _rows(waiting, shown, person(request).pk)
     return {
-        "rows": rows, "total": total, "wanted": narrowed, "now": now, "version": version,
+        "rows": rows, "total": total, "wanted": narrowed, "now": now, "version": version, "found": len(waiting),
         "may_decide": request.user.has_perm("mcpregistry.decide_approval"),
-        "query": _query(request), "word": queries.last_vote(), "groups": _groups(rows),
+        "query": _query(request), "word": queries.last_vote(), "groups": groups,
     }  # fmt: skip
 
 
@@ -98,10 +100,17 @@ def _query(request: HttpRequest) -> str:
     return kept.urlencode()
 
 
-def _rows(waiting: list[Waiting], user_id: int) -> list[Row]:
-    counts = Counter(_likeness(each) for each in waiting)
-    energy = estimates.of_asked([_asked(each) for each in waiting])
-    return [_row(each, user_id, counts[_likeness(each)], energy.get(_asked(each))) for each in waiting]
+def _rows(waiting: list[Waiting], shown: list[Waiting], user_id: int) -> tuple[list[Row], list[Row]]:
+    """Those that are shown, and the first of each set of identical low-risk calls among all that wait."""
+    likeness = [_likeness(each) for each in waiting]
+    counts, first = Counter(likeness), dict(zip(reversed(likeness), reversed(waiting), strict=True))
+    leading = [each for alike, each in reversed(first.items()) if counts[alike] > 1]
+    energy = estimates.of_asked([_asked(each) for each in [*shown, *leading]])
+    rows, groups = (
+        [_row(each, user_id, counts[_likeness(each)], energy.get(_asked(each))) for each in some]
+        for some in (shown, leading)
+    )
+    return rows, [row for row in groups if row.alike > 1]
 
 
 def _asked(each: Waiting) -> estimates.Asked:
@@ -132,15 +141,6 @@ def _likeness(each: Waiting) -> tuple[str, ...]:
     alone = each.risk != Level.LOW or len(each.asked_head) > queries.HEAD or bool(each.edited_head)
     own = each.id if alone else ""
     return each.server, each.tool, each.definition_hash, each.rule_fingerprint, each.asked_head, own
-
-
-def _groups(rows: list[Row]) -> list[Row]:
-    """The first row of each set of identical low-risk calls."""
-    first: dict[tuple[str, ...], Row] = {}
-    for row in rows:
-        if row.alike > 1:
-            first.setdefault((row.server, row.tool, row.rule, row.summary), row)
-    return list(first.values())
 
 
 def _news(request: HttpRequest) -> list[str]:

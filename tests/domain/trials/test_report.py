@@ -89,6 +89,11 @@ def test_the_network_is_closed_only_where_it_is_known_to_be_of_no_use() -> None:
         "sandbox_network": "all"
     }
     assert judging.sandbox_fields([start(ok=False)], None, off) == {}
+    named = judging.sandbox_fields([start(ok=False)], None, off | {"sandbox_read": ["/srv/a"]}, ["/srv/b"])
+    assert named == {"sandbox_read": ["/srv/a", "/srv/b"]}, (
+        "so that it may start; what it then needs the next trial says"
+    )
+    assert "sandbox_read" not in judging.sandbox_fields([closed], False, off, ["/srv/b"]), "it did without"
     strict = {"sandbox": "strict", "sandbox_network": "ports"}
     assert judging.sandbox_fields([closed], True, strict) == {}, "nothing wider than what it worked with"
     assert judging.sandbox_fields([closed], False, strict) == {"sandbox_network": "none"}

@@ -16,6 +16,7 @@ from mcpregistry.domain.installs.reasons import InstallFailed
 from mcpregistry.downstream.installers import programs, tree
 from mcpregistry.downstream.installers.ending import ended
 from mcpregistry.downstream.installers.running import Bounds, Place, run
+from tests.processes import with_words
 from tests.waiting import eventually
 
 
@@ -31,8 +32,9 @@ def shell(script: str, place: Place, **bounds: float) -> tuple[int, str]:
     return run(["sh", "-c", script], place=bounded, env={})
 
 
-def alive(mark: str) -> bool:
-    return any(mark in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+def started(mark: str) -> list[psutil.Process]:
+    """On the whole machine, so marks hold our process id: the same test may run beside this one."""
+    return with_words(mark, psutil.process_iter())
 
 
 @pytest.mark.attack
@@ -60,7 +62,7 @@ def test_beyond_its_bounds_it_is_ended_with_all_that_it_started(place: Place, sc
     mark = f"4711.{os.getpid()}"
     with pytest.raises(InstallFailed, match=reason):
         shell(script.replace("4711.{n}", f"{mark} & sleep {mark}"), place, **bounds)
-    assert not alive(mark)
+    assert not started(mark)
 
 
 def test_it_ends_where_its_work_is_not_ours_any_more(place: Place) -> None:
@@ -68,20 +70,20 @@ def test_it_ends_where_its_work_is_not_ours_any_more(place: Place) -> None:
         raise InstallFailed("taken")
 
     with pytest.raises(InstallFailed, match="taken"):
-        run(["sleep", "4712"], place=Place(place.home, place.build, taken), env={})
-    assert not alive("sleep 4712")
+        run(["sleep", f"4712.{os.getpid()}"], place=Place(place.home, place.build, taken), env={})
+    assert not started(f"sleep 4712.{os.getpid()}")
 
 
 def test_it_dies_with_the_process_that_started_it(place: Place) -> None:
     script = (
         "from mcpregistry.downstream.installers.running import Place, run\n"
-        f"run(['sleep', '4713'], place=Place({place.home!r}, {place.build!r}), env={{}})"
+        f"run(['sleep', '4713.{os.getpid()}'], place=Place({place.home!r}, {place.build!r}), env={{}})"
     )
     worker = subprocess.Popen([sys.executable, "-c", script])
-    eventually(lambda: alive("sleep 4713"))
+    eventually(lambda: started(f"sleep 4713.{os.getpid()}"))
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    eventually(lambda: not alive("sleep 4713"))
+    eventually(lambda: not started(f"sleep 4713.{os.getpid()}"))
 
 
 def test_a_program_that_is_not_there_is_told_plainly(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,17 +72,22 @@ def call(context):
     return text(" ".join(said) or "ok")
 
 
+def written(path, text):
+    """Whoever finds the file finds all of it."""
+    with open(f"{path}.half", "w") as file:
+        file.write(text)
+    os.replace(f"{path}.half", path)
+
+
 def ended(*_):
-    with open(os.environ["FAKE_ENDED"], "w") as file:
-        file.write("asked")
+    written(os.environ["FAKE_ENDED"], "asked")
     os._exit(0)
 
 
 if "FAKE_ENDED" in os.environ:
     signal.signal(signal.SIGTERM, ended)
 if "FAKE_PIDS" in os.environ:
-    with open(os.environ["FAKE_PIDS"], "w") as file:
-        file.write(f"{os.getpid()}\n{child(lambda: None)}\n")
+    written(os.environ["FAKE_PIDS"], f"{os.getpid()}\n{child(lambda: None)}\n")
 Server([tool("use")], call, name="hungry").run()
 while "FAKE_ENDED" in os.environ:
     time.sleep(60)

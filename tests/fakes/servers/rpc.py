@@ -43,8 +43,8 @@ def send(message):
 
 def journal(message):
     if path := os.environ.get("FAKE_JOURNAL"):
-        with _lock, open(path, "a") as file:
-            file.write(json.dumps(message) + "\n")
+        with _lock, open(path, "ab", buffering=0) as file:  # whoever reads it finds whole lines
+            file.write(json.dumps(message).encode() + b"\n")
 
 
 class Context:
@@ -119,7 +119,7 @@ class Server:
         if method == "tools/list":
             return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} | self.list_tools(params)
         if method == "tools/call":
-            context = self.running[request["id"]] = Context(params)
+            context = self.running.setdefault(request["id"], Context(params))
             result = self.call(context)
             if result is None or context.cancelled.is_set():
                 return None
@@ -156,6 +156,8 @@ class Server:
         elif method == "subscriptions/listen" and self.era != "legacy":
             self.listen(message)
         elif method == "tools/call" and self.threaded:
+            # Before its thread begins: the next line may already cancel it.
+            self.running[message["id"]] = Context(message.get("params") or {})
             threading.Thread(target=self.handle, args=(message,), daemon=True).start()
         else:
             self.handle(message)

@@ -131,7 +131,8 @@ class Talkative(Server):
             return {"values": [f"{known.get('owner')}-{number}" for number in (1, 2)]}
         if name == "owner":
             return {"values": [each for each in OWNERS if each.startswith(value)], "total": 9}
-        return {"values": [f"{value}{end}" for end in (".py", ".md")], "hasMore": True}
+        tone = f"-{known['tone']}" if "tone" in known else ""
+        return {"values": [f"{value}{tone}{end}" for end in (".py", ".md")], "hasMore": True}
 
     def listen(self, request):
         uris = request["params"]["notifications"].get("resourceSubscriptions") or []

@@ -164,8 +164,9 @@ class TasksServer:
 
     async def _journal(self, ctx: Any, call_next: Any) -> Any:
         if path := os.environ.get("FAKE_JOURNAL"):
-            with open(path, "a") as file:
-                file.write(json.dumps({"method": ctx.method, "params": dict(ctx.params or {})}, default=str) + "\n")
+            line = json.dumps({"method": ctx.method, "params": dict(ctx.params or {})}, default=str)
+            with open(path, "ab", buffering=0) as file:  # whoever reads it finds whole lines
+                file.write(f"{line}\n".encode())
         return await call_next(ctx)
 
     async def _list(self, ctx: Any, params: Any) -> Any:

@@ -13,7 +13,8 @@ from django.contrib.auth.models import Group, User
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
 from mcpregistry.services.approvals import votes
-from tests.fakes.stage import MODERN, Stage, Web, folder, fresh, listed, outside, seen_outside, web
+from tests.fakes.journals import noted
+from tests.fakes.stage import MODERN, Stage, Web, folder, fresh, in_order, listed, outside, seen_outside, web
 
 LEGACY = "2025-11-25"
 ERAS = [LEGACY, MODERN]
@@ -72,7 +73,7 @@ class Case:
 
     def _request(self) -> ApprovalRequest | None:
         rows = ApprovalRequest.objects.select_related("call").filter(call__arguments__contains=self.arguments["mark"])
-        return rows.order_by("asked_at").last()
+        return in_order(rows, "call_id").last()
 
     async def request(self) -> ApprovalRequest:
         return await seen_outside(self._request)
@@ -93,16 +94,15 @@ class Case:
         await outside(votes.vote, request_id=request.pk, user=self.approver, approve=False, reason=reason, via="web")
 
     def sent(self) -> list[dict[str, Any]]:
-        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
         return [
             m
-            for m in map(json.loads, lines)
+            for m in noted(self.journal)
             if m.get("method") == "tools/call" and self.arguments["mark"] in json.dumps(m)
         ]
 
     async def calls(self) -> list[Invocation]:
         rows = Invocation.objects.filter(arguments__contains=self.arguments["mark"])
-        return await outside(lambda: list(rows.order_by("received_at")))
+        return await outside(lambda: list(in_order(rows)))
 
 
 @pytest.fixture

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
+from mcpregistry.domain.calls.wait_strategy import PEOPLE_NEED
 from mcpregistry.domain.lifecycle import State
 from tests.fakes.hosts import BOTH, FORM, TASKS, URL, Host, http_host, nobody, stdio_host, yes
-from tests.fakes.stage import MODERN, folder, outside
+from tests.fakes.stage import MODERN, folder, fresh, outside
 from tests.gateway.held.conftest import ERAS, LEGACY, Case, is_pending, words
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
@@ -54,8 +56,16 @@ async def test_an_answer_that_comes_at_once_means_that_nobody_was_there(site, to
         return {"action": action}
 
     async with http_host(site, token, era=era, abilities=FORM, person=headless, name="codex-mcp-client") as host:
-        calling = asyncio.create_task(host.call("echo__mine", case.arguments))
-        await host.until_told("Waiting for an approver")
+        while True:
+            calling, began = asyncio.create_task(host.call("echo__mine", case.arguments)), time.monotonic()
+            telling = asyncio.create_task(host.until_told("Waiting for an approver"))
+            await asyncio.wait({calling, telling}, return_when=asyncio.FIRST_COMPLETED)
+            if telling.done() or time.monotonic() - began < PEOPLE_NEED:
+                break
+            telling.cancel()  # on a busy machine even that answer takes as long as a person needs
+            case.arguments = {"mark": fresh("case")}
+            host.asked.clear()
+        await telling
         assert (await case.request()).call.state == State.PENDING
         await case.approve()
         assert (await calling)["structuredContent"]["arguments"] == case.arguments
@@ -65,7 +75,7 @@ async def test_an_answer_that_comes_at_once_means_that_nobody_was_there(site, to
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_person_who_reads_and_declines_ends_the_call(site, token, case, era):
     async def reads(params: dict[str, Any]) -> dict[str, Any]:
-        await asyncio.sleep(1.1)  # what is measured: nobody reads faster than a second
+        await asyncio.sleep(2.0)  # what is measured: nobody reads faster than a second, by a clock that may be put back
         return {"action": "decline"}
 
     async with http_host(site, token, era=era, abilities=FORM, person=reads, name="claude-code") as host:

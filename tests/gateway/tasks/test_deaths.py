@@ -24,14 +24,9 @@ from tests.fakes.hosts import http_host
 from tests.fakes.stage import fresh, outside, web
 from tests.gateway.tasks.conftest import ABLE
 from tests.gateway.tasks.play import ask, begin, look, until
+from tests.processes import alive, with_words
 
 pytestmark = [pytest.mark.e2e, pytest.mark.fault]
-
-
-def lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 async def stall(process: subprocess.Popen[bytes], task_id: str) -> None:
@@ -77,7 +72,7 @@ async def test_killed_while_it_followed_another_process_goes_on(stage, site, tok
         async with http_host(doomed, token, abilities=ABLE) as host:
             task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"), label=label)
         doomed.processes[0].send_signal(signal.SIGKILL)
-        doomed.processes[0].wait(10)
+        doomed.processes[0].wait(60)
         async with http_host(site, token, abilities=ABLE) as host:
             assert (await look(host, task_id))["status"] == "working"
             await outside(reaping.reap_calls, timezone.now() + remote_tasks.LEASE * 2)  # leaves it to who follows
@@ -171,11 +166,11 @@ async def test_a_server_that_dies_on_stdio_takes_its_task_along(opened):
     async with opened("stdio") as host:
         task_id = await begin(host, "local__slow_compute", seconds=60)
         family = host._pipe.family()
-        children = [p for p in family if "tasks_server.py" in " ".join(p.cmdline())]
+        children = with_words("tasks_server.py", family)
         assert children
         for process in children:
             with contextlib.suppress(psutil.NoSuchProcess):  # its supervisor goes with it
                 process.kill()
-        await waiting.until(lambda: not any(map(lives, children)))
+        await waiting.until(lambda: not alive(children))
         seen = await until(host, task_id, patience=60)
     assert seen["result"]["structuredContent"]["state"] == "unknown"

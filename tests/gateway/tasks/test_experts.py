@@ -129,7 +129,7 @@ async def test_the_answer_outlives_the_process_that_took_the_call(stage, site, t
             await known(host)
             task_id = await begin(host, "asks", text=text)
         doomed.processes[0].send_signal(signal.SIGKILL)
-        doomed.processes[0].wait(10)
+        doomed.processes[0].wait(60)
     async with http_host(site, token, abilities=ABLE) as host:
         assert (await look(host, task_id))["status"] == "working"
         clock.set()

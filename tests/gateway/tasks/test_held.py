@@ -16,6 +16,7 @@ from mcpregistry.models import ApprovalRequest, HostTask, Invocation
 from mcpregistry.services.approvals import held_calls, votes
 from mcpregistry.services.upkeep import reaping, retention
 from tests.calls.conftest import broken
+from tests.fakes.journals import called
 from tests.fakes.stage import fresh, outside
 from tests.gateway.tasks.play import ask, begin, call, look, text_of, until
 
@@ -37,8 +38,7 @@ async def decide(task_id: str, bob: Any, **facts: Any) -> ApprovalRequest:
 
 def sent(journal: Any, note: str) -> int:
     """How often the server received the call with this argument."""
-    lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
-    return sum(1 for m in lines if m.get("method") == "tools/call" and m["params"]["arguments"].get("note") == note)
+    return sum(1 for params in called(journal) if params["arguments"].get("note") == note)
 
 
 async def test_approved_by_a_person_it_runs_once_and_the_result_is_read_later(opened, door, bob, worker, journal):

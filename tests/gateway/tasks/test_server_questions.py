@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from mcpregistry.calls.call import CallOutcome
+from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.calls.call import Host as Calling
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.lifecycle import State
@@ -208,10 +208,52 @@ async def test_when_two_calls_are_out_only_a_stream_of_its_own_tells_whose_quest
     assert sorted(each["message"] for each in host.asked) == [f"The server older asks: Call {n}?" for n in (1, 2)]
 
 
+def able(heard: list[Any] | None = None) -> CallRequest:
+    """A request of a host that can be asked; what its server says is noted in ``heard``."""
+    host = Calling(mrtr=True, forwarding=Forwarding({"elicitation": {}}))
+    told = {} if heard is None else {"on_log": heard.append, "on_progress": lambda *said: heard.append(said)}
+    return CallRequest(cast("Any", None), "x", {}, "http", host=host, **cast("Any", told))
+
+
+async def test_what_a_server_says_after_its_question_goes_to_the_request_that_has_brought_the_answer():
+    calls, first, second = LiveCalls(), list[Any](), list[Any]()
+    opened, live = calls.opened(able(first))
+    log, report, ask = opened.on_log, opened.on_progress, opened.host.forwarding.ask
+    assert live is not None
+    assert log is not None
+    assert report is not None
+    assert ask is not None
+    asked = asyncio.Event()
+
+    async def work() -> CallOutcome:
+        log({"data": "before"})
+        waiting = asyncio.ensure_future(ask("elicitation/create", {}))
+        await asked.wait()
+        log({"data": "meanwhile"})
+        report(1, None, None)  # nobody's: the next request may have asked for none
+        await waiting
+        log({"data": "after"})
+        report(2, None, None)
+        return CallOutcome("", State.SUCCEEDED, {})
+
+    question = await live.run(work())
+    asked.set()
+    await until_quiet()
+    await calls.go_on(question.live, able(second), {"question1": {"action": "decline"}})
+    assert first == [{"data": "before"}]
+    assert second == [{"data": "meanwhile"}, {"data": "after"}, (2, None, None)]
+
+
+async def until_quiet() -> None:
+    """What is ready to run has run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def test_a_question_that_came_while_another_was_answered_is_put_to_the_host_too():
     calls, other = LiveCalls(), asyncio.Event()
-    host, live = calls.opened(Calling(mrtr=True, forwarding=Forwarding({"elicitation": {}})))
-    ask = host.forwarding.ask
+    opened, live = calls.opened(able())
+    ask = opened.host.forwarding.ask
     assert ask is not None
     assert live is not None
 
@@ -228,10 +270,10 @@ async def test_a_question_that_came_while_another_was_answered_is_put_to_the_hos
     other.set()
     while len(live._asked) < 2:
         await asyncio.sleep(0)
-    second = await calls.go_on(first.live, {"question1": {"roots": []}})
+    second = await calls.go_on(first.live, able(), {"question1": {"roots": []}})
     assert second.result is not None
     assert list(second.result["inputRequests"]) == ["question2"]
-    end = await calls.go_on(second.live, {"question2": {"action": "decline"}})
+    end = await calls.go_on(second.live, able(), {"question2": {"action": "decline"}})
     assert end.result == {"said": [{"roots": []}, {"action": "decline"}]}
     assert not calls._waiting
 
@@ -241,8 +283,8 @@ async def test_a_host_that_did_not_come_back_is_not_waited_for_again_and_a_quest
 ):
     monkeypatch.setattr("mcpregistry.gateway.live_calls.PATIENCE", 0.01)
     calls = LiveCalls()
-    host, live = calls.opened(Calling(mrtr=True, forwarding=Forwarding({"elicitation": {}})))
-    ask = host.forwarding.ask
+    opened, live = calls.opened(able())
+    ask = opened.host.forwarding.ask
     assert ask is not None
     assert live is not None
 

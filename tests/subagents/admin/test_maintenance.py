@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from mcpregistry.models import Server
+from mcpregistry.models import Agent, EnergyPool, Server
+from mcpregistry.services.energy import pools
 from mcpregistry.services.servers import lifecycle
+from subagents import energy
 from subagents.domain.maintenance import Kind, MessageKind, State
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal
@@ -39,9 +41,12 @@ def ask(client: Client, **fields: str) -> str:
         ("search_servers", {"words": "history"}, {"query": "history", "limit": 10}),
         ("add_server", {"server": "new", "words": "why"}, {"server": "new", "purpose": "why", "fields": {}}),
         ("remove_server", {"server": "git", "words": "unused"}, {"server": "git", "reason": "unused"}),
+        ("try_server", {"server": "git"}, {"server": "git"}),
+        ("try_server", {"server": "git", "for_agent": "ci"}, {"server": "git", "for_agent": "ci"}),
     ],
 )
 def test_a_person_asks_by_a_form(server: Server, kind: str, fields: dict[str, str], params: dict[str, object]) -> None:
+    Agent.objects.create(slug="ci")
     ask(client_as("operator"), kind=kind, priority="3", **fields)
     made = MaintenanceRequest.objects.get()
     assert client_as("viewer").get(f"{LIST}?q={made.pk}").status_code == 200
@@ -53,10 +58,12 @@ def test_a_person_asks_by_a_form(server: Server, kind: str, fields: dict[str, st
     [
         ({"kind": "search_servers"}, "Say what to search for."),
         ({"kind": "test_server"}, "Say which server."),
+        ({"kind": "test_server", "server": "git", "for_agent": "ci"}, "Only a trial proposes grants."),
         ({"kind": "test_server", "server": "none"}, "There is no server &#x27;none&#x27;"),
     ],
 )
 def test_what_is_missing_is_said_at_its_field_and_nothing_is_queued(fields: dict[str, str], said: str) -> None:
+    Agent.objects.create(slug="ci")
     assert said in ask(client_as("operator"), **fields)
     assert not MaintenanceRequest.objects.exists()
 
@@ -133,3 +140,13 @@ def test_one_that_is_outdated_says_so(server: Server) -> None:
     told = operator.post(f"{PROPOSALS}{made.pk}/do/apply/", follow=True).content.decode()
     assert "after this was proposed" in told
     assert Server.objects.filter(pk=server.pk).exists()
+
+
+def test_what_it_used_of_a_pool_leads_to_the_request(server: Server) -> None:
+    pool = pools.save_pool(pool=EnergyPool(slug="shared"), actor="test")
+    agent = Agent.objects.create(slug="ci", energy_pool=pool)
+    made = queue.ask(kind=Kind.SEARCH, params={"query": "history", "limit": 10}, actor="agent:ci", agent=agent)
+    MaintenanceRequest.objects.filter(pk=made.pk).update(energy_total=3, energy_unreported=3)
+    energy.charge_used()
+    page = client_as("admin").get(f"/admin/mcpregistry/energypool/{pool.pk}/change/").content.decode()
+    assert f'href="{LIST}{made.pk}/change/">background sub-agent</a>' in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -63,16 +64,28 @@ def held(row: EffortAgent) -> Any:
 
 @pytest.fixture
 async def talking(working: Any) -> AsyncIterator[Callable[..., Any]]:
-    """``await talking(row)``: a worker that drives the agent, and its runs."""
+    """``await talking(row)``: a worker that drives the agent, and its runs, and is woken by a clock."""
     made: list[Loops] = []
+    clocks: list[asyncio.Task[None]] = []
+
+    async def clock(here: Loops) -> None:
+        """As the site's: a worker on a busy machine gives the agent back when its lease could not be renewed in time."""
+        while True:
+            for key in await db_call(cycle.due, timezone.now()):
+                here.wake(key)
+            await asyncio.sleep(1)
 
     async def start(row: EffortAgent) -> Loops:
         here = await working()
         made.append(Loops(here.engine, f"loop-{len(made)}"))
-        made[-1].wake(row.pk)
+        clocks.append(asyncio.ensure_future(clock(made[-1])))
         return made[-1]
 
     yield start
+    for each in clocks:
+        each.cancel()
+    ends = await asyncio.gather(*clocks, return_exceptions=True)
+    assert [end for end in ends if not isinstance(end, asyncio.CancelledError)] == []
     for each in made:
         await each.stop()
 

@@ -63,4 +63,4 @@ def base(models: ScriptedModels) -> Iterator[str]:
 
 def target(kind: str, base: str, model: str, **more: Any) -> Target:
     url = base if kind in ("anthropic", "google", "ollama") else f"{base}/v1"
-    return Target(kind, model, url, KEY, **({"timeout": 10.0, "networks": ("127.0.0.0/8",)} | more))
+    return Target(kind, model, url, KEY, **({"timeout": 60.0, "networks": ("127.0.0.0/8",)} | more))

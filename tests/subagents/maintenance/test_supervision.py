@@ -33,15 +33,16 @@ def guard(**fields: Any) -> EffortAgent:
         expert=ExpertTool(name="guard", description="Guards.", arguments=TEXT), targets=[model], actor="test"
     )
     row = agents.save_effort_agent(row=EffortAgent(expert=expert, **fields), actor="test")
-    assert cycle.take(row.pk, worker="w")
+    asleep(True)
     return row
 
 
 def asleep(on: bool) -> None:
-    """Its worker gives it back, or takes it again."""
+    """Its worker gives it back, or takes it again; nothing renews it here, so it is taken for long."""
     EffortAgent.objects.update(lease_until=None)
     if on:
         assert cycle.take(EffortAgent.objects.get().pk, worker="w")
+        EffortAgent.objects.update(lease_until=database_now() + timedelta(hours=1))
 
 
 def switched(on: bool) -> None:

@@ -179,12 +179,12 @@ async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_
 
     def slow(**facts: Any) -> MaintenanceRequest:
         began.set()
-        assert go_on.wait(30)
+        assert go_on.wait(100)
         return real(**facts)
 
     monkeypatch.setattr(queue, "ask", slow)
     calling = asyncio.ensure_future(call(here, "mcp_request_server_addition", serverName="git", purpose="x"))
-    await asyncio.to_thread(began.wait, 30)
+    assert await asyncio.to_thread(began.wait, 60)
     calling.cancel()
     await asyncio.wait({calling})
     go_on.set()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
@@ -250,12 +252,33 @@ async def test_a_server_that_does_not_start_is_to_be_refused(manager: Any) -> No
     assert "/nowhere/server" in report.findings[0]["text"]
 
 
-async def test_a_program_that_its_sandbox_keeps_from_it_is_named(manager: Any) -> None:
-    await db_call(newcomer, sandbox_read=[])
+async def test_what_a_servers_command_names_is_proposed_to_be_read_and_then_its_sandbox(manager: Any) -> None:
+    """One that ran without a sandbox until now, and goes on so until both were applied: a click each."""
+    argv, named = stdio_target("newcomer").argv, [str(SERVERS / "newcomer.py"), str(SERVERS)]
+    given = {"command": [*argv, str(SERVERS)], "env": {"NEWCOMER_WITHOUT": "look fetch keys listing remove helper"}}
+    server = await db_call(newcomer, sandbox_read=[], sandbox="off", **given)
+    here = await manager()
+    for name, value in (("sandbox_read", named), ("sandbox", "enforce")):
+        _, report = await tried(here)
+        assert report.proposed["fields"][name] == value
+        proposal = await db_call(Proposal.objects.get, request=report.request_id)
+        await db_call(proposals.apply, proposal_id=proposal.pk, user=await db_call(ann), actor="user:ann")
+        await db_call(server.refresh_from_db)
+        assert server.lifecycle == "active", "nothing became wider"
+    first = await db_call(TrialReport.objects.order_by("pk").first)
+    assert (first.verdict, [each["kind"] for each in first.findings]) == ("refuse", ["start", "unread", "unread"])
+    assert named[0] in first.findings[1]["text"]
+    assert first.proposed["fields"] == {"sandbox_read": named}
+    assert (server.sandbox, server.sandbox_read) == ("enforce", named)
+
+
+async def test_site_data_that_a_command_names_is_never_proposed(manager: Any) -> None:
+    inside = settings.VAR_DIR / "notes.py"
+    inside.write_text("")
+    await db_call(newcomer, sandbox_read=[], command=[sys.executable, str(inside)])
     _, report = await tried(await manager())
-    assert report.verdict == "refuse"
-    assert [each["kind"] for each in report.findings] == ["start", "unread"]
-    assert str(SERVERS / "newcomer.py") in report.findings[1]["text"]
+    assert (report.verdict, report.proposed["fields"]) == ("refuse", {})
+    assert not await db_call(Proposal.objects.exists)
 
 
 async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_beside_its_last_trial(manager: Any) -> None:

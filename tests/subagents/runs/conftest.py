@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from django.utils import timezone
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
+from subagents.leased import leases
+from subagents.llm.client import ready
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.running import running
 from subagents.llm.scripted.script import Script
@@ -50,11 +53,13 @@ class Worker:
 
 
 @pytest.fixture
-async def worker(bench: Bench) -> AsyncIterator[Callable[..., Any]]:
+async def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
     """``await worker()`` starts one. All stop at the end, and every invariant must hold."""
+    monkeypatch.setattr(leases, "LEASE", timedelta(minutes=1))  # a busy machine may renew none in ten seconds
     made: list[Worker] = []
 
     async def make(**options: Any) -> Worker:
+        await ready()  # seconds of the processor, half a minute of a busy one: no run waits for it
         engine = Engine("worker")
         await engine.start()
         made.append(Worker(engine, RunEngine(engine, f"worker-{len(made)}", **options)))

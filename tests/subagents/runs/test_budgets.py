@@ -12,7 +12,8 @@ from django.db import transaction
 from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.budgets import Unit, of_dollars
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetReservation
+from mcpregistry.domain.specs import RUNS
+from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetReservation, Endpoint
 from mcpregistry.services.budgets import books
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
@@ -45,6 +46,12 @@ async def test_a_call_of_an_expert_tool_spends_of_its_caller_and_of_its_own_agen
         for agent, tag in ((own, "own"), ("ann", "callers")):
             for unit in Unit:
                 budget(f"{tag}-{unit.value}", agent, unit, 1_000_000)
+        for unit in Unit:
+            door = Endpoint.objects.get(slug="default")
+            row = Budget(
+                slug=f"doors-{unit.value}", endpoint=door, unit=unit.value, period="month", hard=Decimal(1_000_000)
+            )
+            books.save_budget(budget=row, actor="test")
 
     await db_call(prepare)
     here = await worker()
@@ -54,12 +61,13 @@ async def test_a_call_of_an_expert_tool_spends_of_its_caller_and_of_its_own_agen
         await asyncio.sleep(0.02)
     run = await here.until(run, lambda each: each.finished_at is not None)
     assert (await calling).state == State.SUCCEEDED
-    assert (run.state, run.payers) == (RunState.DONE, "ann")
+    assert (run.state, run.payers) == (RunState.DONE, "ann endpoint:default")
     money, tokens = of_dollars(run.cost or Decimal(0)), run.input_tokens + run.output_tokens
     assert money > 0
     assert await db_call(spent) == {
         "own-money": (money, 0), "own-tokens": (tokens, 0), "own-calls": (1, 0),
         "callers-money": (money, 0), "callers-tokens": (tokens, 0), "callers-calls": (2, 0),
+        "doors-money": (money, 0), "doors-tokens": (tokens, 0), "doors-calls": (2, 0),
     }  # fmt: skip
     turns = await db_call(lambda: Turn.objects.filter(run=run).count())
     entries = BudgetEntry.objects.filter(budget__slug="own-money").order_by("id")
@@ -261,7 +269,7 @@ async def test_a_budget_that_is_deleted_or_made_while_a_turn_is_out_does_no_harm
 async def test_who_has_led_to_a_run_of_a_run_pays_for_it_as_well(bench: Bench, worker: Any) -> None:
     def prepare() -> tuple[str, str]:
         bench.expert(bench.model("m", {"text": "-"}))
-        first = runs.start(expert="expert", arguments={"text": "a"}, origin="call", caller="ann")
+        first = runs.start(expert="expert", arguments={"text": "a"}, origin="call", caller="ann", endpoint="team")
         bench.expert(bench.model("n", {"text": "-"}), name="inner")
         inner = runs.start(
             expert="inner",
@@ -269,9 +277,10 @@ async def test_who_has_led_to_a_run_of_a_run_pays_for_it_as_well(bench: Bench, w
             origin="call",
             caller=first.version.expert.agent.slug,
             parent=first.pk,
+            endpoint=RUNS.slug,
         )
         by_hand = runs.start(expert="inner", arguments={"text": "a"}, origin="replay", caller="ann")
         return inner.payers, by_hand.payers
 
     inner, by_hand = await db_call(prepare)
-    assert (inner.split()[0], len(inner.split()), by_hand) == ("ann", 2, "")
+    assert (inner.split()[:2], len(inner.split()), by_hand) == (["ann", "endpoint:team"], 3, "")

@@ -21,7 +21,7 @@ from tests.subagents.kit import Bench, call, calls, offered
 
 
 def cached(bench: Bench, *turns: Any, **fields: Any) -> None:
-    offered(bench, *turns, **{"cache_seconds": 60} | fields)
+    offered(bench, *turns, **{"cache_seconds": 3600} | fields)
     Tool.objects.update(read_only=True)
 
 
@@ -87,7 +87,7 @@ async def test_another_agent_is_answered_anew(bench: Bench, working: Any) -> Non
 
 async def test_after_its_time_it_is_asked_anew(bench: Bench, working: Any) -> None:
     here = await asked_twice(bench, working)
-    await db_call(Run.objects.update, finished_at=F("finished_at") - timedelta(seconds=61))
+    await db_call(Run.objects.update, finished_at=F("finished_at") - timedelta(seconds=3601))
     assert await many(here) == 2
 
 

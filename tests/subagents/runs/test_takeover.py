@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
@@ -132,16 +133,16 @@ async def test_a_lease_is_kept_and_servers_start_while_litellm_is_loaded(
     @lru_cache(maxsize=1)
     def slow() -> ModuleType:
         loading.set()
-        assert go_on.wait(30)
+        assert go_on.wait(100)
         return real()
 
+    run = await db_call(slow_run, bench)  # first: a worker that has not heard of its agent connects nothing ahead
+    here = await worker()  # loads it for real
     monkeypatch.setattr(client, "loaded", slow)
     monkeypatch.setattr(leases, "RENEW_EVERY", 0.05)
-    run = await db_call(slow_run, bench)
-    here = await worker()
     here.runs.wake(run.pk)
     try:
-        await asyncio.to_thread(loading.wait, 30)
+        assert await asyncio.to_thread(loading.wait, 60)
         until = (await db_call(Run.objects.get)).lease_until
         async with asyncio.timeout(60):
             while (await db_call(Run.objects.get)).lease_until == until:
@@ -204,16 +205,17 @@ async def test_a_fault_of_ours_ends_the_run_and_says_so(
 
 
 async def test_a_database_that_stays_away_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_LONGEST", 0.3)
     asked: list[None] = []
 
     async def away() -> None:
         asked.append(None)
+        if len(asked) == 3:
+            monkeypatch.setattr(patience, "_LONGEST", 0.0)  # it has lasted too long by now
         raise OperationalError("no such column")
 
     with pytest.raises(OperationalError):
         await patience.patiently(away)
-    assert 2 <= len(asked) <= 4
+    assert len(asked) == 3
 
 
 def held_by(bench: Bench, worker: str) -> Run:
@@ -223,34 +225,35 @@ def held_by(bench: Bench, worker: str) -> Run:
     return run
 
 
-def seconds(run: Run) -> float:
-    return view(run.pk, now=timezone.now()).spent.seconds
+def thirty_seconds(run: Run, since: float) -> bool:
+    """Whether its time is that; and what this machine has taken ``since`` then, by its steady clock."""
+    return 28 < view(run.pk, now=timezone.now()).spent.seconds < 32 + time.monotonic() - since
 
 
 def test_a_gap_is_not_the_runs_time(bench: Bench) -> None:
-    run, now = held_by(bench, "dead"), timezone.now()
+    run, now, since = held_by(bench, "dead"), timezone.now(), time.monotonic()
     Run.objects.update(started_at=now - timedelta(seconds=90), lease_until=now - timedelta(seconds=50))
     assert lease.take(run.pk, worker="next") is not None  # last heard of 60 seconds ago
-    assert 28 < seconds(run) < 32
+    assert thirty_seconds(run, since)
     assert lease.take(run.pk, worker="third") is None
 
 
 def test_nor_is_the_time_after_it_was_given_back(bench: Bench) -> None:
-    run, now = held_by(bench, "leaving"), timezone.now()
+    run, now, since = held_by(bench, "leaving"), timezone.now(), time.monotonic()
     lease.release(leases.Lease(run.pk, 1))
     Run.objects.update(started_at=now - timedelta(seconds=90), idle_since=now - timedelta(seconds=60))
     assert lease.take(run.pk, worker="next") is not None
-    assert 28 < seconds(run) < 32
+    assert thirty_seconds(run, since)
     assert Run.objects.get().idle_since is None
 
 
 def test_waiting_for_people_is_not_taken_off_twice(bench: Bench) -> None:
-    run, now = held_by(bench, "dead"), timezone.now()
+    run, now, since = held_by(bench, "dead"), timezone.now(), time.monotonic()
     Run.objects.update(
         started_at=now - timedelta(seconds=90), lease_until=now - timedelta(seconds=20), waiting_since=now - timedelta(seconds=60)
     )  # fmt: skip
     assert lease.take(run.pk, worker="next") is not None
-    assert 28 < seconds(run) < 32
+    assert thirty_seconds(run, since)
 
 
 def test_runs_of_a_worker_that_is_dead_are_anybodys_at_once(bench: Bench) -> None:
@@ -264,10 +267,12 @@ def test_runs_of_a_worker_that_is_dead_are_anybodys_at_once(bench: Bench) -> Non
 
 def test_a_worker_that_is_silent_for_ten_seconds_has_lost_its_runs(bench: Bench) -> None:
     """Whether anybody has seen its death or not; a living one is heard three times in that time."""
-    run, now = held_by(bench, "silent"), database_now()
+    before = database_now()
+    run = held_by(bench, "silent")
     until = Run.objects.get(pk=run.pk).lease_until
     assert until is not None
-    assert 3 * leases.RENEW_EVERY < (until - now).total_seconds() <= 10
+    assert before + leases.LEASE <= until <= database_now() + leases.LEASE
+    assert 3 * leases.RENEW_EVERY < leases.LEASE.total_seconds() <= 10
 
 
 def test_a_worker_frees_the_runs_of_the_one_that_it_replaces(
@@ -303,7 +308,12 @@ def test_calls_of_a_process_that_is_dead_end_at_once(live_db: None, monkeypatch:
 
 
 async def test_a_run_given_to_nobody_in_the_middle_is_taken_again_by_itself(bench: Bench, worker: Any) -> None:
-    run = await db_call(slow_run, bench)
+    def without_end() -> Run:
+        asked = calls(("slow__count", {"steps": 10_000, "pause": 0.1}))
+        bench.expert(bench.model("m", asked, {"text": "counted"}), uses=[bench.server("slow", "count")])
+        return bench.start()
+
+    run = await db_call(without_end)
     here = await worker()
     here.runs.wake(run.pk)
     async with asyncio.timeout(60):

@@ -16,7 +16,7 @@ ENGLISH = {
     "conceal": "bury, veil, camouflage, keep under wraps, hide, conceal, withhold, cover up, gloss over,"
     " disguise, leave unmentioned, be silent",
     "trim": "leave out, leave * out, leave * * out, leave * * * out, omit, suppress, skip, skip this part, drop, cut, remove, strip",
-    "-": "personal, feel free, person has agreed, anything personal, user agent, if you do not mind, if you don t mind, not forget to, never forget to, don t forget to, not hesitate, to hide, to conceal, to omit, hide column, to suppress, hidden files, to skip, have to ignore, to ignore, to override",
+    "-": "client handles, client can handle, mcp client, mcp clients, personal, feel free, person has agreed, anything personal, user agent, if you do not mind, if you don t mind, not forget to, never forget to, don t forget to, not hesitate, to hide, to conceal, to omit, hide column, to suppress, hidden files, to skip, have to ignore, to ignore, to override",
     "keep": "keep, leave, hold",
     "secretly": "secret, quiet, hidden, confidential, from the user, from them, from the human, to yourself, private, away from, out of,"
     " concealed, unseen, invisible",

@@ -1,0 +1,220 @@
+"""A site with a long record, in minutes: the same rows for the same figures, on whatever database the settings name.
+
+Servers, tools, agents and grants are made by ``bulk_create``; calls and the two signed, chained audit entries of each go
+straight into their tables (COPY on PostgreSQL). Calls are spread over 25 days, most by few agents to few servers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+BATCH = 5_000
+WRITERS = 20
+STATES = (
+    ("succeeded", 9_000), ("tool_error", 500), ("denied", 300), ("not_sent", 80), ("unknown", 60), ("expired", 30),
+    ("rejected", 20), ("cancelled", 10),
+)  # fmt: skip
+RESULT = '{"content":[{"type":"text","text":"' + "x" * 200 + '"}]}'
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of what there is to be."""
+
+    calls: int = 100_000
+    servers: int = 1_000
+    tools: int = 5  # of each server
+    agents: int = 200
+    pending: int = 1_000
+
+
+def fill(sizes: Sizes, now: datetime) -> None:
+    """Everything, into an empty site. ``now``: when the last call came."""
+    chance = random.Random(1)
+    _configured(sizes, now)
+    names = _Names(sizes, chance)
+    _calls(names.calls(sizes.calls, now), "web")
+    _held(names, sizes.pending, now)
+    _settled(now)
+
+
+def _configured(sizes: Sizes, now: datetime) -> None:
+    from mcpregistry.domain.definitions.definition import definition_hash
+    from mcpregistry.domain.text.canonical import stored
+    from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Tool
+
+    Server.objects.bulk_create(
+        Server(slug=f"server-{n:04}", command=["no-such-program"], lifecycle="active") for n in range(sizes.servers)
+    )
+    named = [_listed(n) for n in range(sizes.tools)]
+    servers = list(Server.objects.order_by("id"))
+    Tool.objects.bulk_create(
+        (Tool(server=s, name=each["name"], first_seen_at=now, last_seen_at=now) for s in servers for each in named),
+        batch_size=500,
+    )
+    bodies = {each["name"]: (definition_hash(each), stored(each)) for each in named}
+    Definition.objects.bulk_create(
+        (
+            Definition(tool=tool, hash=bodies[tool.name][0], body=bodies[tool.name][1], seen_at=now, decided_at=now, approved=True)
+            for tool in Tool.objects.order_by("id")
+        ),
+        batch_size=500,
+    )  # fmt: skip
+    approved = dict(Definition.objects.values_list("tool_id", "id"))
+    tools = list(Tool.objects.order_by("id"))
+    for tool in tools:
+        tool.pinned_id = tool.latest_id = approved[tool.pk]
+    Tool.objects.bulk_update(tools, ["pinned", "latest"], batch_size=300)
+    Agent.objects.bulk_create(Agent(slug=f"agent-{n:03}") for n in range(sizes.agents))
+    Endpoint.objects.get_or_create(slug="default")
+    agents = list(Agent.objects.filter(slug__startswith="agent-").order_by("id"))
+    Grant.objects.bulk_create(
+        (Grant(agent=agent, server=server, kind="") for agent in agents[:1] for server in servers), batch_size=500
+    )
+    Grant.objects.bulk_create(
+        (Grant(agent=a, server=servers[(n * 7 + k) % len(servers)]) for n, a in enumerate(agents[1:]) for k in range(5)),
+        batch_size=500,
+    )  # fmt: skip
+
+
+def _listed(number: int) -> dict[str, Any]:
+    properties = {name: {"type": "string", "description": f"The {name} to use."} for name in ("path", "text", "mode")}
+    schema = {"type": "object", "properties": properties, "required": ["path"]}
+    return {"name": f"tool_{number}", "description": f"Does what tool {number} does. " * 4, "inputSchema": schema}
+
+
+class _Names:
+    """Who calls what: few agents and servers make most of the calls."""
+
+    def __init__(self, sizes: Sizes, chance: random.Random) -> None:
+        self.sizes, self.chance = sizes, chance
+
+    def one(self, identifier: str, at: datetime, state: str) -> dict[str, Any]:
+        chance, sizes = self.chance, self.sizes
+        server = f"server-{int(sizes.servers * chance.random() ** 3):04}"
+        tool, took = f"tool_{chance.randrange(sizes.tools)}", chance.expovariate(1 / 80)
+        sent = state not in ("denied", "expired", "rejected", "cancelled", "pending")
+        return {
+            "id": identifier, "state": state, "agent_slug": f"agent-{int(sizes.agents * chance.random() ** 2):03}",
+            "endpoint_slug": "default", "server_slug": server, "server_revision": 1, "tool_name": tool,
+            "exposed_name": f"{server}__{tool}", "definition_hash": "d" * 64, "binding": "b" * 64,
+            "arguments": f'{{"path":"/srv/{identifier[:8]}"}}', "outcome": "ask" if state == "pending" else "allow",
+            "reason": "A rule allows it.", "error_code": "" if state == "succeeded" else chance.choice(_CODES),
+            "result": RESULT if state == "succeeded" else "", "result_bytes": 240 if state == "succeeded" else 0,
+            "origin": chance.choices(("http", "stdio", "rest", "run"), (70, 20, 9, 1))[0], "host_name": "claude-code",
+            "requester": "admin" if chance.random() < 0.01 else "", "request_id": f"req-{identifier[:12]}" if chance.random() < 0.3 else "",
+            "writer": "", "received_at": at,
+            "dispatched_at": at + timedelta(milliseconds=2) if sent else None,
+            "finished_at": None if state == "pending" else at + timedelta(milliseconds=took),
+            "lease_until": at + timedelta(days=1) if state == "pending" else None,
+            "fence": 0, "duration_ms": None if state == "pending" else took,
+        }  # fmt: skip
+
+    def calls(self, count: int, now: datetime) -> Iterator[dict[str, Any]]:
+        """Ended calls, the oldest first."""
+        names, weights = zip(*STATES, strict=True)
+        step = timedelta(days=25) / max(count, 1)
+        for number in range(count):
+            state = self.chance.choices(names, weights)[0]
+            yield self.one(_identifier(self.chance), now - step * (count - number), state)
+
+
+_CODES = ("TIMEOUT", "CONNECTION_FAILED", "DENIED", "TOOL_FAILED")
+
+
+def _identifier(chance: random.Random) -> str:
+    return f"{chance.getrandbits(128):032x}"
+
+
+def _calls(rows: Iterable[dict[str, Any]], process: str) -> None:
+    """Calls with their entries, a batch a transaction; ``process``: what the writers of the chains are called."""
+    from django.db import transaction
+
+    from mcpregistry.models import AuditEntry, Invocation
+    from mcpregistry.services.records.audit import Chain, Entry
+
+    chains = {n: Chain(f"{process}{n}") for n in range(WRITERS)}
+    remaining = iter(rows)
+    while batch := list(islice(remaining, BATCH)):
+        entries: list[Entry] = []
+        for row in batch:
+            number = int(row["id"][-4:], 16) % WRITERS
+            row["writer"] = chains[number].writer
+            chains[number], told = chains[number].extended(_facts(row), row["received_at"])
+            entries += told
+        with transaction.atomic():
+            _insert(Invocation._meta.db_table, list(batch[0]), [tuple(row.values()) for row in batch])
+            _insert(AuditEntry._meta.db_table, Entry._fields, entries)
+
+
+def _facts(row: dict[str, Any]) -> list[Any]:
+    from mcpregistry.services.records.audit import Fact
+
+    about = {"tool": f"{row['server_slug']}::{row['tool_name']}", "binding": row["binding"], "decision": row["outcome"]}
+    first = "call.dispatched" if row["dispatched_at"] else "call.asked"
+    ended = {**about, "state": row["state"], "error": row["error_code"]}
+    return [
+        Fact(kind, row["agent_slug"], f"call:{row['id']}", said)
+        for kind, said in ((first, about), (f"call.{row['state']}", ended))
+        if kind != "call.pending"
+    ]
+
+
+def _insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    from django.db import connection
+
+    from mcpregistry.services.records.sql import insert_into, moment
+
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+            return
+        plain = [[moment(value) if isinstance(value, datetime) else value for value in row] for row in rows]
+        cursor.executemany(insert_into(table, columns), plain)
+
+
+def _held(names: _Names, count: int, now: datetime) -> None:
+    from mcpregistry.models import ApprovalRequest
+
+    held = [
+        names.one(_identifier(names.chance), now - timedelta(seconds=3 * number), "pending") for number in range(count)
+    ]
+    _calls(held, "worker")
+    ApprovalRequest.objects.bulk_create(
+        (
+            ApprovalRequest(
+                id=_identifier(names.chance), call_id=row["id"], rule_name=f"Ask about {row['tool_name']}",
+                rule_fingerprint="f" * 64, risk="high", risk_rank=3, asked_at=row["received_at"],
+                decide_by=now + timedelta(days=1),
+            )
+            for row in held
+        ),
+        batch_size=500,
+    )  # fmt: skip
+
+
+def _settled(now: datetime) -> None:
+    """What the clock has done on a site that has run for so long: hours counted, statistics made."""
+    from django.db import connection
+
+    from mcpregistry.services.records import call_hours, usage_sums
+    from mcpregistry.services.upkeep import statistics
+
+    call_hours.count_due(now)
+    usage_sums.refresh(now)
+    statistics.refresh()
+    if connection.vendor == "postgresql":  # whose autovacuum the throw-away server goes without
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM ANALYZE")
+
+
+def now() -> datetime:
+    """To the second."""
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,0 +1,298 @@
+"""Every page and list of a site with a long record: how long it takes, how many questions it asks, and the slowest of them.
+
+python -m benchmarks.scale [--calls 100000] [--postgres] [--over 300] [--only PART] [--plans]
+
+The site is made by ``filling.py`` in a folder of its own; ``--keep FOLDER`` keeps it, or takes the one that is there
+(SQLite). Pages are asked through Django's test client, as an administrator: nothing of the network is in the figures. The
+processor's time is the one to compare on a machine that does other things besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+ROUNDS, QUICK = 3, 100.0
+_LEFT_OUT = ("/config/export", "/openapi.json")  # documents, not lists
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one address took."""
+
+    address: str
+    status: int
+    milliseconds: float
+    cpu_ms: float
+    queries: int
+    slowest: str
+    slowest_ms: float
+    kilobytes: float
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Fill, ask, print. Returns how many addresses took longer than ``--over`` milliseconds."""
+    from benchmarks import filling
+    from mcpregistry.models import Invocation
+    from mcpregistry.services.configuration.snapshot import follow, load_snapshot
+
+    if not Invocation.objects.exists():
+        began = time.perf_counter()
+        filling.fill(filling.Sizes(calls=chosen.calls, pending=min(1_000, chosen.calls // 10)), filling.now())
+        print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
+    found, configuration = [], load_snapshot()
+    follow(lambda: configuration)  # as a web process does
+    gc.collect()
+    gc.freeze()  # as a web process does: else some addresses have the whole site walked through in their time
+    for address in addresses():
+        if chosen.only in address:
+            found.append(taken(address, chosen.token))
+            print(line(found[-1]), flush=True)
+    slow = sorted((each for each in found if each.milliseconds > chosen.over), key=lambda each: -each.milliseconds)
+    print(
+        f"\n{len(found)} addresses, {len(slow)} above {chosen.over:.0f} ms, {sum(t.status >= 400 for t in found)} refused"
+    )
+    for each in slow:
+        print("\n" + line(each))
+        print(f"  {each.slowest_ms:.0f} ms: {each.slowest[:600]}")
+        if chosen.plans:
+            print("  " + plan(each.slowest).replace("\n", "\n  "))
+    return len(slow)
+
+
+def line(each: Taken) -> str:
+    """One row of the table."""
+    return (
+        f"{each.milliseconds:8.0f} ms {each.cpu_ms:7.0f} CPU {each.queries:4} queries, slowest {each.slowest_ms:7.1f} ms "
+        f"{each.kilobytes:6.0f} KB {each.status} {each.address}"
+    )
+
+
+def taken(address: str, token: str) -> Taken:
+    """The address, asked three times unless it is quick; figures of the middle one."""
+    from django.db import connection, reset_queries
+    from django.test import Client
+    from django.test.utils import CaptureQueriesContext
+
+    client = Client(raise_request_exception=False, SERVER_NAME="localhost")
+    rest = address.startswith("/api/") or address == "/metrics"
+    if rest:
+        client.defaults["HTTP_AUTHORIZATION"] = f"Bearer {token}"
+    else:
+        from django.contrib.auth.models import User
+
+        client.force_login(User.objects.get(username="admin"))
+    rounds = []
+    for _ in range(ROUNDS):
+        reset_queries()  # Django keeps the last 9,000, and counts no more
+        began, cpu = time.perf_counter(), time.process_time()
+        with CaptureQueriesContext(connection) as asked:
+            answer = client.get(address)
+            size = len(answer.content) if hasattr(answer, "content") else len(b"".join(answer.streaming_content))
+        slowest = max(asked.captured_queries, key=lambda query: float(query["time"]), default={"sql": "", "time": "0"})
+        rounds.append(
+            Taken(
+                address, answer.status_code, (time.perf_counter() - began) * 1000,
+                (time.process_time() - cpu) * 1000, len(asked), slowest["sql"],
+                float(slowest["time"]) * 1000, size / 1000,
+            )
+        )  # fmt: skip
+        if rounds[-1].milliseconds < QUICK:
+            break
+    middle = statistics.median_low(each.milliseconds for each in rounds)
+    return next(each for each in rounds if each.milliseconds == middle)
+
+
+def plan(sql: str) -> str:
+    """How the database answers it."""
+    from django.db import connection
+
+    if not sql.lstrip().upper().startswith("SELECT"):
+        return ""
+    explain = "EXPLAIN QUERY PLAN " if connection.vendor == "sqlite" else "EXPLAIN "
+    with connection.cursor() as cursor:
+        cursor.execute(explain + sql.replace("%", "%%") if connection.vendor == "postgresql" else explain + sql)
+        return "\n".join(str(row[-1]) for row in cursor.fetchall())
+
+
+# What there is to ask
+
+
+def addresses() -> Iterator[str]:
+    """Every list of the admin with each filter and search, every page of the navigation, every list of REST."""
+    yield from _pages()
+    yield from _admin_lists()
+    yield from _rest()
+    yield "/metrics"
+
+
+def _pages() -> Iterator[str]:
+    from django.urls import reverse
+
+    from controlplane.navigation import AREAS
+    from mcpregistry.models import ApprovalRequest
+
+    yield from (reverse(page.url) for area in AREAS for page in area.pages if not page.url.endswith("_changelist"))
+    yield from (reverse("admin:index") + f"?period={each}" for each in ("week", "month"))
+    yield reverse("approvals:live")
+    held = ApprovalRequest.objects.select_related("call").order_by("asked_at").first()
+    if held is not None:
+        yield reverse("approvals:detail", args=[held.pk])
+        for name in ("approvals:queue", "approvals:history"):
+            for key, value in (
+                ("agent", held.call.agent_slug),
+                ("server", held.call.server_slug),
+                ("search", "nothing"),
+            ):
+                yield f"{reverse(name)}?{urlencode({key: value})}"
+    yield reverse("approvals:history") + "?end=rejected"
+
+
+def _admin_lists() -> Iterator[str]:
+    from django.contrib import admin
+    from django.urls import reverse
+
+    for model, site in sorted(admin.site._registry.items(), key=lambda pair: pair[0]._meta.label_lower):
+        meta = model._meta
+        where = reverse(f"admin:{meta.app_label}_{meta.model_name}_changelist")
+        yield where
+        yield where + "?p=3"
+        if site.search_fields:
+            yield from (f"{where}?q={words}" for words in ("server-0001", "nothing-like-it"))
+        yield from (where + choice for choice in _choices(site, where))
+        if row := model._default_manager.order_by("pk").last():
+            yield reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[row.pk])
+
+
+def _choices(site: Any, where: str) -> Iterator[str]:
+    """Each filter's choices: the second, which is the first that narrows, and the last."""
+    from django.contrib.auth.models import User
+    from django.test import RequestFactory
+
+    request = RequestFactory().get(where)
+    request.user = User.objects.get(username="admin")
+    for spec in site.get_changelist_instance(request).filter_specs:
+        texts = [
+            choice["query_string"]
+            for choice in spec.choices(site.get_changelist_instance(request))
+            if "query_string" in choice
+        ]
+        yield from dict.fromkeys([*texts[1:2], *texts[-1:]] if len(texts) > 1 else texts)
+
+
+def _rest() -> Iterator[str]:
+    from mcpregistry.api.v1 import api
+
+    for where, operations in api.get_openapi_schema()["paths"].items():
+        if "get" not in operations or "{" in where or where.endswith(_LEFT_OUT):
+            continue
+        yield where
+        for parameter in operations["get"].get("parameters", ()):
+            if parameter["in"] == "query":
+                yield from (f"{where}?{urlencode({parameter['name']: each})}" for each in _values(parameter))
+    yield from _rest_of_one()
+
+
+def _rest_of_one() -> Iterator[str]:
+    from mcpregistry.models import Invocation
+
+    yield "/api/v1/servers/server-0000"
+    yield "/api/v1/servers/server-0000/status"
+    yield f"/api/v1/invocations/{Invocation.objects.order_by('received_at').values_list('pk', flat=True).first()}"
+
+
+_SAMPLES = {
+    "agent": ("agent-000", "agent-199", "nobody"), "server": ("server-0000", "server-0999", "nothing"), "endpoint": ("default", "nothing"),
+    "tool": ("tool_1", "server-0001__tool_1", "nothing"), "request_id": ("nothing",), "conversation": ("nothing",),
+    "kind": ("call.succeeded", "server.saved", "nothing.at.all"), "actor": ("agent-000", "user:admin", "nobody"),
+    "subject": ("server:server-0001", "nothing"), "rule": ("Ask about tool_1", "nothing"), "limit": ("200",),
+    "since": ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"), "until": ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"),
+    "state": ("succeeded", "pending", "rejected", "decided"),
+}  # fmt: skip
+
+
+def _values(parameter: dict[str, Any]) -> Iterable[str]:
+    named = _enum(parameter.get("schema", {}))
+    return named or _SAMPLES.get(parameter["name"], ())
+
+
+def _enum(schema: dict[str, Any]) -> list[str]:
+    found = [str(each) for each in schema.get("enum", ())]
+    for part in schema.get("anyOf", ()):
+        found += _enum(part)
+    return found
+
+
+# The site
+
+
+def _chosen() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=100_000)
+    parser.add_argument("--postgres", action="store_true", help="on a throw-away PostgreSQL instead of SQLite")
+    parser.add_argument("--over", type=float, default=300.0, help="milliseconds from which on an address is listed")
+    parser.add_argument("--only", default="", help="addresses that contain this")
+    parser.add_argument("--plans", action="store_true", help="the plan of each slow address's slowest query")
+    parser.add_argument("--keep", default="", help="a folder for the site, which is kept")
+    return parser.parse_args()
+
+
+def _run() -> int:
+    chosen = _chosen()
+    with ExitStack() as stack:
+        folder = chosen.keep or tempfile.mkdtemp(prefix="slipsnisse-scale-")
+        if not chosen.keep:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        Path(folder).mkdir(exist_ok=True)
+        os.environ |= {"SLIPSNISSE_VAR": folder, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+        os.environ.pop("DATABASE_URL", None)
+        if chosen.postgres:
+            from tests import postgres
+
+            data = Path(folder) / "postgres"
+            server = stack.enter_context(postgres.running(data if data.exists() else None))
+            os.environ["DATABASE_URL"] = server.url
+            if chosen.keep and not data.exists():
+                stack.callback(lambda: (server.stop(), shutil.copytree(server.data, data)))
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        stack.callback(_leave)
+        chosen.token = _token()
+        return main(chosen)
+
+
+def _token() -> str:
+    from django.contrib.auth.models import User
+
+    from mcpregistry.services.access import tokens
+
+    user, _ = User.objects.get_or_create(username="admin", defaults={"is_superuser": True, "is_staff": True})
+    return tokens.issue_token(name="scale", actor="bench", user=user)[1]
+
+
+def _leave() -> None:
+    from django.db import connections
+
+    connections.close_all()
+    for each in connections.all():
+        if hasattr(each, "close_pool"):
+            each.close_pool()
+
+
+if __name__ == "__main__":
+    sys.exit(min(_run(), 1))

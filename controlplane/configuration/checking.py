@@ -1,0 +1,36 @@
+"""What an entry of the document has to be before anything is made of it: words that its kind knows, secrets in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.configuration.kinds import Kind
+from controlplane.configuration.values import Entry, references
+from mcpregistry.domain.errors import ConfigInvalid
+
+DECIDED = ("confirmed", "approved")  # counts only when whoever imports says so
+
+
+def checked(kind: Kind, entry: Any) -> Entry:
+    """An entry as it may stand in a file of its kind. Raises ConfigInvalid."""
+    if not isinstance(entry, dict):
+        raise ConfigInvalid("not an object.", remedy="Correct it in the file.")
+    if unknown := sorted(entry.keys() - kind.known()):
+        raise ConfigInvalid(
+            f"the word '{unknown[0]}' is not known.", remedy=f"Known are {', '.join(sorted(kind.known()))}."
+        )
+    for word in ("enabled", *DECIDED):
+        if word in entry and not isinstance(entry[word], bool):
+            raise ConfigInvalid(f"{word} is neither true nor false.", remedy="Correct it in the file.")
+    return entry
+
+
+def own(kind: Kind, name: str, entry: Entry) -> Entry:
+    """A secret stands only where it belongs: else an edited file would send it elsewhere."""
+    for word in entry.keys() & kind.hiding():
+        for place, secret in references(entry[word], f"{kind.section}/{name}/{word}"):
+            if place != secret:
+                raise ConfigInvalid(
+                    f"the secret '{secret}' does not belong here.", remedy=f"Only '{place}' may stand here."
+                )
+    return entry

@@ -1,0 +1,225 @@
+"""History over REST: versions of records, one put back, and the whole configuration as of a time. Importing this adds the
+operations to the registry's router; what a person may read and put back is what the pages let them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query, Schema
+from pydantic import Field
+
+from controlplane.configuration.kinds import Kind
+from controlplane.history import listing, past
+from controlplane.history.proposals import Items, Proposal, carry_out, propose, reason_at, reason_of
+from controlplane.history.rights import may_change, may_see
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor, principal
+from mcpregistry.api.once import once
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.permissions import TABLE, Rule
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Input, Page, Problem, Text, When, capped
+from mcpregistry.api.v1 import api
+from mcpregistry.domain.errors import Denied, SlipsnisseError
+from mcpregistry.domain.text.display import printable
+from mcpregistry.queries.versions import Version
+
+# Which records somebody may read and put back depends on their kind, which is in the request: the operations ask further.
+_READ, _SITE = Rule("view_configuration"), Rule("change_configuration")
+TABLE.update({
+    "GET /history": _READ, "GET /history/{kind}/{version_id}": _READ, "POST /history/{kind}/{version_id}/restore": _READ,
+    "GET /config/as-of": _SITE, "POST /config/as-of": _SITE,
+})  # fmt: skip
+router = Routes(tags=["history"])
+_DIFF, _VALUE = 200_000, 2_000  # characters
+_WORDS: dict[str, Literal["made", "changed", "deleted"]] = {"+": "made", "~": "changed", "-": "deleted"}
+Section = Annotated[Text, Field(max_length=60)]
+
+
+class ChangeOfField(Schema):
+    """Secrets, and what may hold one, are dots."""
+
+    field: str
+    before: str
+    after: str
+
+
+class VersionOut(Schema):
+    """Who did what to a record, when and from where."""
+
+    id: int = Field(description="Its number among the versions of its kind.")
+    kind: str = Field(description="The section of the site's document, e.g. servers.")
+    record: str = Field(description="The record's name in the site's document; its number where it has no name.")
+    what: Literal["made", "changed", "deleted"]
+    at: datetime
+    by: str | None = Field(description="The person's name; null where a program or a command did it.")
+    source: str = Field(description="From where: admin, REST, a command, the worker; with the reason, if there is one.")
+    changes: list[ChangeOfField] | None = Field(description="From the version before; null in lists of many records.")
+
+
+class ProposalOut(Schema):
+    """What putting it back would change, or has changed, in the words of `exportconfig --all`."""
+
+    saved: bool
+    diff: str = Field(description="Lines with + and -; empty: everything is so already.")
+    made: list[str]
+    changed: list[str]
+    removed: list[str]
+    notes: list[str] = Field(description="What waits for a person then, and what has to be entered again.")
+    kept: list[str] = Field(description="Made since that time, and left as it is.")
+    shown: str = Field(description="Send it back to have exactly this done.")
+
+
+class VersionDetail(VersionOut):
+    """One version and what putting it back would change."""
+
+    proposal: ProposalOut | None = Field(
+        description="Null where it cannot be put back, or not by you: `problem` says why."
+    )
+    problem: str
+
+
+class Restore(Input):
+    """``shown``: of the proposal that was read; if anything else was changed since, nothing is done."""
+
+    shown: Annotated[Text, Field(min_length=1, max_length=100)]
+
+
+class RestoreSite(Restore):
+    """The time, and the proposal that was read."""
+
+    at: When
+
+
+@router.get("/history", response={200: Page[VersionOut], 404: Problem})
+def list_history(
+    request: HttpRequest,
+    *,
+    kind: Annotated[Section | None, Query(description="A section of the site's document, e.g. servers.")] = None,
+    record: Annotated[Text | None, Query(max_length=500, description="Of this one: its name. Needs the kind.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[VersionOut]:
+    """Versions, newest first: of one record with what changed, of a kind (what was deleted too), or the newest of everything.
+
+    Without a kind it is one page of 50 at most.
+    """
+    if kind is None:
+        newest = listing.newest(lambda model: may_see(_person(request), model))
+        return Page[VersionOut](items=_listed(newest[:limit]), next=None)
+    of_kind = _kind(request, kind)
+    rows = listing.rows_of(of_kind) if record is None else listing.of_record(of_kind, record)
+    part = page(rows, order=("-history_id",), limit=limit, cursor=cursor, show=lambda row: row)
+    if record is None or not part.items:
+        return Page[VersionOut](items=_listed(part.items), next=part.next)
+    said = listing.in_words(rows.filter(history_id__lte=part.items[0].history_id), limit)
+    changes = {each.number: _changes(each) for each in said}
+    here = [row for row in part.items if row.history_id in changes]
+    return Page[VersionOut](items=_listed(here, changes), next=part.next)
+
+
+@router.get("/history/{kind}/{version_id}", response=VersionDetail)
+def get_version(request: HttpRequest, kind: Section, version_id: lookup.Id) -> VersionDetail:
+    """One version, and what putting it back would change now. Nothing is changed by this."""
+    row, words = listing.one(_kind(request, kind), version_id)
+    proposal, problem = None, ""
+    try:
+        _check_may_change(request, row)
+        proposal = _proposal(propose(_items(row), actor=actor(request), user=_person(request)), saved=False)
+    except SlipsnisseError as error:
+        problem = printable(str(error), _VALUE)
+    out = _out(row, listing.names_of([row])[0]) | {"changes": _changes(words)}
+    return VersionDetail(**out, proposal=proposal, problem=problem)
+
+
+@router.post("/history/{kind}/{version_id}/restore", response={200: ProposalOut, 409: Problem})
+@once()
+def restore_version(request: HttpRequest, kind: Section, version_id: lookup.Id, payload: Restore) -> ProposalOut:
+    """Put one version back, as an edit is done: the same checks and rights, and what people confirm waits anew."""
+    row, _ = listing.one(_kind(request, kind), version_id)
+    _check_may_change(request, row)
+    return _done(request, _items(row), payload.shown, reason_of(row))
+
+
+@router.get("/config/as-of", response={200: ProposalOut, 409: Problem})
+def propose_site(request: HttpRequest, *, at: When) -> ProposalOut:
+    """What making the whole configuration as it was at a time would change. Nothing is changed by this."""
+    moment = min(at, timezone.now())
+    found = propose(lambda: past.at(moment), actor=actor(request), user=_person(request))
+    return _proposal(found, saved=False, kept=_since(moment))
+
+
+@router.post("/config/as-of", response={200: ProposalOut, 409: Problem})
+@once()
+def restore_site(request: HttpRequest, payload: RestoreSite) -> ProposalOut:
+    """Make the whole configuration as it was at a time, in one transaction, exactly as it was shown."""
+    moment = min(payload.at, timezone.now())
+    return _done(request, lambda: past.at(moment), payload.shown, reason_at(moment), kept=_since(moment))
+
+
+def _person(request: HttpRequest) -> User:
+    user = principal(request).user
+    assert user is not None  # no rule of these operations lets an agent in
+    return user
+
+
+def _kind(request: HttpRequest, section: str) -> Kind:
+    kind = listing.kind_named(section)
+    if not may_see(_person(request), kind.model):
+        raise Denied(f"You may not read {kind.section}.", remedy="Ask an admin for a role that may.")
+    return kind
+
+
+def _check_may_change(request: HttpRequest, row: Any) -> None:
+    if not may_change(_person(request), row.instance_type):
+        what = listing.section_of(row)
+        raise Denied(f"You may not change {what}.", remedy="Ask somebody with the right to change them.")
+
+
+def _items(row: Any) -> Items:
+    return lambda: [listing.item_of(row)]
+
+
+def _done(request: HttpRequest, items: Items, shown: str, reason: str, kept: Iterable[str] = ()) -> ProposalOut:
+    done = carry_out(items, actor=actor(request), user=_person(request), shown=shown, reason=reason)
+    return _proposal(done, saved=True, kept=kept)
+
+
+def _since(moment: datetime) -> list[str]:
+    return [f"{kind.section}: {printable(name, 100)}" for kind, name in past.since(moment)]
+
+
+def _proposal(found: Proposal, *, saved: bool, kept: Iterable[str] = ()) -> ProposalOut:
+    report, diff = found.report, "" if found.empty else capped("\n".join(found.lines), _DIFF)
+    return ProposalOut(
+        saved=saved, diff=diff, made=report.made, changed=report.changed, removed=report.removed,
+        notes=[printable(note, _VALUE) for note in report.notes], kept=[*kept], shown=found.shown,
+    )  # fmt: skip
+
+
+def _listed(rows: list[Any], changes: Mapping[int, list[ChangeOfField]] | None = None) -> list[VersionOut]:
+    names, known = listing.names_of(rows), changes or {}
+    return [
+        VersionOut(**_out(row, name), changes=known.get(row.history_id)) for row, name in zip(rows, names, strict=True)
+    ]
+
+
+def _out(row: Any, name: str) -> dict[str, Any]:
+    return {
+        "id": row.history_id, "kind": listing.section_of(row), "record": name, "what": _WORDS[row.history_type],
+        "at": row.history_date, "by": row.history_user.get_username() if row.history_user else None,
+        "source": row.history_change_reason or "",
+    }  # fmt: skip
+
+
+def _changes(words: Version) -> list[ChangeOfField]:
+    cut = [(field, capped(before, _VALUE), capped(after, _VALUE)) for field, before, after in words.changes]
+    return [ChangeOfField(field=field, before=before, after=after) for field, before, after in cut]
+
+
+api.add_router("", router)

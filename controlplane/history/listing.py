@@ -1,0 +1,153 @@
+"""Versions as programs and the command ask for them: of a record by its name, of a kind, of everything; or one by its number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from django.db.models import Model, QuerySet
+
+from controlplane.configuration.kinds import KINDS, WITH, Kind
+from controlplane.configuration.values import ADDRESSES, Secrets, is_reference
+from controlplane.history import past
+from mcpregistry.domain import kinds
+from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Configuration, Permit, Tool
+from mcpregistry.queries.versions import Field, Version, plain, told
+from subagents.models import EffortAgent, LanguageModel
+
+NEWEST = 50  # of everything
+_HIDDEN = "•••"
+LISTED: Mapping[str, Kind] = {kind.section: kind for kind in KINDS if hasattr(kind.model, "history")}
+_KIND_OF: Mapping[type[Model], Kind] = {kind.model: kind for kind in LISTED.values()}
+
+
+def kind_named(section: str) -> Kind:
+    """The kind of this section of the site's document. Raises NotFound, which says where else to look."""
+    if section not in LISTED:
+        raise NotFound(
+            f"No versions are kept of '{printable(section, 60)}'.",
+            remedy=f"They are of {', '.join(LISTED)}. Of accounts, memberships, calls and decisions the audit log tells.",
+        )
+    return LISTED[section]
+
+
+def rows_of(kind: Kind) -> QuerySet[Any]:
+    """All versions of all records of a kind, newest first."""
+    return kind.model.history.select_related("history_user").order_by("-history_id")  # type: ignore[attr-defined]
+
+
+def of_record(kind: Kind, name: str) -> QuerySet[Any]:
+    """The versions of the record that has this name (or number, where its kind has no names), else of the last that had it.
+    Raises NotFound."""
+    key = _key(kind, name)
+    if key is None:
+        raise NotFound(
+            f"There is no '{printable(name, 100)}' among {kind.section}, and there was none.",
+            remedy="The list of its kind says which there are.",
+        )
+    return rows_of(kind).filter(**{_attname(kind): key})
+
+
+def in_words(rows: QuerySet[Any], most: int) -> list[Version]:
+    """The newest ``most`` versions of one record with what each changed; values that may hold a secret are hidden."""
+    return told(list(rows[: most + 1]), most, _said)
+
+
+def one(kind: Kind, number: int) -> tuple[Any, Version]:
+    """A version by its number, as its row and in words. Raises NotFound."""
+    row = rows_of(kind).filter(history_id=number).first()
+    if row is None:
+        raise NotFound("There is no such version.", remedy="It may have been deleted by retention.")
+    earlier = rows_of(kind).filter(**{_attname(kind): past.key_of(row)}, history_id__lte=number)
+    words = in_words(earlier, 1)
+    return row, words[0] if words else _unchanged(row)
+
+
+def section_of(row: Any) -> str:
+    """The section of the site's document that the record of this version stands in."""
+    return _KIND_OF[row.instance_type].section
+
+
+def item_of(row: Any) -> Any:
+    """What puts this version back. Raises Conflict where nothing does."""
+    if row.instance_type is Permit:
+        raise Conflict("A permit that has ended does not begin again.", remedy="Approve the next call that asks.")
+    return past.item_of(row)
+
+
+def newest(may_see: Callable[[type[Model]], bool]) -> list[Any]:
+    """The newest versions of everything that somebody may see."""
+    rows: list[Any] = []
+    for kind in past.VERSIONED.values():
+        if may_see(kind.model):
+            rows += rows_of(kind).order_by("-history_date", "-history_id")[:NEWEST]
+    rows.sort(key=lambda row: row.history_date, reverse=True)
+    return rows[:NEWEST]
+
+
+def names_of(rows: Sequence[Any]) -> list[str]:
+    """The names in the site's document of the records that these are versions of; of one that is gone what people call it,
+    and the number of one without a name."""
+    found: dict[Any, str] = {}
+    for model in {row.instance_type for row in rows}:
+        kind = _KIND_OF[model]
+        there = model._default_manager.select_related(*([WITH[model]] if model in WITH else []))
+        keys = {past.key_of(row) for row in rows if row.instance_type is model}
+        found |= {(model, key): kind.name(live) for key, live in there.in_bulk(keys).items() if kind.named}
+    return [found.get((row.instance_type, past.key_of(row))) or _name_of_one_gone(row) for row in rows]
+
+
+def _name_of_one_gone(row: Any) -> str:
+    return past.named(row) if _KIND_OF[row.instance_type].named else str(past.key_of(row))
+
+
+def _attname(kind: Kind) -> str:
+    return str(kind.model._meta.pk.attname)
+
+
+def _unchanged(row: Any) -> Version:
+    return Version(
+        row.history_id, row.history_date, row.history_user, row.history_change_reason or "", row.get_history_type_display(), []
+    )  # fmt: skip
+
+
+def _key(kind: Kind, name: str) -> Any:
+    if kind.model is Configuration:
+        return Configuration.objects.values_list("pk", flat=True).first()
+    columns = _columns(kind, name)
+    attname = _attname(kind)
+    live = kind.model._default_manager.filter(**columns).values_list(attname, flat=True).first()
+    return live if live is not None else rows_of(kind).filter(**columns).values_list(attname, flat=True).first()
+
+
+def _columns(kind: Kind, name: str) -> dict[str, Any]:
+    """The condition that finds a record, or a version of it, by its name in the site's document."""
+    if not kind.named:
+        return {_attname(kind): int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else 0}
+    if kind.model is Tool:
+        server, _, own = name.partition("::")
+        of_kind, tool = kinds.read(own)
+        return {"server__slug": server, "kind": of_kind, "name": tool}
+    if kind.model is LanguageModel:
+        provider, _, model = name.partition("/")
+        return {"provider__slug": provider, "name": model}
+    if kind.model is EffortAgent:
+        return {"expert__name": name}
+    if kind.section == "slack_people":
+        team, _, member = name.partition("/")
+        return {"team": team, "member": member}
+    (column,) = kind.inside
+    return {column: name}
+
+
+def _said(field: Field, value: Any) -> str:
+    """Commands and addresses as the site's document has them: without values of flags that are named like secrets."""
+    if field.name == "command" and isinstance(value, list):
+        words = Secrets().command(value, "")
+        return json.dumps([_HIDDEN if is_reference(word) else word for word in words], ensure_ascii=False)
+    if field.name in ADDRESSES and isinstance(value, str):
+        return _HIDDEN if is_reference(Secrets().address(value, "")) else value
+    return plain(field, value)

@@ -1,0 +1,190 @@
+"""The pages of history: one version of a record, the whole site at a time, and the button that undoes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
+from django.utils.functional import SimpleLazyObject
+from django.utils.http import url_has_allowed_host_and_scheme
+from unfold.widgets import UnfoldAdminSplitDateTimeWidget
+
+from controlplane.history import listing, past, undoing
+from controlplane.history.proposals import Items, carry_out, propose, reason_at, reason_of
+from controlplane.history.recording import LATEST
+from controlplane.history.rights import may_change, may_see
+from mcpregistry.admin.base import actor
+from mcpregistry.domain.errors import Conflict, Denied, NotFound, SlipsnisseError
+from mcpregistry.domain.text.display import printable
+
+_SITE = "mcpregistry.change_configuration"
+
+
+def version(request: HttpRequest, label: str, number: int) -> HttpResponse:
+    """What putting one version back would change; a POST does exactly that."""
+    try:
+        found = past.find(label, number)
+    except NotFound as error:
+        return _refused(request, error, reverse("admin:index"))
+    if not may_change(request.user, found.instance_type):
+        raise PermissionDenied
+    name = printable(past.named(found), 200)
+    title = f"{name}, as of {timezone.localtime(found.history_date):%-d %b %Y %H:%M:%S}"
+    return _proposed(
+        request,
+        lambda: [past.item_of(found)],
+        title=title,
+        reason=reason_of(found),
+        back=_page_of(found),
+        more={"version": found},
+    )
+
+
+class MomentForm(forms.Form):
+    """The time that the site shall be as of."""
+
+    at = forms.SplitDateTimeField(label="As it was at", widget=UnfoldAdminSplitDateTimeWidget)
+
+
+def site(request: HttpRequest) -> HttpResponse:
+    """The newest changes of everything, and the whole configuration as of a time: first what would change."""
+    if not request.user.has_perm("mcpregistry.view_configuration"):
+        raise PermissionDenied
+    moment = _moment(request.GET.get("at", ""))
+    form = MomentForm(request.GET if "at_0" in request.GET else None)
+    if "at_0" in request.GET and form.is_valid():
+        return HttpResponseRedirect(f"{request.path}?at={int(form.cleaned_data['at'].timestamp())}")
+    more: dict[str, Any] = {"form": form, "may": request.user.has_perm(_SITE)}
+    if moment is None:
+        return _shown(request, "History of the site", more | {"newest": newest(request)})
+    if not request.user.has_perm(_SITE):
+        raise PermissionDenied
+    title = f"The site, as of {timezone.localtime(moment):%-d %b %Y %H:%M:%S}"
+    more["since"] = [f"{kind.section}: {printable(name, 100)}" for kind, name in past.since(moment)]
+    return _proposed(
+        request, lambda: past.at(moment), title=title, reason=reason_at(moment), back=reverse("history-site"), more=more
+    )
+
+
+def undo(request: HttpRequest) -> HttpResponse:
+    """Take back what this person did last, within its minute."""
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    kept, back = request.session.get(LATEST), _back(request)
+    try:
+        if not kept:
+            raise NotFound("There is nothing to undo.", remedy="Put an earlier version back from a record's history.")
+        if request.POST.get("at") != undoing.identity(kept):
+            raise Conflict("You have done something else since.", remedy="Look at what the line says now.")
+        request.session.pop(LATEST)
+        report = undoing.undo(
+            made=kept["made"], at=datetime.fromtimestamp(kept["at"], UTC), user=request.user, actor=actor(request),  # type: ignore[arg-type]
+            now=timezone.now(),
+        )  # fmt: skip
+    except SlipsnisseError as error:
+        return _refused(request, error, back)
+    request.session.pop(LATEST, None)
+    _tell(request, "Undone.", report.notes)
+    return HttpResponseRedirect(back)
+
+
+def latest(request: HttpRequest) -> dict[str, Any]:
+    """For every page: what may be undone now, looked for where a page shows it. A context processor."""
+    if not hasattr(request, "session") or LATEST not in request.session or not request.user.is_authenticated:
+        return {}
+    return {"undoable": SimpleLazyObject(lambda: undoing.latest(request.session, timezone.now()))}
+
+
+def newest(request: HttpRequest) -> list[Any]:
+    """The newest versions of what the person may see, each with the page of what putting it back would change."""
+    rows = listing.newest(lambda model: may_see(request.user, model))
+    metas = [(row, row.instance_type._meta) for row in rows]
+    return [(row, meta.label_lower, meta.verbose_name, past.named(row)) for row, meta in metas]
+
+
+# Parts of a page
+
+
+def _proposed(
+    request: HttpRequest,
+    items: Items,
+    *,
+    title: str,
+    reason: str,
+    back: str,
+    more: dict[str, Any],
+) -> HttpResponse:
+    problem = ""
+    try:
+        if request.method == "POST":
+            shown = request.POST.get("shown", "")
+            done = carry_out(items, actor=actor(request), user=request.user, shown=shown, reason=reason)
+            _tell(request, _counted(done.report), done.report.notes)
+            return HttpResponseRedirect(back if not done.report.removed else reverse("history-site"))
+    except Denied as error:
+        raise PermissionDenied from error
+    except SlipsnisseError as error:
+        problem = printable(str(error), 2_000)
+    try:
+        more["proposal"] = propose(items, actor=actor(request), user=request.user)
+    except Denied as error:
+        raise PermissionDenied from error
+    except SlipsnisseError as error:
+        problem = problem or printable(str(error), 2_000)
+    return _shown(
+        request, title, more | {"problem": problem, "back": back}, status=409 if request.method == "POST" else 200
+    )
+
+
+def _shown(request: HttpRequest, title: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+    whole = admin.site.each_context(request) | {"title": title} | context
+    return TemplateResponse(request, "history/page.html", whole, status=status)
+
+
+def _counted(report: Any) -> str:
+    parts = [(report.changed, "changed"), (report.made, "made anew"), (report.removed, "removed")]
+    told = ", ".join(f"{len(rows)} {word}" for rows, word in parts if rows)
+    return f"Put back: {told}." if told else "Everything was so already."
+
+
+def _tell(request: HttpRequest, told: str, notes: Sequence[str]) -> None:
+    messages.success(request, told)
+    for note in notes[:20]:
+        messages.warning(request, printable(note, 500))
+
+
+def _refused(request: HttpRequest, error: SlipsnisseError, where: str) -> HttpResponse:
+    messages.error(request, printable(str(error), 1_000))
+    return HttpResponseRedirect(where)
+
+
+def _page_of(found: Any) -> str:
+    meta, live = found.instance_type._meta, past.live_row(found)
+    try:
+        if live is None:
+            return reverse(f"admin:{meta.app_label}_{meta.model_name}_changelist")
+        return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[live.pk])
+    except NoReverseMatch:
+        return reverse("history-site")
+
+
+def _back(request: HttpRequest) -> str:
+    """The page that the button stood on, if it is one of ours."""
+    where = request.headers.get("Referer", "")
+    safe = url_has_allowed_host_and_scheme(where, {request.get_host()}, require_https=request.is_secure())
+    return where if safe else reverse("admin:index")
+
+
+def _moment(text: str) -> datetime | None:
+    if not text.isdecimal() or len(text) > 11:
+        return None
+    moment = datetime.fromtimestamp(int(text), UTC)
+    return min(moment, timezone.now())

@@ -1,0 +1,107 @@
+"""What putting something back would change, shown before it counts; and that exactly this is then done."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from controlplane.configuration.kinds import KINDS, Kind
+from controlplane.configuration.reading import Item, Report, put
+from controlplane.configuration.values import Secrets
+from controlplane.history.recording import because, noting
+from controlplane.history.rights import Person, check
+from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.formats import text
+from mcpregistry.domain.text.canonical import digest, stored
+
+Items = Callable[[], Iterable[Item]]  # they are read anew each time: trying them changes them
+_ORDER = {kind.section: number for number, kind in enumerate(KINDS)}
+_CONTEXT = 3  # lines around a difference
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """``lines``: the difference, in the words of the site's document, secrets by name; ``report``: what would be made
+    and changed, with what then waits for a person; ``shown``: the fingerprint of all that."""
+
+    lines: list[str]
+    report: Report
+    shown: str
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything is so already."""
+        return not (self.report.made or self.report.changed or self.report.removed)
+
+
+def propose(items: Items, *, actor: str, user: Person | None = None) -> Proposal:
+    """Try it, keep nothing of it, and say what it would do. Raises ConfigInvalid for what cannot be so any more, Denied
+    where ``user`` may not do it."""
+    with noting():
+        return _done(items, actor, user, save=False)
+
+
+def carry_out(items: Items, *, actor: str, shown: str, reason: str, user: Person | None = None) -> Proposal:
+    """Do exactly what was shown. Raises Conflict, and changes nothing, where by now it would be something else; else
+    as ``propose``."""
+    with transaction.atomic(), because(reason):
+        proposal = _done(items, actor, user, save=True)
+        if proposal.shown != shown:
+            raise Conflict("Something was changed after this was shown.", remedy="Look at it again.")
+    return proposal
+
+
+def reason_of(version: Any) -> str:
+    """What versions say that are made by putting this one back."""
+    return f"the version of {version.history_date:%Y-%m-%d %H:%M} put back"
+
+
+def reason_at(moment: datetime) -> str:
+    """What versions say that are made by putting the whole site back."""
+    return f"the site as of {moment:%Y-%m-%d %H:%M} put back"
+
+
+def _done(items: Items, actor: str, user: Person | None, *, save: bool) -> Proposal:
+    ordered = in_order(items())
+    kinds = [kind for kind in KINDS if any(item.kind is kind for item in ordered)]
+    before = _said(kinds)
+    seen: list[tuple[list[str], dict[str, Any]]] = []
+    report = put(ordered, actor=actor, save=save, after=lambda: seen.append(_said(kinds)))
+    if user is not None:
+        touched = {*report.made, *report.changed, *report.removed}
+        check(user, [item for item in ordered if f"{item.kind.section}/{item.name}" in touched])
+    after = seen[0] if seen else before
+    lines = [*_lines(before[0], after[0]), *_secrets(before[1], after[1])]
+    return Proposal(lines, report, digest("proposal", stored([lines, report.made, report.changed, report.removed])))
+
+
+def in_order(items: Iterable[Item]) -> list[Item]:
+    """As they can be done: what is removed first, what others hang on last; what is made in the document's order."""
+    return sorted(items, key=_place)
+
+
+def _place(item: Item) -> tuple[int, int]:
+    number = _ORDER[item.kind.section]
+    return (0, -number) if item.entry is None else (1, number)
+
+
+def _said(kinds: Sequence[Kind]) -> tuple[list[str], dict[str, Any]]:
+    """The document's lines about these kinds, and the secrets that it names."""
+    secrets = Secrets()
+    sections = {kind.section: {name: kind.entry(name, row, secrets) for name, row in kind.all()} for kind in kinds}
+    return text.dump(sections, as_yaml=True).splitlines(), secrets.found
+
+
+def _lines(before: list[str], after: list[str]) -> list[str]:
+    found = difflib.unified_diff(before, after, "now", "then", n=_CONTEXT, lineterm="")
+    return [line for line in found if not line.startswith(("--- ", "+++ ", "@@"))]
+
+
+def _secrets(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """That a secret would be another one is said, what it is is not."""
+    return [f"! {name}: another value" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]

@@ -1,0 +1,163 @@
+"""``manage.py history``: versions of records, one put back, and the whole configuration as of a time."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from controlplane.configuration.kinds import Kind
+from controlplane.history import listing, past
+from controlplane.history.proposals import Items, Proposal, carry_out, propose, reason_at, reason_of
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
+from mcpregistry.domain.text.display import printable
+from mcpregistry.queries.versions import Version
+
+ACTOR = "manage.py history"
+_LINE = 600  # characters
+_VALUE = 200
+_NONE = "Nothing was changed yet: each change leaves a version here."
+
+
+class Command(BaseCommand):
+    """Prints versions, and what putting one back would change; with ``--apply`` it does that."""
+
+    help = (
+        "Versions of the configuration: of a record (servers/git), or the newest of everything; one put back, or the whole "
+        "site as of a time. Without --apply it only says what would change."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "record", nargs="?", default="", metavar="KIND[/NAME]",
+            help="as in exportconfig --all, e.g. servers/git or rules; left out: the newest of everything",
+        )  # fmt: skip
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument(
+            "--show", type=int, metavar="NUMBER", help="one version, and what putting it back would change"
+        )
+        what.add_argument("--restore", type=int, metavar="NUMBER", help="put this version of the kind back")
+        what.add_argument(
+            "--as-of", metavar="TIME", help="the whole configuration as of 2026-11-21T12:00, in the site's time zone"
+        )
+        parser.add_argument("--apply", action="store_true", help="with --restore or --as-of: do what would be shown")
+        parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many versions (default 20)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            self._answer(options)
+        except SlipsnisseError as error:
+            raise CommandError(printable(str(error), 2_000)) from error
+
+    def _answer(self, options: dict[str, Any]) -> None:
+        number = options["restore"] if options["show"] is None else options["show"]
+        if options["apply"] and options["restore"] is None and not options["as_of"]:
+            raise ConfigInvalid("--apply needs something to do.", remedy="Add --restore NUMBER or --as-of TIME.")
+        section, _, name = options["record"].partition("/")
+        if options["as_of"]:
+            if section:
+                raise ConfigInvalid(
+                    "--as-of is about the whole site.", remedy="Leave the record out, or use --restore."
+                )
+            self._site(_moment(options["as_of"]), apply=options["apply"])
+        elif number is not None:
+            if not section:
+                raise ConfigInvalid(
+                    "A number is one of a kind.", remedy="Name the kind or the record too, e.g. servers."
+                )
+            self._version(listing.kind_named(section), name, number, options)
+        elif not section:
+            self._many(listing.newest(lambda model: True)[: _most(options)])
+        elif not name and section != "configuration":
+            self._many(list(listing.rows_of(listing.kind_named(section))[: _most(options)]))
+        else:
+            kind = listing.kind_named(section)
+            self._one(listing.in_words(listing.of_record(kind, name), _most(options)))
+
+    def _many(self, rows: Sequence[Any]) -> None:
+        for row, name in zip(rows, listing.names_of(rows), strict=True):
+            who = f"{row.history_user or 'the site'}, {printable(row.history_change_reason or '', 100)}".rstrip(", ")
+            what = row.get_history_type_display().lower()
+            place = f"{listing.section_of(row)}/{printable(name, _VALUE)}"
+            self.stdout.write(f"{_time(row.history_date)}  {row.history_id:>6}  {place}: {what} ({who})")
+        if not rows:
+            self.stdout.write(_NONE)
+
+    def _one(self, versions: Sequence[Version]) -> None:
+        for each in versions:
+            self._tell(each)
+        if not versions:
+            self.stdout.write(_NONE)
+
+    def _tell(self, version: Version) -> None:
+        whence = f", {printable(version.whence, 100)}" if version.whence else ""
+        who = f"{version.by or 'the site'}{whence}"
+        self.stdout.write(f"{_time(version.at)}  {version.number:>6}  {version.what.lower()} ({who})")
+        for field, before, after in version.changes:
+            told = [printable(value, _VALUE) or "empty" for value in (before, after)]
+            self.stdout.write(f"{'':29}{printable(field, 100)}: {told[0]} -> {told[1]}")
+
+    def _version(self, kind: Kind, name: str, number: int, options: dict[str, Any]) -> None:
+        row, words = listing.one(kind, number)
+        if name and not listing.of_record(kind, name).filter(history_id=number).exists():
+            raise NotFound(
+                f"Version {number} of {kind.section} is one of '{listing.names_of([row])[0]}'.",
+                remedy=f"`manage.py history {kind.section}/{name}` lists those of '{name}'.",
+            )
+        if options["show"] is not None:
+            self._tell(words)
+        try:
+            self._put_back(lambda: [listing.item_of(row)], reason_of(row), apply=options["apply"])
+        except Conflict as error:
+            if options["show"] is None:
+                raise
+            self.stdout.write(f"It cannot be put back: {printable(str(error), 2_000)}")
+
+    def _site(self, moment: datetime, *, apply: bool) -> None:
+        for kind, name in past.since(moment):
+            self.stdout.write(f"made since, and left as it is: {kind.section}/{printable(name, 100)}")
+        self._put_back(lambda: past.at(moment), reason_at(moment), apply=apply)
+
+    def _put_back(self, items: Items, reason: str, *, apply: bool) -> None:
+        """Say what would change; with ``apply`` do exactly that."""
+        proposal = propose(items, actor=ACTOR)
+        self._print(proposal)
+        if proposal.empty:
+            self.stdout.write("Everything is so already.")
+        elif not apply:
+            self.stdout.write("Nothing was changed. --restore or --as-of with --apply does it.")
+        else:
+            carry_out(items, actor=ACTOR, shown=proposal.shown, reason=reason)
+            report = proposal.report
+            parts = ((report.changed, "changed"), (report.made, "made anew"), (report.removed, "removed"))
+            self.stdout.write(f"Put back: {', '.join(f'{len(rows)} {word}' for rows, word in parts if rows)}.")
+
+    def _print(self, proposal: Proposal) -> None:
+        for line in [] if proposal.empty else proposal.lines:
+            self.stdout.write(printable(line, _LINE))
+        for note in proposal.report.notes:
+            self.stderr.write(printable(note, _LINE))
+
+
+def _most(options: dict[str, Any]) -> int:
+    return int(min(max(options["limit"], 1), 1_000))
+
+
+def _time(at: datetime) -> str:
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S}"
+
+
+def _moment(text: str) -> datetime:
+    """A time as people type it; without a zone it is the site's. Raises ConfigInvalid."""
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise ConfigInvalid(f"'{printable(text, 60)}' is no time.", remedy="Write it as 2026-11-21T12:00.")
+    return min(timezone.make_aware(found) if timezone.is_naive(found) else found, timezone.now())

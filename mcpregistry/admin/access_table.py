@@ -1,0 +1,215 @@
+"""The page *Who can call what*: agents by tools on an endpoint. It reads; ticks of who may grant become narrow grants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry.admin.asking import question
+from mcpregistry.admin.base import actor
+from mcpregistry.admin.behaviour import RISK_COLOURS
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import KINDS, TOOL
+from mcpregistry.domain.policy.risk import Level, risk_of
+from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
+from mcpregistry.services.access import grants
+from mcpregistry.services.policy.table import Cell, Standing, Table, Wanted, narrowest, tools_of
+
+TOOLS, AGENTS = 40, 8  # on one page
+_CHOICES = 500  # that a field lists
+_MAY_SEE = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "policyrule"))
+_MAY_GRANT = "mcpregistry.add_grant"
+_SIGNS = {
+    Standing.ALLOW: "check_circle", Standing.ASK: "front_hand", Standing.DENY: "block",
+    Standing.HIDDEN: "visibility_off", Standing.ABSENT: "do_not_disturb_on",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """One cell as the page draws it: where "Why?" is asked, and what a tick sends."""
+
+    cell: Cell
+    sign: str
+    why: str
+    tick: str
+
+
+def who(request: HttpRequest) -> HttpResponse:
+    """The table, by a GET that can be linked to: of an endpoint, and there of one agent, server, risk or tool."""
+    if not request.user.has_perms(_MAY_SEE):
+        raise PermissionDenied
+    endpoints = list(Endpoint.objects.order_by("slug")[:_CHOICES])
+    chosen = _chosen(endpoints, request.GET.get("endpoint", ""))
+    context: dict[str, Any] = {
+        "title": "Who can call what", "endpoints": endpoints, "endpoint": chosen, "said": request.GET,
+        "servers": Server.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
+        "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
+        "risks": list(Level), "kinds": list(KINDS), "narrowed": _narrowed(request.GET), "standings": _legend(),
+        "may_grant": request.user.has_perm(_MAY_GRANT),
+    }  # fmt: skip
+    if chosen is not None:
+        context |= _drawn(request.GET, chosen)
+    return TemplateResponse(request, "admin/mcpregistry/who.html", admin.site.each_context(request) | context)
+
+
+def give(request: HttpRequest) -> HttpResponse:
+    """POST: what the ticked cells need, first said and then done."""
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    if not request.user.has_perms((*_MAY_SEE, _MAY_GRANT)):
+        raise PermissionDenied
+    endpoint = Endpoint.objects.filter(slug=_text(request.POST, "endpoint")).first()
+    back = f"{reverse('who')}?{_text(request.POST, 'from')}"
+    pairs = _pairs(request.POST.getlist("tick"))
+    if endpoint is None or not pairs:
+        messages.warning(request, "Tick what is to be granted first.")
+        return HttpResponseRedirect(back)
+    table = Table(endpoint, [tool for _, tool in pairs], timezone.now())
+    try:
+        rows, sentences = narrowest(table, pairs), _sentences(table, pairs)
+    except SlipsnisseError as error:
+        messages.error(request, printable(str(error), 1_000))
+        return HttpResponseRedirect(back)
+    if not rows:
+        messages.info(request, "All of that is granted already.")
+        return HttpResponseRedirect(back)
+    sure, said = digest("sure", *sentences), request.POST.get("sure", "")
+    return _given(request, rows, back) if said == sure else _asked(request, endpoint, sentences, sure, back)
+
+
+def _given(request: HttpRequest, rows: list[Grant], back: str) -> HttpResponse:
+    try:
+        made = grants.save_all(rows, actor=actor(request), user=request.user)  # type: ignore[arg-type]
+        messages.success(request, f"{made} grant{'' if made == 1 else 's'} given, each for one tool alone.")
+    except SlipsnisseError as error:
+        messages.error(request, printable(str(error), 1_000))
+    return HttpResponseRedirect(back)
+
+
+def _asked(request: HttpRequest, endpoint: Endpoint, sentences: list[str], sure: str, back: str) -> HttpResponse:
+    kept = [("endpoint", endpoint.slug), ("from", _text(request.POST, "from"))]
+    kept += [("tick", value) for value in request.POST.getlist("tick")]
+    return question(
+        request, title="Grant what is ticked", label="Grant", icon="add_task", sentences=sentences, sure=sure, back=back,
+        kept=kept,
+    )  # fmt: skip
+
+
+_THEN = {
+    Standing.ALLOW: "its calls run at once",
+    Standing.ASK: "people are asked about each call",
+    Standing.DENY: "a rule refuses its calls all the same",
+}
+
+
+def _sentences(table: Table, pairs: list[tuple[Agent, Tool]]) -> list[str]:
+    found = []
+    for agent, tool in pairs:
+        cell = table.cell(agent, tool)
+        if "agent" in cell.lacks:
+            found.append(f"{agent} may use {tool}, this alone, until it is withdrawn.")
+        if "endpoint" in cell.lacks:
+            found.append(f"{table.endpoint} lists {tool}, for every agent that is granted it.")
+        if cell.then:
+            found.append(f"On {table.endpoint}, {agent} then sees {tool}, and {_THEN[cell.then]}.")
+    return list(dict.fromkeys(found))
+
+
+def _pairs(ticked: list[str]) -> list[tuple[Agent, Tool]]:
+    """The agents and tools that these ticks ("agent.tool", by their keys) mean; what is gone is left out."""
+    keys = [(int(a), int(t)) for a, _, t in (each.partition(".") for each in ticked) if _key(a) and _key(t)]
+    agents = Agent.objects.in_bulk({agent for agent, _ in keys})
+    tools = Tool.offers.select_related("server", "latest").in_bulk([tool for _, tool in keys])
+    return [(agents[agent], tools[tool]) for agent, tool in keys if agent in agents and tool in tools]
+
+
+def _key(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19
+
+
+def _drawn(said: QueryDict, endpoint: Endpoint) -> dict[str, Any]:
+    tools_at, agents_at = _number(said, "page"), _number(said, "agents")
+    tools = list(tools_of(_wanted(said)).order_by("server__slug", "name", "pk")[tools_at * TOOLS :][: TOOLS + 1])
+    rows = Agent.objects.order_by("slug")
+    if agent := _text(said, "agent"):
+        rows = rows.filter(slug=agent)
+    agents = list(rows[agents_at * AGENTS :][: AGENTS + 1])
+    more_tools, more_agents = len(tools) > TOOLS, len(agents) > AGENTS
+    tools, agents = tools[:TOOLS], agents[:AGENTS]
+    table = Table(endpoint, tools, timezone.now())
+    lines = [(tool, (risk := risk_of(tool).level), RISK_COLOURS[risk], _squares(table, tool, agents)) for tool in tools]
+    return {
+        "agents": agents, "lines": lines, "here": said.urlencode(),
+        "tickable": any(square.tick for *_, squares in lines for _, square in squares),
+        "pages": _turned(said, "page", tools_at, more_tools), "turns": _turned(said, "agents", agents_at, more_agents),
+    }  # fmt: skip
+
+
+def _squares(table: Table, tool: Tool, agents: list[Agent]) -> list[tuple[Agent, Square]]:
+    why = reverse("admin:mcpregistry_policyrule_why")
+    found = []
+    for agent, cell in zip(agents, table.row(tool, agents), strict=True):
+        asked = urlencode(
+            {"agent": agent.slug, "endpoint": table.endpoint.slug, "tool": f"{tool.server.slug}::{tool.key}"}
+        )
+        tick = f"{agent.pk}.{tool.pk}" if cell.lacks else ""
+        found.append((agent, Square(cell, _SIGNS[cell.standing], f"{why}?{asked}", tick)))
+    return found
+
+
+def _wanted(said: QueryDict) -> Wanted:
+    kind, tool = _text(said, "kind"), _text(said, "tool")
+    return Wanted(
+        kind=kind if kind in KINDS else TOOL, server=_text(said, "server"), risk=_text(said, "risk"),
+        search=_text(said, "search"), tool=int(tool) if _key(tool) else None,
+    )  # fmt: skip
+
+
+def _turned(said: QueryDict, name: str, at: int, more: bool) -> dict[str, str]:
+    """Where the page before and the one after are, as far as there are any."""
+    found = {}
+    for word, number, there in (("before", at - 1, at > 0), ("after", at + 1, more)):
+        if there:
+            moved = said.copy()
+            moved[name] = str(number)
+            found[word] = f"?{moved.urlencode()}"
+    return found
+
+
+def _chosen(endpoints: list[Endpoint], wanted: str) -> Endpoint | None:
+    usual = next((each for each in endpoints if each.slug == "default"), next(iter(endpoints), None))
+    return next((each for each in endpoints if each.slug == wanted), usual)
+
+
+def _narrowed(said: QueryDict) -> Tool | None:
+    """The one tool that the table was narrowed to, by the link from its page."""
+    tool = _text(said, "tool")
+    return Tool.offers.select_related("server").filter(pk=int(tool)).first() if _key(tool) else None
+
+
+def _legend() -> list[tuple[Standing, str, str]]:
+    meant = {
+        Standing.ALLOW: "runs at once", Standing.ASK: "waits for people", Standing.DENY: "a rule refuses it",
+        Standing.HIDDEN: "the agent does not see it", Standing.ABSENT: "nobody is served it now",
+    }  # fmt: skip
+    return [(each, _SIGNS[each], meant[each]) for each in Standing]
+
+
+def _number(said: QueryDict, name: str) -> int:
+    text = _text(said, name)
+    return int(text) if _key(text) and len(text) < 6 else 0
+
+
+def _text(said: QueryDict, name: str) -> str:
+    return str(said.get(name, "")).replace("\x00", "")[:2_000]

@@ -1,0 +1,126 @@
+"""The page *Access analyzer*: grants that allow more than was used, what would take their place, and one button each."""
+
+from __future__ import annotations
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry.admin.asking import question
+from mcpregistry.admin.base import actor
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.text.canonical import canonical, digest
+from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.undo import undo_said
+from mcpregistry.models import Agent
+from mcpregistry.queries.calls import known_days
+from mcpregistry.services.policy.analyzer import DAYS, MOST_CALLS, Proposal, analyse, apply, candidates, stopped_by_tool
+
+GRANTS = 20  # looked at for one page
+PERIODS = (7, DAYS, 90)
+_CHOICES = 500
+_MAY_SEE = ("mcpregistry.view_grant", "mcpregistry.view_invocation")
+_MAY_APPLY = ("mcpregistry.add_grant", "mcpregistry.change_grant", "mcpregistry.delete_grant")
+
+
+def analyzer(request: HttpRequest) -> HttpResponse:
+    """What is proposed of the grants of one page, with what each would have stopped."""
+    if not request.user.has_perms(_MAY_SEE):
+        raise PermissionDenied
+    days, at = days_of(request.GET.get("days", "")), _number(request.GET.get("page", ""))
+    rows, agent = candidates().order_by("pk"), request.GET.get("agent", "").replace("\x00", "")
+    if agent:
+        rows = rows.filter(agent__slug=agent)
+    found = list(rows[at * GRANTS : (at + 1) * GRANTS + 1])
+    now = timezone.now()
+    proposals = analyse(found[:GRANTS], days=days, now=now)
+    context = admin.site.each_context(request) | {
+        "title": "Access analyzer", "days": days, "periods": PERIODS, "agent": agent, "most": MOST_CALLS,
+        "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
+        "known": known_days(now), "looked_at": len(found[:GRANTS]), "first": at * GRANTS + 1, "last": at * GRANTS + len(found[:GRANTS]),
+        "before": at - 1 if at else None, "after": at + 1 if len(found) > GRANTS else None, "page": at,
+        "found": [(each, stopped_by_tool(each), _pins(each)) for each in proposals],
+        "may_apply": request.user.has_perms(_MAY_APPLY),
+    }  # fmt: skip
+    return TemplateResponse(request, "admin/mcpregistry/analyzer.html", context)
+
+
+def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
+    """POST: what was proposed of a grant, first said and then done."""
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    if not request.user.has_perms((*_MAY_SEE, *_MAY_APPLY)):
+        raise PermissionDenied
+    grant = get_object_or_404(candidates(), pk=grant_id)
+    days, now, back = days_of(request.POST.get("days", "")), timezone.now(), _back(request)
+    found = next(iter(analyse([grant], days=days, now=now)), None)
+    key, pins = request.POST.get("key", ""), request.POST.getlist("pin") if "pins" in request.POST else None
+    if found is None or found.key != key:
+        messages.error(request, "Something else would be proposed of this grant by now. Look at it again.")
+        return HttpResponseRedirect(back)
+    sentences = _sentences(found, pins)
+    sure, said = digest("sure", *sentences), request.POST.get("sure", "")
+    if said != sure:
+        return _asked(request, found, sentences, sure, back)
+    try:
+        apply(grant=grant, key=key, days=days, now=now, actor=actor(request), user=request.user, pins=pins)  # type: ignore[arg-type]
+        messages.success(request, _done(found))
+    except SlipsnisseError as error:
+        messages.error(request, printable(str(error), 1_000))
+    return HttpResponseRedirect(back)
+
+
+def days_of(text: str) -> int:
+    """The days that an address or a form names, 1 to 365; 30 for anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= 365 else DAYS
+
+
+def _asked(request: HttpRequest, found: Proposal, sentences: list[str], sure: str, back: str) -> HttpResponse:
+    names = ("days", "key", "page", "agent", "pins")
+    kept = [(name, request.POST[name]) for name in names if name in request.POST]
+    kept += [("pin", name) for name in request.POST.getlist("pin")]
+    label = "Withdraw" if found.kind == "withdraw" else "Make narrower"
+    return question(
+        request, title=f"{label}: {printable(str(found.grant), 200)}", label=label, icon="compress", sentences=sentences,
+        sure=sure, back=back, kept=kept,
+    )  # fmt: skip
+
+
+def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
+    said = [f"The grant {found.grant} is withdrawn, in every process within a second."]
+    for row in found.after:
+        held = row.argument_pins
+        if pins is not None:
+            held = {name: value for name, value in held.items() if name not in found.pins or name in pins}
+        only = f", only with {canonical(held)}" if held else ""
+        said.append(f"In its place: {row}{f' ({row.uri})' if row.uri else ''}{only}.")
+    count = len(found.stopped)
+    if found.after:
+        stopped = f"{count} of them would have been stopped" if count else "none of them would have been stopped"
+        said.append(f"Of the calls of the period {found.judged} were replayed: {stopped}.")
+    return [*said, undo_said(1 + len(found.after))]
+
+
+def _done(found: Proposal) -> str:
+    if not found.after:
+        return "The grant is withdrawn."
+    return f"The grant is narrower now: {len(found.after)} in its place."
+
+
+def _pins(found: Proposal) -> list[tuple[str, str]]:
+    return [(name, canonical(value)) for name, value in sorted(found.pins.items())]
+
+
+def _back(request: HttpRequest) -> str:
+    shown = f"?days={days_of(request.POST.get('days', ''))}&page={_number(request.POST.get('page', ''))}"
+    agent = request.POST.get("agent", "")
+    known = agent and Agent.objects.filter(slug=agent.replace("\x00", "")).exists()
+    return f"{reverse('analyzer')}{shown}{f'&agent={agent}' if known else ''}"
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0

@@ -1,0 +1,124 @@
+"""The page *Connect*: what to enter in a host, and whether it has called yet. It only reads; tokens are issued elsewhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from unfold.widgets import UnfoldAdminSelectWidget
+
+from mcpregistry.calls import catalog
+from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, Connection
+from mcpregistry.domain.hosts.panel import CHOICES, Panel, panel
+from mcpregistry.models import Agent, Endpoint
+from mcpregistry.queries.calls import first_call
+from mcpregistry.queries.setting_up import agents_of_hosts
+from mcpregistry.services.hosts import ways
+from mcpregistry.services.policy.table import why_nothing
+
+_STOP = 286  # the page takes this answer and asks no more
+_LONGEST = timedelta(days=1)
+_HOSTS = [(group, list(titles.items())) for group, titles in CHOICES.items()]
+_AGENTS = agents_of_hosts()
+_WAYS = [
+    ("stdio", "stdio: it starts a program on this machine"),
+    ("http", "HTTP: it comes over the network, with a token"),
+]
+
+
+class ConnectForm(forms.Form):
+    """Which host, as which agent, to which endpoint, and which way."""
+
+    host = forms.ChoiceField(choices=_HOSTS, widget=UnfoldAdminSelectWidget)
+    way = forms.ChoiceField(choices=_WAYS, widget=UnfoldAdminSelectWidget)
+    agent = forms.ModelChoiceField(
+        _AGENTS, to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget, help_text="Whose grants count."
+    )
+    endpoint = forms.ModelChoiceField(
+        Endpoint.objects.filter(enabled=True), to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget,
+        help_text="What it is shown.",
+    )  # fmt: skip
+
+
+def connect(request: HttpRequest) -> HttpResponse:
+    """The form, which is a GET that can be linked to, and below it what to do."""
+    if not request.user.has_perms(("mcpregistry.view_agent", "mcpregistry.view_endpoint")):
+        raise PermissionDenied
+    form = ConnectForm(_defaults() | request.GET.dict())
+    context: dict[str, Any] = admin.site.each_context(request) | {"title": "Connect a host", "form": form}
+    if form.is_valid():
+        context |= _shown(request, form.cleaned_data)
+    return TemplateResponse(request, "admin/mcpregistry/connect.html", context)
+
+
+def live(request: HttpRequest) -> HttpResponse:
+    """The part that waits for the first call since the page was opened; status 286 once there is one."""
+    agent, endpoint = (request.GET.get(name, "").replace("\x00", "") for name in ("agent", "endpoint"))
+    since = request.GET.get("since", "")
+    if not request.user.has_perm("mcpregistry.view_invocation") or not since.isdecimal() or len(since) > 11:
+        return HttpResponse(status=404)
+    now = timezone.now()
+    moment = max(datetime.fromtimestamp(int(since), UTC), now - _LONGEST)
+    call = first_call(agent=agent, endpoint=endpoint, since=moment)
+    context = {"call": call, "agent": agent, "endpoint": endpoint}
+    return TemplateResponse(request, "admin/mcpregistry/connect_wait.html", context, status=_STOP if call else 200)
+
+
+def with_token(request: HttpRequest, agent: Agent, endpoint: Endpoint | None, token: str) -> dict[str, Any]:
+    """For the page that shows a new token: every host's entry over HTTP with that token in it."""
+    if endpoint is None:
+        return {}
+    connection = ways.way(endpoint=endpoint.slug, agent=agent.slug, http=True, token=token)
+    panels = [panel(slug, connection) for _, titles in _HOSTS for slug, _ in titles]
+    usable = [{"panel": one, "writing": ""} for one in panels if not one.refused]
+    return {"panels": usable, "endpoint": endpoint} | _waiting(request, agent.slug, endpoint.slug)
+
+
+def _defaults() -> dict[str, str]:
+    """What is chosen while nobody has chosen: what a new site has."""
+    found = {"host": "claude-code", "way": "stdio"}
+    for name, rows, usual in (
+        ("agent", _AGENTS, "local"),
+        ("endpoint", Endpoint.objects.filter(enabled=True), "default"),
+    ):
+        slugs = list(rows.values_list("slug", flat=True)[:500])
+        if slugs:
+            found[name] = usual if usual in slugs else slugs[0]
+    return found
+
+
+def _shown(request: HttpRequest, said: dict[str, Any]) -> dict[str, Any]:
+    agent, endpoint, http = said["agent"], said["endpoint"], said["way"] == "http"
+    connection = ways.way(endpoint=endpoint.slug, agent=agent.slug, http=http)
+    now = timezone.now()
+    seen = catalog.sees_anything(agent, endpoint, now=now)
+    context = _panel(said["host"], connection) | {
+        "agent": agent,
+        "endpoint": endpoint,
+        "http": http,
+        "seen": seen,
+        "cause": None if seen else why_nothing(agent, endpoint, now),
+    }
+    context |= {"withheld": [] if http else ways.withheld(), "variable": BEARER_VARIABLE}
+    return context | _waiting(request, agent.slug, endpoint.slug)
+
+
+def _panel(slug: str, connection: Connection) -> dict[str, Any]:
+    found: Panel = panel(slug, connection)
+    return {"panel": found, "writing": ways.writing_command(slug, connection) if found.written else ""}
+
+
+def _waiting(request: HttpRequest, agent: str, endpoint: str) -> dict[str, Any]:
+    """Where to ask for the first call; nothing for who may see no calls."""
+    if not request.user.has_perm("mcpregistry.view_invocation"):
+        return {}
+    asked = {"agent": agent, "endpoint": endpoint, "since": int(timezone.now().timestamp())}
+    return {"live": f"{reverse('connect-live')}?{urlencode(asked)}"}

@@ -1,0 +1,130 @@
+"""The page *Context bill*: what an agent's list of tools costs on every turn, and what of it can be hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry.admin.analyzer import PERIODS, days_of
+from mcpregistry.admin.asking import question
+from mcpregistry.admin.base import actor
+from mcpregistry.calls.context_bill import Bill, bill, holder_of
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.undo import undo_said
+from mcpregistry.models import Agent, Endpoint, Tool
+from mcpregistry.queries.calls import known_days
+from mcpregistry.services.policy import hiding
+
+_SHOWN = 200
+_CHOICES = 500
+_KEPT = ("agent", "endpoint", "days", "from")
+_MAY_SEE = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "invocation"))
+_MAY_HIDE = ("mcpregistry.add_grant", "mcpregistry.change_grant", "mcpregistry.delete_grant")
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    """The bill of one agent on one endpoint, by a GET that can be linked to."""
+    if not request.user.has_perms(_MAY_SEE):
+        raise PermissionDenied
+    agents = list(Agent.objects.filter(enabled=True).order_by("slug")[:_CHOICES])
+    endpoints = list(Endpoint.objects.filter(enabled=True).order_by("slug")[:_CHOICES])
+    agent = _chosen(agents, request.GET.get("agent", ""), "local")
+    endpoint = _chosen(endpoints, request.GET.get("endpoint", ""), "default")
+    days = days_of(request.GET.get("days", ""))
+    now, holder, found = timezone.now(), None, None
+    if agent and endpoint:
+        holder = holder_of(agent, endpoint, by_list=_by_list(request.GET))
+        found = bill(agent, endpoint, now=now, days=days, holder=holder)
+    context = admin.site.each_context(request) | {
+        "title": "Context bill", "agents": agents, "endpoints": endpoints, "agent": agent, "endpoint": endpoint,
+        "days": days, "periods": PERIODS, "bill": found, "shown": found.lines[:_SHOWN] if found else (),
+        "left_out": max(0, len(found.lines) - _SHOWN) if found else 0, "may_hide": request.user.has_perms(_MAY_HIDE),
+        "by_list": holder is not agent, "known": known_days(now), "then": found.total - found.wasted if found else 0,
+    }  # fmt: skip
+    return TemplateResponse(request, "admin/mcpregistry/context_bill.html", context)
+
+
+def hide(request: HttpRequest) -> HttpResponse:
+    """POST: the ticked tools, or all that were never used, are taken out of the agent's grants or the endpoint's list."""
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    if not request.user.has_perms((*_MAY_SEE, *_MAY_HIDE)):
+        raise PermissionDenied
+    said = request.POST
+    agent = Agent.objects.filter(slug=_text(said, "agent")).first()
+    endpoint = Endpoint.objects.filter(slug=_text(said, "endpoint")).first()
+    if agent is None or endpoint is None:
+        return HttpResponseRedirect(reverse("context-bill"))
+    holder = holder_of(agent, endpoint, by_list=_by_list(said))
+    found = bill(agent, endpoint, now=timezone.now(), days=days_of(said.get("days", "")), holder=holder)
+    back = f"{reverse('context-bill')}?{urlencode([(name, _text(said, name)) for name in _KEPT])}"
+    if found is None:
+        return HttpResponseRedirect(back)
+    tools = _ticked(said, found)
+    if not tools:
+        messages.warning(request, "Tick what is to be hidden first.")
+        return HttpResponseRedirect(back)
+    try:
+        return _decided(request, holder, tools, _sentences(holder, agent, endpoint, found, tools), back)
+    except SlipsnisseError as error:
+        messages.error(request, printable(str(error), 1_000))
+        return HttpResponseRedirect(back)
+
+
+def _decided(
+    request: HttpRequest, holder: Agent | Endpoint, tools: list[Tool], sentences: list[str], back: str
+) -> HttpResponse:
+    sure = digest("sure", *sentences, *(str(tool.pk) for tool in tools))
+    if request.POST.get("sure") != sure:
+        chosen = [("unused", "1")] if "unused" in request.POST else [("tick", str(tool.pk)) for tool in tools]
+        kept = [*((name, _text(request.POST, name)) for name in _KEPT), *chosen]
+        return question(
+            request, title=f"Hide tools from {holder}", label="Hide", icon="visibility_off", sentences=sentences, sure=sure,
+            back=back, kept=kept,
+        )  # fmt: skip
+    gone, made = hiding.hide(holder, tools, actor=actor(request), user=request.user)  # type: ignore[arg-type]
+    messages.success(request, f"{len(tools)} hidden: {gone} grants withdrawn, {made} given for what stays.")
+    return HttpResponseRedirect(back)
+
+
+def _sentences(holder: Agent | Endpoint, agent: Agent, endpoint: Endpoint, found: Bill, tools: list[Tool]) -> list[str]:
+    named = ", ".join(str(tool) for tool in tools[:10]) + (f" and {len(tools) - 10} more" if len(tools) > 10 else "")
+    whose = f"{holder}'s grants, on every endpoint" if holder is agent else f"what {holder} lists, for every agent"
+    then = found.without({tool.pk for tool in tools})
+    return [
+        f"Taken out of {whose}: {named}.",
+        "A grant of a whole server becomes single ones for what else it offers and is approved; what it offers later has "
+        "to be granted.",
+        f"Every turn of {agent} on {endpoint} then carries about {then:,} tokens of definitions instead of {found.total:,}.",
+        undo_said(hiding.changes(holder, tools)),
+    ]
+
+
+def _ticked(said: QueryDict, found: Bill) -> list[Tool]:
+    """Those that were ticked; of "unused" all that were not called. What is not on the bill is left out."""
+    known = {line.tool_id for line in found.lines if not line.own and line.tool_id > 0}
+    ticked = {int(key) for key in said.getlist("tick") if key.isascii() and key.isdecimal() and len(key) < 19}
+    wanted = {line.tool_id for line in found.unused} if "unused" in said else ticked
+    return list(Tool.offers.filter(pk__in=wanted & known).select_related("server").order_by("server__slug", "name"))
+
+
+def _chosen(rows: list[Any], wanted: str, usual: str) -> Any:
+    named = {row.slug: row for row in rows}
+    return named.get(wanted) or named.get(usual) or next(iter(rows), None)
+
+
+def _by_list(said: QueryDict) -> bool:
+    return said.get("from") == "endpoint"
+
+
+def _text(said: QueryDict, name: str) -> str:
+    return str(said.get(name, "")).replace("\x00", "")[:200]

@@ -1,0 +1,83 @@
+"""Sessions of hosts: which programs are connected to which endpoint, and the button that ends one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, Verb, actor
+from mcpregistry.admin.by_name import by_name
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import HostSession
+from mcpregistry.queries import host_sessions as queries
+from mcpregistry.services import host_sessions
+
+STATE_COLOURS = {"open": "success", "idle": "info", "ended": "warning"}
+
+
+def _end(request: HttpRequest, row: HostSession) -> str:
+    host_sessions.end_by_hand(session=row, actor=actor(request))
+    return "It has ended, in every process, with its own connections. Its host may connect anew: to keep it out, revoke its token."
+
+
+@admin.register(HostSession)
+class HostSessionAdmin(ReadOnlyAdmin):
+    """Hosts of the older era, or on a WebSocket, and what they have open. Other modern hosts are seen by their calls."""
+
+    paginator = CappedPaginator
+    show_full_result_count = False
+    list_display = ("shown_host", "agent", "endpoint", "shown_state", "shown_door", "own", "begun", "last_used")
+    list_filter = (by_name("agent", "agent_slug"), by_name("endpoint", "endpoint_slug"))
+    search_fields = ("id__startswith", "agent_slug", "endpoint_slug", "host_name")
+    search_help_text = "How the session's id begins, agent, endpoint or the host's name"
+    ordering = ("-seen_at",)
+    sortable_by = ("begun", "last_used")
+    fields = ("log_level",)
+    change_form_outer_before_template = "admin/mcpregistry/host_session.html"
+    verbs = (
+        Verb("end", "End session", "change_hostsession", "stop_circle", "Its host is told that it has ended, and may connect anew.", _end,
+             applies=lambda row: row.ended_at is None, style="danger"),
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[HostSession]:
+        return queries.with_connections(super().get_queryset(request))
+
+    def overview(self, request: HttpRequest, row: HostSession) -> dict[str, Any]:
+        return {"session": queries.shown(row), "state_colour": STATE_COLOURS.get(queries.state(row), "")}
+
+    @display(description="agent")
+    def agent(self, row: HostSession) -> str:
+        return row.agent_slug
+
+    @display(description="endpoint")
+    def endpoint(self, row: HostSession) -> str:
+        return row.endpoint_slug
+
+    @display(description="begun", ordering="created_at")
+    def begun(self, row: HostSession) -> datetime:
+        return row.created_at
+
+    @display(description="last used", ordering="seen_at")
+    def last_used(self, row: HostSession) -> datetime:
+        return row.seen_at
+
+    @display(description="host")
+    def shown_host(self, row: HostSession) -> str:
+        return printable(queries.host(row), 100)
+
+    @display(description="state", label=STATE_COLOURS)
+    def shown_state(self, row: HostSession) -> str:
+        return queries.state(row)
+
+    @display(description="door")
+    def shown_door(self, row: HostSession) -> str:
+        return ", ".join(filter(None, (row.door, printable(row.protocol_version, 20))))
+
+    @display(description="own connections")
+    def own(self, row: HostSession) -> str:
+        return printable(", ".join(queries.servers(row)), 80) or "none"

@@ -1,0 +1,104 @@
+"""Invitations: making one shows its link once; withdrawing it is the only change."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+from django import forms
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.cache import add_never_cache_headers
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.models import Invitation
+from mcpregistry.models.invitation import ROLE_CHOICES
+from mcpregistry.services.access import invitations, roles
+
+COLOURS = {"open": "success", "used": "info", "expired": "warning", "withdrawn": "danger"}
+
+
+class InviteForm(forms.Form):
+    """Whom, as what, and for how long the link works."""
+
+    name = forms.CharField(
+        label="For", max_length=200, help_text="Whom it is for, as you will recognise it.",
+        widget=UnfoldAdminTextInputWidget,
+    )  # fmt: skip
+    role = forms.ChoiceField(choices=ROLE_CHOICES, initial=roles.APPROVER, widget=UnfoldAdminSelectWidget)
+    days = forms.IntegerField(
+        label="Works for", min_value=1, max_value=90, initial=invitations.DEFAULT_LIFE.days,
+        help_text="Days until the link ends by itself; it works once.", widget=UnfoldAdminIntegerFieldWidget,
+    )  # fmt: skip
+
+
+def _withdraw(request: HttpRequest, invitation: Invitation) -> str:
+    invitations.revoke(invitation=invitation, actor=actor(request))
+    return "The link no longer works."
+
+
+@admin.register(Invitation)
+class InvitationAdmin(ReadOnlyAdmin):
+    """Who was invited as what, and what became of it."""
+
+    list_display = ("name", "role", "shown_state", "expires_at", "used_by", "created_by", "created_at")
+    list_filter = ("role",)
+    list_select_related = ("used_by", "created_by")
+    search_fields = ("name", "used_by__username")
+    fields = (
+        "name",
+        "role",
+        "shown_state",
+        "created_by",
+        "created_at",
+        "expires_at",
+        "used_by",
+        "used_at",
+        "revoked_at",
+    )
+    verbs = (
+        Verb("withdraw", "Withdraw", "change_invitation", "block", "The link works no longer.", _withdraw,
+             applies=lambda invitation: invitation.state == "open", style="danger"),
+    )  # fmt: skip
+
+    def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
+        """A link gives a role, so it takes what giving one takes."""
+        return request.user.has_perms(("auth.add_user", "auth.change_user"))
+
+    @display(description="state", label=COLOURS)
+    def shown_state(self, invitation: Invitation) -> str:
+        return invitation.state
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The form, or on a valid POST the link: once and uncached."""
+        if not self.has_add_permission(request):
+            raise PermissionDenied
+        form = InviteForm(request.POST if request.method == "POST" else None)
+        context: dict[str, Any] = self.admin_site.each_context(request) | {
+            "title": "Invite somebody", "opts": self.opts, "form": form,
+        }  # fmt: skip
+        if form.is_valid():
+            try:
+                context |= self._made(request, form)
+            except SlipsnisseError as error:
+                form.add_error(None, str(error))
+        response = TemplateResponse(request, "admin/mcpregistry/invite.html", context)
+        add_never_cache_headers(response)
+        return response
+
+    def _made(self, request: HttpRequest, form: InviteForm) -> dict[str, Any]:
+        given = form.cleaned_data
+        invitation, raw = invitations.invite(
+            name=given["name"], role=given["role"], by=cast(User, request.user), life=timedelta(days=given["days"])
+        )
+        # Behind "#", which browsers keep to themselves: no log of a server or proxy has it.
+        return {"invitation": invitation, "link": request.build_absolute_uri(reverse("join")) + "#" + raw}

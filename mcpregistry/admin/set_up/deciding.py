@@ -1,0 +1,108 @@
+"""What the step of the definitions shows of each tool and of the proposed rules, and what a person chose of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest
+
+from mcpregistry.admin.behaviour import WORDS
+from mcpregistry.domain.definitions.definition import INSTRUCTIONS
+from mcpregistry.domain.definitions.findings import VERSION, Finding, Severity
+from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.models import Definition, PolicyRule, Server, Tool
+from mcpregistry.services.definitions.behaviour import HINTS
+from mcpregistry.services.servers import setting_up
+
+_DESTROYING = 2  # the number of the proposed rule that may deny instead of ask
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tool that waits. ``calm``: the scanner has read it and raised no alarm, so approving it is proposed."""
+
+    tool: Tool
+    definition: Definition
+    data: dict[str, Any]
+    findings: list[Finding]
+    claims: list[str]
+    calm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A proposed rule. ``unanswered``: why nobody could answer what it asks yet; ``deniable``: it may deny instead."""
+
+    number: int
+    rule: PolicyRule
+    unanswered: str
+    deniable: bool
+
+
+def entries_of(tools: Iterable[Tool]) -> list[Entry]:
+    """A row for each tool that waits."""
+    return [_entry(tool, tool.latest) for tool in tools if tool.latest]
+
+
+def _entry(tool: Tool, definition: Definition) -> Entry:
+    data = definition.data
+    findings = [each for each in definition.findings if each.where != f"/{INSTRUCTIONS}"]
+    calm = definition.scanner == VERSION and definition.severity < Severity.ALARM
+    return Entry(tool, definition, _own(data), findings, _claims(data), calm)
+
+
+def _own(data: dict[str, Any]) -> dict[str, Any]:
+    """Without what the server says once for all its tools."""
+    return {key: value for key, value in data.items() if key != INSTRUCTIONS}
+
+
+def _claims(data: dict[str, Any]) -> list[str]:
+    """What the server says the tool does, in our words."""
+    said = data.get("annotations")
+    given = said if isinstance(said, dict) else {}
+    return [
+        WORDS[name][0].lower() if given[hint] else f"not {WORDS[name][0].lower()}"
+        for name, hint in HINTS.items()
+        if isinstance(given.get(hint), bool)
+    ]  # fmt: skip
+
+
+def instructions_of(tools: Iterable[Tool]) -> str:
+    """What the server tells every model that uses it."""
+    return next(
+        (str(tool.latest.data[INSTRUCTIONS]) for tool in tools if tool.latest and INSTRUCTIONS in tool.latest.data), ""
+    )
+
+
+def rules_of(request: HttpRequest, server: Server) -> list[Proposed]:
+    """The proposed rules, for whoever may make some."""
+    if not _may_rule(request):
+        return []
+    return [
+        Proposed(
+            number, rule, setting_up.unanswered(rule) if rule.outcome == Outcome.ASK else "", number == _DESTROYING
+        )
+        for number, rule in enumerate(setting_up.proposed_rules(server))
+    ]
+
+
+def _may_rule(request: HttpRequest) -> bool:
+    return bool(request.user.has_perm("mcpregistry.add_policyrule"))
+
+
+def chosen_rules(request: HttpRequest, server: Server) -> list[PolicyRule]:
+    """Those that were left ticked; what may destroy is denied instead of asked about where the person said so."""
+    chosen = []
+    for number, rule in enumerate(setting_up.possible_rules(server) if _may_rule(request) else ()):
+        if str(number) in request.POST.getlist("rule"):
+            if number == _DESTROYING and request.POST.get("destroying") == Outcome.DENY:
+                rule.outcome, rule.name = Outcome.DENY.value, f"{server.slug}: destroying is denied"
+            chosen.append(rule)
+    return chosen
+
+
+def numbers(request: HttpRequest, name: str) -> list[int]:
+    """The ids that were ticked under this name."""
+    return [int(text) for text in request.POST.getlist(name) if text.isascii() and text.isdecimal() and len(text) < 19]

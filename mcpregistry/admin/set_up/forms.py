@@ -1,0 +1,222 @@
+"""The forms of setting a server up: what is pasted, the words that were read from it, who may use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from django import forms
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminPasswordWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
+
+from mcpregistry.admin.fields import CommandField, WordsField, lines_widget
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.formats.document import ServerEntry
+from mcpregistry.domain.formats.pasted import MOST_CHARACTERS
+from mcpregistry.domain.formats.pasted.secrets import Secret
+from mcpregistry.domain.servers.launch import credentials_named
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Agent, Endpoint, Server
+from mcpregistry.models.confinement import SandboxMode
+from mcpregistry.models.server import slug_validator
+from mcpregistry.queries.setting_up import agents_of_hosts
+from mcpregistry.services.exchange.rows import fill_row
+from mcpregistry.services.servers.sandbox import named_places, usual_mode
+from mcpregistry.services.servers.setting_up import Draft
+
+_PAIR = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*[=:]\s*(.*)")
+
+
+class PasteForm(forms.Form):
+    """Anything that a README says."""
+
+    paste = forms.CharField(
+        label="What the server's README says",
+        max_length=MOST_CHARACTERS,
+        strip=False,
+        widget=lines_widget(8, "npx -y @modelcontextprotocol/server-everything"),
+        help_text="A command line, an address, claude mcp add …, a block of a host's file (JSON, TOML or YAML), the link of an "
+        "“add to” badge, or the name of a registry's entry. Nothing is saved or started yet.",
+    )
+
+
+class PairsField(forms.CharField):
+    """NAME=value or Name: value, one a line; for values that are no secrets, or name one. Cleans to ``dict[str, str]``."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(widget=lines_widget(3, ""), required=False, strip=False, **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else value
+
+    def clean(self, value: Any) -> dict[str, str]:
+        pairs: dict[str, str] = {}
+        for number, line in enumerate((super().clean(value) or "").splitlines(), 1):
+            if line.strip():
+                pair = _PAIR.fullmatch(line.strip())
+                if pair is None or pair[1] in pairs:
+                    raise forms.ValidationError(f"Line {number} is no NAME=value of its own.")
+                pairs[pair[1]] = pair[2]
+        return pairs
+
+
+class WordsForm(forms.Form):
+    """What was read, to be read over: the words of the server, and a field for each secret that they name.
+
+    ``may_keep``: the person may have secrets kept as credentials; else they are sealed with the server.
+    """
+
+    slug = forms.CharField(
+        label="Short name", max_length=63, validators=[slug_validator], widget=UnfoldAdminTextInputWidget,
+        help_text="Of the server on this site; it prefixes the names of its tools.",
+    )  # fmt: skip
+
+    def __init__(
+        self, entry: ServerEntry, secrets: Sequence[Secret], *args: Any, may_keep: bool, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.entry, self.secrets, self.may_keep = entry, secrets, may_keep
+        self.fields["slug"].initial = entry.key
+        self._add_words(entry)
+        for number, secret in enumerate(secrets):
+            self._add_secret(number, secret)
+
+    def _add_words(self, entry: ServerEntry) -> None:
+        if entry.transport == "stdio":
+            self.fields["command"] = CommandField(
+                label="Command", initial=[*entry.command], rows=max(3, min(len(entry.command), 12)),
+                help_text="One word a line; no shell reads it.",
+            )  # fmt: skip
+            if entry.cwd:
+                self.fields["cwd"] = forms.CharField(
+                    label="Folder it starts in", initial=entry.cwd, required=False, widget=UnfoldAdminTextInputWidget
+                )
+            if usual_mode() != SandboxMode.OFF:
+                self.fields["sandbox_read"] = WordsField(
+                    label="May read", rows=2, initial=named_places(entry.command),
+                    help_text="It runs in a sandbox: besides its own folder, its program and the system's libraries it reads what "
+                    "stands here, one path a line, and writes nothing else. The plain form has the rest.",
+                )  # fmt: skip
+            self.fields["env"] = PairsField(
+                label="Environment", initial=dict(entry.env), help_text="NAME=value, one a line."
+            )
+            return
+        self.fields["url"] = forms.CharField(label="Address", initial=entry.url, widget=UnfoldAdminTextInputWidget)
+        self.fields["headers"] = PairsField(
+            label="Headers", initial=dict(entry.headers), help_text="Name: value, one a line."
+        )
+        if network := private_network(entry.url):
+            self.fields["network"] = forms.BooleanField(
+                label=f"It may be reached at {network}", initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
+                help_text="The address lies in a private network; without this only public addresses are reached.",
+            )  # fmt: skip
+
+    def _add_secret(self, number: int, secret: Secret) -> None:
+        pasted = bool(secret.value)
+        self.fields[f"secret-{number}"] = forms.CharField(
+            label=printable(secret.label, 100), required=not pasted, max_length=20_000, strip=True,
+            widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password", "placeholder": "as pasted" if pasted else ""}),
+            help_text=f"Stands in the words as {secret.reference}. "
+            + ("Empty: as it was pasted. It is never shown." if pasted else "What was pasted only says where it goes."),
+        )  # fmt: skip
+        if self.may_keep and secret.sealed_with_server:
+            self.fields[f"keep-{number}"] = forms.BooleanField(
+                label=f"Keep {printable(secret.label, 100)} as a credential", initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
+                help_text="Named, sealed, for this server alone, and changed in one place. Off: sealed with the server.",
+            )  # fmt: skip
+
+    def draft(self) -> Draft:
+        """The server with what was read over, not saved."""
+        given = self.cleaned_data
+        server = Server(slug=given["slug"], sandbox=usual_mode())
+        fill_row(server, self.entry, source="pasted", position=0)
+        for name in ("command", "cwd", "sandbox_read", "env", "url", "headers"):
+            if name in given:
+                setattr(server, name, given[name])
+        network = private_network(server.url)
+        if (
+            given.get("network") and network and network == private_network(self.entry.url)
+        ):  # the one that its label names
+            server.allowed_networks = [network]
+        values = {each.name: given[f"secret-{number}"] or each.value for number, each in enumerate(self.secrets)}
+        kept = {
+            each.name
+            for number, each in enumerate(self.secrets)
+            if given.get(f"keep-{number}", not each.sealed_with_server)
+        }
+        return Draft(server, values, kept)
+
+    def clean(self) -> dict[str, Any]:
+        """A secret that no word names any more need not be entered."""
+        data = super().clean() or {}
+        texts = [*data.get("command", ()), data.get("cwd", ""), data.get("url", "")]
+        texts += [*data.get("env", {}).values(), *data.get("headers", {}).values()]
+        named = credentials_named(texts)
+        for number, secret in enumerate(self.secrets):
+            if secret.name not in named and f"secret-{number}" in self.errors:
+                del self.errors[f"secret-{number}"]
+                data[f"secret-{number}"] = ""
+        return data
+
+    def refuse(self, error: SlipsnisseError) -> None:
+        """Show why it was not saved, at the field that it is about."""
+        field = "slug" if error.code == "ALREADY_EXISTS" else None
+        self.add_error(field, str(error))
+
+
+def private_network(url: str) -> str:
+    """The network of an address that names a private one: its own address alone; empty for every other."""
+    try:
+        host = urlsplit(url).hostname or ""
+        address = ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        return ""
+    return f"{address}/{address.max_prefixlen}" if address.is_private or address.is_loopback else ""
+
+
+class AccessForm(forms.Form):
+    """Who may use the server, and where it is shown."""
+
+    agents = forms.ModelMultipleChoiceField(
+        queryset=Agent.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget, label="Agents that may use it",
+    )  # fmt: skip
+    new_agent = forms.CharField(
+        required=False, max_length=63, validators=[slug_validator], label="Or a new agent", widget=UnfoldAdminTextInputWidget,
+        help_text="Its short name, e.g. of the host and whose it is.",
+    )  # fmt: skip
+    everything = forms.BooleanField(
+        required=False, label="Also its prompts and resources", widget=UnfoldBooleanSwitchWidget,
+        help_text="Off: its tools alone. What it offers later is included once it is approved.",
+    )  # fmt: skip
+    endpoints = forms.ModelMultipleChoiceField(
+        queryset=Endpoint.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        label="Endpoints that list it", help_text="These show only what is listed; the others show all that an agent may use.",
+    )  # fmt: skip
+
+    def __init__(self, *args: Any, may_add: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        choices: dict[str, Any] = {
+            "agents": agents_of_hosts(),
+            "endpoints": Endpoint.objects.filter(enabled=True, scope=Endpoint.Scope.LISTED),
+        }
+        for name, rows in choices.items():
+            self.fields[name].queryset = rows  # type: ignore[attr-defined]
+            if not rows.exists():
+                del self.fields[name]
+        if not may_add:
+            del self.fields["new_agent"]
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if not data.get("agents") and not data.get("new_agent") and not self.errors:
+            raise forms.ValidationError("Choose an agent. Until one may use the server, nobody sees it.")
+        if Agent.objects.filter(slug=data.get("new_agent") or "").exists():
+            self.add_error("new_agent", "There is an agent of that name already. Choose it above, or another name.")
+        return data

@@ -1,0 +1,125 @@
+"""A configuration file of any host, pasted or uploaded: what it would change is shown first, then it is imported."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget
+
+from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.admin.fields import lines_widget
+from mcpregistry.admin.set_up.frame import shown
+from mcpregistry.admin.set_up.paste import opened, sealed_for
+from mcpregistry.domain.formats import FORMATS
+from mcpregistry.domain.formats.text import MAX_BYTES
+from mcpregistry.models import Server
+from mcpregistry.services.exchange.importing import Outcome, import_file
+
+_MOST_LISTED = 50  # servers whose next step is linked after an import; they stand in an address
+_ON_CONFLICT = [
+    ("error", "Refuse the file"), ("skip", "Keep the one that is here"), ("replace", "Replace it (a changed launch is a draft again)"),
+    ("rename", "Add the other under a new name"),
+]  # fmt: skip
+
+
+class ImportForm(forms.Form):
+    """The file, as text or uploaded, and what follows where a server of its name is here and differs."""
+
+    text = forms.CharField(
+        required=False, label="The file's text", max_length=MAX_BYTES, strip=False, widget=lines_widget(8, '{"mcpServers": …}'),
+        help_text="JSON or YAML, of any host that this site reads.",
+    )  # fmt: skip
+    file = forms.FileField(
+        required=False, label="Or the file", widget=UnfoldAdminFileFieldWidget, help_text="At most 1 MiB."
+    )
+    format = forms.ChoiceField(
+        required=False, widget=UnfoldAdminSelectWidget, help_text="Usually it is recognised.",
+        choices=[("", "Recognise it"), *((name, each.title) for name, each in FORMATS.items())],
+    )  # fmt: skip
+    on_conflict = forms.ChoiceField(
+        choices=_ON_CONFLICT, initial="error", widget=UnfoldAdminSelectWidget, label="If a server of a name is here and differs",
+    )  # fmt: skip
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        file, text = data.get("file"), data.get("text")
+        if bool(file) == bool(text) and not self.errors:
+            raise forms.ValidationError("Paste the file's text, or choose the file: one of the two.")
+        if file and file.size > MAX_BYTES:
+            self.add_error("file", "The file is larger than 1 MiB. Split it.")
+        return data
+
+    def content(self) -> tuple[str, str]:
+        """The text and its name; bytes that are no UTF-8 are said to be so by whoever reads the text."""
+        file = self.cleaned_data.get("file")
+        if not file:
+            return str(self.cleaned_data["text"]), "pasted text"
+        return file.read().decode("utf-8", "replace"), str(file.name)[:200]
+
+
+class ImportPage:
+    """A view of ``ServerAdmin``."""
+
+    def __init__(self, admin: RecordAdmin) -> None:
+        self.admin = admin
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """A GET asks for the file; a POST of it shows what would change; a POST of that page imports exactly this."""
+        if not request.user.has_perms(("mcpregistry.add_server", "mcpregistry.change_server")):
+            raise PermissionDenied
+        if request.method != "POST":
+            made = request.GET.getlist("made")
+            return self._made(request, made) if made else self._ask(request, ImportForm())
+        sealed = opened(request) if "sealed" in request.POST else ""
+        again = "import" in request.POST
+        data = request.POST.copy()
+        if sealed:
+            data["text"] = sealed
+        data.setdefault("on_conflict", "error")
+        form = ImportForm(data, request.FILES)
+        if not form.is_valid():
+            return self._ask(request, form)
+        text, name = form.content()
+        name = request.POST.get("name", "")[:200] or name
+        outcome = self._imported(request, form, text, name, save=again)
+        if outcome.saved:
+            return self._saved(request, outcome)
+        context = {
+            "title": "Import servers", "outcome": outcome, "again": again, "diff": _lines(outcome.diff()), "sealed": sealed_for(request, text),
+            "given": form.cleaned_data, "name": name, "notes": [note for note in outcome.notes if not note.plain],
+        }  # fmt: skip
+        return shown(self.admin, request, "import_diff", context, status=409 if again else 200)
+
+    def _ask(self, request: HttpRequest, form: ImportForm) -> HttpResponse:
+        return shown(self.admin, request, "import", {"title": "Import servers", "form": form})
+
+    def _imported(self, request: HttpRequest, form: ImportForm, text: str, name: str, *, save: bool) -> Outcome:
+        user, given = request.user, form.cleaned_data
+        return import_file(
+            raw=text.encode("utf-8", "replace"), path=name, actor=actor(request), format_name=given["format"],
+            on_conflict=given["on_conflict"], save=save, seen=request.POST.get("seen", ""), may_rule=user.has_perm("mcpregistry.add_policyrule"),
+            may_grant=user.has_perms(("mcpregistry.add_grant", "subagents.add_experttool")),
+        )  # fmt: skip
+
+    def _saved(self, request: HttpRequest, outcome: Outcome) -> HttpResponse:
+        made = [change for change in outcome.changes if change.action in ("created", "changed")]
+        self.admin.message_user(request, f"Imported: {len(made)} made or changed.", messages.SUCCESS)
+        slugs = [change.slug for change in made if change.kind == "server"][:_MOST_LISTED]
+        return HttpResponseRedirect(f"{request.path}?{urlencode({'made': slugs or ['']}, doseq=True)}")
+
+    def _made(self, request: HttpRequest, slugs: list[str]) -> HttpResponse:
+        rows = Server.objects.filter(slug__in=slugs[:_MOST_LISTED])
+        return shown(self.admin, request, "imported", {"title": "Imported", "servers": rows})
+
+
+def _lines(diff: str) -> list[tuple[str, str]]:
+    """Each line with the class of its kind: taken away, put in, a heading, or as it was."""
+    kinds = {"-": "sn-minus", "+": "sn-plus", "@": "sn-quiet", "#": "sn-quiet"}
+    return [
+        ("" if line.startswith(("---", "+++")) else kinds.get(line[:1], ""), line) for line in diff.splitlines()[:5_000]
+    ]

@@ -1,0 +1,55 @@
+"""Unticking *enabled* in a form asks first: what then stops is said before anything is saved, as a serious button does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.forms import ModelForm
+from django.http import HttpRequest, HttpResponse
+
+from mcpregistry.admin.asking import question
+from mcpregistry.admin.base import RecordAdmin
+from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.display import printable
+
+_NOT_KEPT = {"csrfmiddlewaretoken", "sure"}
+
+
+class _NotSure(Exception):
+    """Takes back what the form has begun to save."""
+
+    def __init__(self, row: Any, sentences: list[str], sure: str) -> None:
+        super().__init__()
+        self.row, self.sentences, self.sure = row, sentences, sure
+
+
+class AsksWhenSwitchedOff(RecordAdmin):
+    """A record whose form saves a change to "off" only once the person has said yes to what that does."""
+
+    def switching_off(self, row: Any) -> list[str]:
+        """The sentences on what stops when this record, as it is stored, is off; without any, nobody is asked."""
+        raise NotImplementedError
+
+    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: Any) -> None:
+        if change and "enabled" in form.changed_data and not obj.enabled:
+            row = self.model._default_manager.get(pk=obj.pk)
+            sentences = self.switching_off(row)
+            sure = digest("sure", *sentences)
+            if sentences and request.POST.get("sure") != sure:
+                raise _NotSure(row, sentences, sure)
+        super().save_model(request, obj, form, change)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except _NotSure as asked:
+            return self._asked(request, asked)
+
+    def _asked(self, request: HttpRequest, asked: _NotSure) -> HttpResponse:
+        """The question, holding all that was typed."""
+        kept = [(name, value) for name in request.POST if name not in _NOT_KEPT for value in request.POST.getlist(name)]
+        return question(
+            request, title=f"Switch off: {printable(str(asked.row), 200)}", label="Switch it off", icon="block",
+            sentences=asked.sentences, sure=asked.sure, back=request.get_full_path(), kept=kept, opts=self.opts,
+            original=asked.row,
+        )  # fmt: skip

@@ -1,0 +1,202 @@
+"""Trying a tool from its page: a form from its input schema, the ordinary pipeline, the result as hosts would see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from asgiref.sync import async_to_sync
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from mcp.shared.exceptions import MCPError
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from mcpregistry.admin.base import actor
+from mcpregistry.admin.call import CALL_COLOURS
+from mcpregistry.admin.record_page import RecordPage
+from mcpregistry.admin.result_parts import parts_of
+from mcpregistry.calls.call import CallOutcome
+from mcpregistry.calls.trying import Trial, tried
+from mcpregistry.domain.calls.requester import Requester
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.kinds import RESOURCE, arguments_schema
+from mcpregistry.domain.lifecycle import TERMINAL
+from mcpregistry.domain.schema.fields import Field, fields_of, typed
+from mcpregistry.domain.text.display import printable
+from mcpregistry.gateway.answers import tool_result
+from mcpregistry.ids import random_id
+from mcpregistry.models import ApprovalRequest, Endpoint, Invocation, Tool
+from mcpregistry.queries import call_story
+from mcpregistry.queries.setting_up import agents_of_hosts
+from mcpregistry.services.records.idempotency import KeyReused
+
+_AGENTS = agents_of_hosts()
+_CODE = {"spellcheck": "false", "autocomplete": "off", "class": "sn-code"}
+
+
+class TryForm(forms.Form):
+    """As which agent, at which endpoint, and the arguments: a field for each that the schema names, or all as JSON."""
+
+    agent = forms.ModelChoiceField(
+        _AGENTS, to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget,
+        help_text="Whose grants and rules count.",
+    )  # fmt: skip
+    endpoint = forms.ModelChoiceField(
+        Endpoint.objects.filter(enabled=True), to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget,
+        help_text="Where it is called.",
+    )  # fmt: skip
+    key = forms.RegexField(r"^[0-9a-f]{32}$", widget=forms.HiddenInput)
+    raw = forms.CharField(
+        required=False, strip=False, label="All arguments as JSON",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 6, **_CODE, "placeholder": '{"path": "README.md"}'}),
+    )  # fmt: skip
+
+    def __init__(self, schema: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.asked = {f"a{number}": field for number, field in enumerate(fields_of(schema))}
+        self.fields |= {place: _input(field) for place, field in self.asked.items()}
+
+    def arguments(self) -> list[tuple[Field, Any]]:
+        """What the page lays out: each argument with its bound field."""
+        return [(field, self[place]) for place, field in self.asked.items()]
+
+    def clean(self) -> dict[str, Any]:
+        """Adds ``said``, the arguments of the call."""
+        cleaned = super().clean() or self.cleaned_data
+        raw = str(cleaned.get("raw") or "").strip()
+        cleaned["said"] = self._whole(raw) if raw else self._each(cleaned)
+        return cleaned
+
+    def _whole(self, raw: str) -> dict[str, Any]:
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            self.add_error("raw", 'Write an object, e.g. {"path": "README.md"}, or leave it empty.')
+            return {}
+        return value
+
+    def _each(self, cleaned: dict[str, Any]) -> dict[str, Any]:
+        said: dict[str, Any] = {}
+        for place, field in self.asked.items():
+            text = str(cleaned.get(place) or "").replace("\r\n", "\n")  # browsers send every line break as both
+            if not text and field.required:
+                self.add_error(place, "The tool needs this.")
+            elif text:
+                try:
+                    said[field.name] = typed(field, text)
+                except ValueError as error:
+                    self.add_error(place, str(error))
+        return said
+
+
+def _input(field: Field) -> forms.Field:
+    """Never required for Django: what is given as JSON instead needs none of them."""
+    common: dict[str, Any] = {
+        "required": False, "label": printable(field.name, 100), "initial": field.default,
+    }  # fmt: skip
+    if field.kind in ("choice", "boolean"):
+        listed = field.choices or ("true", "false")
+        named = [
+            (value, printable(str(json.loads(value)) if value.startswith('"') else value, 100)) for value in listed
+        ]
+        blank = [] if field.default else [("", "(left out)" if not field.required else "Choose…")]
+        return forms.ChoiceField(choices=[*blank, *named], widget=UnfoldAdminSelectWidget, **common)
+    if field.kind == "number":
+        return forms.CharField(widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", **_CODE}), **common)
+    rows = 4 if field.kind == "json" else 1
+    return forms.CharField(strip=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": rows, **_CODE}), **common)
+
+
+class TryToolPage(RecordPage[Tool]):
+    """The page behind "Try it"; ``admin`` gives it records and permissions."""
+
+    permissions = ("mcpregistry.call_tool",)
+
+    def page(self, request: HttpRequest, tool: Tool) -> HttpResponse:
+        """Show the form; on a valid POST make the call, once for each form, and show its result above it."""
+        if not self.admin.has_view_permission(request, tool):
+            raise PermissionDenied
+        definition = tool.pinned or tool.latest
+        schema = arguments_schema(tool.kind, definition.data) if definition else {}
+        given = {"endpoint": "default", "agent": "local"} | request.GET.dict()
+        form = TryForm(schema, request.POST) if request.method == "POST" else TryForm(schema, initial=given)
+        context = self.admin.admin_site.each_context(request) | {
+            "title": f"Try {printable(tool.name, 100)}", "opts": self.admin.opts, "original": tool, "tool": tool,
+            "serves": tool.status == "approved" and tool.enabled,
+            "about": printable(str(definition.description), 600) if definition else "",
+        }  # fmt: skip
+        context |= {"form": form, "key": _key_of(form)}
+        if form.is_bound and form.is_valid():
+            context |= _made(request, tool, form)
+        return TemplateResponse(request, "admin/mcpregistry/try_tool.html", context)
+
+
+def _key_of(form: TryForm) -> str:
+    """The one that came with it: a call that it may have made stays its own until an outcome was shown."""
+    return str(form["key"].value()) if form.is_bound and not form["key"].errors else random_id()
+
+
+def _made(request: HttpRequest, tool: Tool, form: TryForm) -> dict[str, Any]:
+    """What became of it, with a new key for the next call; after a refusal nothing, so that the form keeps its key."""
+    said, user = form.cleaned_data, request.user
+    trial = Trial(
+        said["agent"].slug, said["endpoint"].slug, tool.server.slug, tool.name, tool.kind, _arguments(tool, said["said"]),
+        said["key"],
+    )  # fmt: skip
+    try:
+        outcome = async_to_sync(tried)(trial, actor=actor(request), requester=Requester(user.pk, user.get_username()))
+    except KeyReused:
+        form.add_error(
+            None, "This form has made another call already, and nothing was sent now. To make this one, call it again."
+        )
+        return {"key": random_id()}
+    except SlipsnisseError as error:
+        form.add_error(None, printable(f"{error.message} {error.remedy}".strip(), 1_000))
+        return {}
+    return (
+        {"outcome": outcome, "tried": trial, "key": random_id()}
+        | _shown(outcome)
+        | _links(request, tool, trial, outcome)
+    )
+
+
+def _arguments(tool: Tool, said: dict[str, Any]) -> dict[str, Any]:
+    return {"uri": tool.name} if tool.kind == RESOURCE else said
+
+
+def _shown(outcome: CallOutcome) -> dict[str, Any]:
+    """The result as a host gets it: our own words where the server said nothing."""
+    try:
+        result = outcome.result if outcome.result is not None else tool_result(outcome, legacy=False)
+    except MCPError as error:
+        result = {"isError": True, "content": [{"type": "text", "text": str(error)}]}
+    structured = result.get("structuredContent")
+    return {
+        "parts": parts_of(result), "failed": result.get("isError") is True, "structured": structured,
+        "colour": CALL_COLOURS.get(outcome.state.value, ""), "whole": json.dumps(result, ensure_ascii=False, default=str),
+    }  # fmt: skip
+
+
+def _links(request: HttpRequest, tool: Tool, trial: Trial, outcome: CallOutcome) -> dict[str, Any]:
+    """Where to look next, as far as this person may. Addresses have the arguments as they are recorded, or none."""
+    call = outcome.ticket.call_id if outcome.ticket else outcome.invocation_id
+    found: dict[str, Any] = {}
+    if request.user.has_perm("mcpregistry.view_invocation"):
+        found["call_url"] = reverse("admin:mcpregistry_invocation_change", args=[call])
+    if request.user.has_perm("mcpregistry.view_policyrule"):
+        recorded = Invocation.objects.filter(pk=call).only("arguments").first()
+        asked = {"agent": trial.agent, "endpoint": trial.endpoint, "tool": str(tool)}
+        asked |= {"arguments": call_story.arguments_of(recorded) if recorded else ""}
+        found["why_url"] = f"{reverse('admin:mcpregistry_policyrule_why')}?{urlencode(asked)}"
+    if outcome.ticket and outcome.state not in TERMINAL:
+        held = ApprovalRequest.objects.filter(pk=outcome.ticket.id)
+        found["approval_url"] = reverse("approvals:detail", args=[outcome.ticket.id])
+        found["may_confirm"] = held.filter(requester_may_confirm=True).exists()
+    return found

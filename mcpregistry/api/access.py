@@ -1,0 +1,93 @@
+"""Who can call what: agents by tools on an endpoint; and the access analyzer, which proposes narrower grants."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor, person
+from mcpregistry.api.once import once
+from mcpregistry.api.paging import Cursor, Limit, page
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.access_table import (
+    AccessRow,
+    Applied,
+    Apply,
+    ProposalOut,
+    RiskWord,
+    proposal_out,
+    row_out,
+)
+from mcpregistry.api.schemas.basics import OfferKind, Page, Problem, Slug, Text
+from mcpregistry.models import Agent
+from mcpregistry.services.policy.analyzer import DAYS, analyse, apply, candidates
+from mcpregistry.services.policy.table import Table, Wanted, tools_of
+
+router = Routes(tags=["policy"])
+
+_AGENTS, _CELLS = 50, 2_500  # in one answer
+
+
+@router.get("/access", response={200: Page[AccessRow], 404: Problem})
+def list_access(
+    request: HttpRequest,
+    *,
+    endpoint: Slug = "default",
+    agent: Slug | None = None,
+    after_agent: Annotated[Slug | None, Query(description="Of many agents, those behind this one.")] = None,
+    server: Slug | None = None,
+    risk: RiskWord | None = None,
+    kind: OfferKind = "tool",
+    search: Annotated[Text | None, Query(max_length=200)] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[AccessRow]:
+    """Each tool with what up to 50 agents may do with it on the endpoint, without arguments; see also `/why`.
+    Of more than 50 tools at once fewer agents: 2,500 answers together at most."""
+    door = lookup.endpoint(endpoint)
+    rows = Agent.objects.filter(slug__gt=after_agent or "").order_by("slug")
+    agents = [lookup.agent(agent)] if agent else list(rows[: min(_AGENTS, max(_CELLS // limit, 1))])
+    tools = tools_of(Wanted(kind=kind, server=server or "", risk=risk or "", search=search or ""))
+    order = ("server__slug", "name", "id")
+    found = page(tools, order=order, limit=limit, cursor=cursor, show=lambda tool: tool)
+    table = Table(door, found.items, timezone.now())
+    return Page[AccessRow](items=[row_out(tool, agents, table) for tool in found.items], next=found.next)
+
+
+@router.get("/access/proposals", response=Page[ProposalOut])
+def list_narrower_grants(
+    request: HttpRequest,
+    *,
+    agent: Slug | None = None,
+    endpoint: Slug | None = None,
+    days: Annotated[int, Query(ge=1, le=365)] = DAYS,
+    limit: Annotated[int, Query(ge=1, le=50, description="Grants that are looked at for one page.")] = 20,
+    cursor: Cursor = None,
+) -> Page[ProposalOut]:
+    """Each grant with what the access analyzer proposes of it; `proposal` is null where it is used as it is, or nothing
+    can be concluded: it is younger than the period, calls are not kept that long, or there were too many to read."""
+    rows, now = candidates(), timezone.now()
+    if agent:
+        rows = rows.filter(agent__slug=agent)
+    if endpoint:
+        rows = rows.filter(endpoint__slug=endpoint)
+
+    found = page(rows, order=("id",), limit=limit, cursor=cursor, show=lambda grant: grant)
+    proposed = {each.grant.pk: each for each in analyse(found.items, days=days, now=now)}
+    shown = [proposal_out(grant, proposed.get(grant.pk)) for grant in found.items]
+    return Page[ProposalOut](items=shown, next=found.next)
+
+
+@router.post("/access/proposals/{grant_id}", response={200: Applied})
+@once()
+def apply_narrower_grant(request: HttpRequest, grant_id: lookup.Id, payload: Apply) -> Status[Applied]:
+    """Put exactly what was proposed in the grant's place; refused (409) if something else would be proposed by now."""
+    made = apply(
+        grant=lookup.one(candidates(), "grant", pk=grant_id), key=payload.key, days=payload.days, now=timezone.now(),
+        actor=actor(request), user=person(request), pins=payload.pins,
+    )  # fmt: skip
+    return Status(200, Applied(grants=made))

@@ -1,0 +1,83 @@
+"""The context bill: what the definitions that an agent is shown cost on every turn, and taking out what is not needed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query, Status
+
+from mcpregistry.api import lookup
+from mcpregistry.api.auth import actor, person
+from mcpregistry.api.once import once
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Problem, Slug
+from mcpregistry.api.schemas.context_bill import BillOut, Hidden, Hide, bill_out
+from mcpregistry.calls.context_bill import DAYS, Bill, bill, holder_of
+from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.models import Agent, Endpoint, Tool
+from mcpregistry.services.policy import hiding
+
+router = Routes(tags=["policy"])
+
+
+@router.get("/context-bill", response={200: BillOut, 404: Problem, 409: Problem})
+def get_context_bill(
+    request: HttpRequest,
+    *,
+    agent: Slug,
+    endpoint: Slug = "default",
+    hide_from: Annotated[
+        Literal["agent", "endpoint"],
+        Query(description="Whose grants tools would be hidden from: use is counted as far as these reach."),
+    ] = "agent",
+    days: Annotated[int, Query(ge=1, le=365, description="The period in which calls are counted.")] = DAYS,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Tools in the answer, the dearest first.")] = 200,
+) -> BillOut:
+    """Tokens of the definitions that hosts of the agent get on the endpoint, about four bytes each; and what is not used."""
+    whose, door = lookup.agent(agent), lookup.endpoint(endpoint)
+    holder = _holder(whose, door, hide_from)
+    return bill_out(_bill(whose, door, holder, days), agent=whose, endpoint=door, hide_from=hide_from, limit=limit)
+
+
+@router.post("/context-bill/hide", response={200: Hidden, 404: Problem, 409: Problem})
+@once()
+def hide_tools(request: HttpRequest, payload: Hide) -> Status[Hidden]:
+    """Take tools out of the agent's grants, or of what the endpoint lists; a server's grant becomes single ones for what
+    stays. Refused as a whole (404) if one of them is not on the bill."""
+    whose, door = lookup.agent(payload.agent), lookup.endpoint(payload.endpoint)
+    holder = _holder(whose, door, payload.hide_from)
+    found = _bill(whose, door, holder, DAYS)
+    tools = _named(payload.tools, found)
+    gone, made = hiding.hide(holder, tools, actor=actor(request), user=person(request))
+    left = found.without({tool.pk for tool in tools})
+    return Status(200, Hidden(withdrawn=gone, given=made, tokens_before=found.total, tokens_after=left))
+
+
+def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoint:
+    holder = holder_of(agent, endpoint, by_list=hide_from == "endpoint")
+    if hide_from == "endpoint" and holder is not endpoint:
+        raise Conflict(
+            f"The endpoint {endpoint} has no list of its own: it shows what its agents are granted.",
+            remedy="Hide from the agent, or let the endpoint list what it offers.",
+        )
+    return holder
+
+
+def _bill(agent: Agent, endpoint: Endpoint, holder: Agent | Endpoint, days: int) -> Bill:
+    found = bill(agent, endpoint, now=timezone.now(), days=days, holder=holder)
+    if found is None:
+        raise Conflict("The agent or the endpoint is switched off, so no host is shown anything.", remedy="Enable it.")
+    return found
+
+
+def _named(names: list[str], found: Bill) -> list[Tool]:
+    wanted = {lookup.tool(name).pk: name for name in names}
+    missing = wanted.keys() - {line.tool_id for line in found.lines if not line.own}
+    if missing:
+        raise NotFound(
+            f"Not on the bill: {', '.join(sorted(wanted[pk] for pk in missing))}.",
+            remedy="GET /context-bill shows what the agent is shown on the endpoint.",
+        )
+    return list(Tool.offers.filter(pk__in=wanted).select_related("server").order_by("server__slug", "name"))

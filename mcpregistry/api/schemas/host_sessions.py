@@ -1,0 +1,39 @@
+"""Hosts' sessions, as they come out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.models import HostSession
+from mcpregistry.queries import host_sessions as queries
+
+
+class HostSessionOut(Schema):
+    """A session of a host of the older era (MCP 2025-11-25 and before), or a WebSocket. Other modern hosts have none."""
+
+    id: str
+    agent: str
+    endpoint: str
+    host_name: str = Field(description="As the host says in its handshake; empty before.")
+    host_version: str
+    protocol_version: str = Field(description="As negotiated; empty of a WebSocket.")
+    door: str
+    state: str = Field(description="open, idle (nobody was here for two minutes) or ended.")
+    own_connections: list[str] = Field(
+        description="Servers to which it has a connection of its own, as of half a minute ago."
+    )
+    created_at: datetime
+    last_used_at: datetime
+    ended_at: datetime | None
+
+
+def host_session_out(row: HostSession) -> HostSessionOut:
+    """One session, of rows that ``queries.host_sessions.with_connections`` gave."""
+    return HostSessionOut(
+        id=row.pk, agent=row.agent_slug, endpoint=row.endpoint_slug, host_name=row.host_name, host_version=row.host_version,
+        protocol_version=row.protocol_version, door=row.door, state=queries.state(row), own_connections=queries.servers(row),
+        created_at=row.created_at, last_used_at=row.seen_at, ended_at=row.ended_at,
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""What people paste to add a server, read into words; no secret of it comes out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from mcpregistry.api.schemas.basics import Input, Text
+from mcpregistry.api.schemas.config import NoteOut
+from mcpregistry.api.schemas.servers import TransportName
+from mcpregistry.domain.formats.document import ServerEntry
+from mcpregistry.domain.formats.pasted import MOST_CHARACTERS, Pasted
+from mcpregistry.domain.formats.pasted.secrets import taken_out
+
+
+class PastedIn(Input):
+    """Whatever a README says: a command line, an address, a block of a host's file, the name of a registry's entry."""
+
+    text: Annotated[Text, Field(min_length=1, max_length=MOST_CHARACTERS)]
+
+
+class PastedSecret(Schema):
+    """What looked like a secret. ``credential``: the name by which the server's words name it; its value is not repeated."""
+
+    credential: str
+    label: str
+    place: Literal["env", "headers", "command", "url"]
+    filled_in: Annotated[bool, Field(description="False: a text such as YOUR_API_KEY stood in its place.")]
+
+
+class PastedServer(Schema):
+    """A server as it was read, fit for a new one; each secret is a reference, ``${cred:NAME}``."""
+
+    slug: str
+    transport: TransportName
+    command: list[str]
+    cwd: str
+    env: dict[str, str]
+    url: str
+    headers: dict[str, str]
+    secrets: list[PastedSecret]
+
+
+class PastedOut(Schema):
+    """What was pasted, read. ``registry_entry``: the entry of a registry that was named instead of a server."""
+
+    what: str
+    servers: list[PastedServer]
+    registry_entry: str
+    notes: list[NoteOut]
+
+
+def pasted_out(found: Pasted) -> PastedOut:
+    """Without any secret that was pasted."""
+    notes = [
+        NoteOut(action=n.action, pointer=n.pointer, message=n.sentence, remedy=n.remedy)
+        for n in found.document.notes
+        if not n.plain
+    ]
+    return PastedOut(
+        what=found.what, servers=[*map(_pasted_server, found.document.servers)], registry_entry=found.registry, notes=notes,
+    )  # fmt: skip
+
+
+def _pasted_server(entry: ServerEntry) -> PastedServer:
+    plain, found = taken_out(entry)
+    secrets = [
+        PastedSecret(credential=each.name, label=each.label, place=each.place, filled_in=bool(each.value)) for each in found
+    ]  # fmt: skip
+    return PastedServer(
+        slug=plain.key, transport=plain.transport, command=[*plain.command], cwd=plain.cwd, env={**plain.env}, url=plain.url,
+        headers={**plain.headers}, secrets=secrets,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""What is used, how fast, what fails and what it costs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, cast
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query
+
+from mcpregistry.api.paging import Cursor, Limit, slice_of
+from mcpregistry.api.routes import Routes
+from mcpregistry.api.schemas.basics import Page, Slug, Text
+from mcpregistry.api.schemas.usage import PatternOut, UsageOut, pattern_out, usage_out
+from mcpregistry.queries import usage as queries
+from mcpregistry.queries.usage import PERIODS, By, Wanted
+
+router = Routes(tags=["usage"])
+
+PeriodName = Literal["24h", "7d", "30d", "90d"]
+_NAMES = Literal[
+    "name", "calls", "errors", "error_rate", "p50", "p95", "trend", "result_tokens", "definition_tokens", "cost", "last_used",
+    "-name", "-calls", "-errors", "-error_rate", "-p50", "-p95", "-trend", "-result_tokens", "-definition_tokens", "-cost",
+    "-last_used",
+]  # fmt: skip
+
+
+@router.get("/usage", response=Page[UsageOut])
+def list_usage(
+    request: HttpRequest,
+    *,
+    by: By = By.TOOL,
+    period: PeriodName = "7d",
+    sort: Annotated[_NAMES, Query(description="With - before it the largest first.")] = "-calls",
+    server: Annotated[Slug | None, Query(description="Only calls to this server; expert: to expert tools.")] = None,
+    tool: Annotated[Text, Query("", max_length=500)],
+    agent: Slug | None = None,
+    endpoint: Slug | None = None,
+    search: Annotated[Text, Query("", max_length=200, description="Stands in the name.")],
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[UsageOut]:
+    """Usage by tool, server, agent, endpoint or expert tool, with the period before. Hours that are over are as the clock has
+    counted them, up to five minutes ago."""
+    wanted = Wanted(server or "", tool, agent or "", endpoint or "", search)
+    found = queries.usage(by, PERIODS[period], now=timezone.now(), wanted=wanted)
+    rows = queries.ordered(found.rows, cast(str, sort))
+    return slice_of(rows, key=lambda row: [row.server, row.name], limit=limit, cursor=cursor, show=usage_out)
+
+
+@router.get("/usage/failures", response=Page[PatternOut])
+def list_failures(
+    request: HttpRequest,
+    *,
+    period: PeriodName = "7d",
+    server: Slug | None = None,
+    tool: Annotated[Text, Query("", max_length=500)],
+    search: Annotated[Text, Query("", max_length=200, description="Stands in tool, code or words.")],
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[PatternOut]:
+    """What failed alike (same tool, code and shape of words), the most frequent first; at most 200 of a period."""
+    wanted = Wanted(server=server or "", tool=tool, search=search)
+    found = queries.patterns(PERIODS[period], now=timezone.now(), wanted=wanted)
+    return slice_of(found, key=lambda each: list(each.key), limit=limit, cursor=cursor, show=pattern_out)

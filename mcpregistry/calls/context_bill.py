@@ -1,0 +1,127 @@
+"""The context bill: what the definitions that an agent is shown on an endpoint cost on every turn, and which are not used.
+
+What is hidden is taken out of grants. So use is counted as far as these reach: of the agent's on every endpoint, of an
+endpoint's list by every agent.
+
+Tokens are estimated at the usual four bytes each, from the very list that hosts get.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from mcpregistry.calls.catalog import Catalogue, Entry, catalogue_now
+from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.specs import ToolSpec
+from mcpregistry.domain.text.canonical import size
+from mcpregistry.models import Agent, Endpoint, Tool
+from mcpregistry.queries.calls import known_from, tools_called
+
+DAYS = 30
+MOST_CALLS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One tool of the list. ``calls``: of the calls looked at; ``own`` tools of ours cannot be hidden by a grant. ``new``:
+    first seen or granted within the period, so that it is too early to tell."""
+
+    name: str
+    server: str
+    tool_id: int
+    key: str
+    tokens: int
+    calls: int
+    own: bool
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What is carried on every turn, the dearest first. ``all``: every call of the period was looked at, so what is said
+    to be unused is; else only the newest ``looked`` were, back to ``since``, or what is ``kept`` begins later than it."""
+
+    lines: tuple[Line, ...]
+    instructions: int
+    looked: int
+    since: datetime
+    all: bool
+    kept: bool = True
+
+    @property
+    def total(self) -> int:
+        """Tokens of all definitions and instructions."""
+        return self.instructions + sum(line.tokens for line in self.lines)
+
+    @property
+    def unused(self) -> list[Line]:
+        """What was not called and could be hidden; nothing where not all calls were looked at."""
+        return [line for line in self.lines if not (line.calls or line.own or line.new)] if self.all else []
+
+    @property
+    def wasted(self) -> int:
+        """Tokens of what is not used."""
+        return sum(line.tokens for line in self.unused)
+
+    def without(self, tools: Collection[int]) -> int:
+        """Tokens that are left where these tools are hidden; their servers' instructions stay."""
+        return self.total - sum(line.tokens for line in self.lines if line.tool_id in tools and not line.own)
+
+
+def holder_of(agent: Agent, endpoint: Endpoint, *, by_list: bool) -> Agent | Endpoint:
+    """Whose grants tools are hidden from: the agent's, unless it is the list of an endpoint that has one."""
+    return endpoint if by_list and endpoint.scope == Endpoint.Scope.LISTED else agent
+
+
+def tokens(text: str) -> int:
+    """About how many tokens a model reads for this text."""
+    return _of_bytes(len(text.encode("utf-8", "surrogatepass"))) if text else 0
+
+
+def _of_bytes(count: int) -> int:
+    return max(1, round(count / 4))
+
+
+def bill(
+    agent: Agent, endpoint: Endpoint, *, now: datetime, days: int = DAYS, holder: Agent | Endpoint | None = None
+) -> Bill | None:
+    """The bill of an agent on an endpoint; None where either is switched off. A bounded number of calls is read: those of
+    the ``holder`` that tools would be hidden from, the agent if it is not the endpoint."""
+    seen = catalogue_now(agent, endpoint, now=now)
+    if seen is None:
+        return None
+    since = now - timedelta(days=days)
+    called = tools_called(holder or agent, since=since, most=MOST_CALLS + 1)
+    every, kept = len(called) <= MOST_CALLS, known_from(now) <= since
+    counts = Counter((server, tool) for server, tool, _ in called[:MOST_CALLS])
+    oldest = since if every else called[MOST_CALLS - 1][2]
+    lines = _lines(seen, counts, _too_new(holder or agent, since, now))
+    return Bill(lines, tokens(seen.instructions()), min(len(called), MOST_CALLS), oldest, every and kept, kept)
+
+
+def _too_new(holder: Agent | Endpoint, since: datetime, now: datetime) -> Callable[[ToolSpec], bool]:
+    """Whether a tool was first seen since then, or nothing that grants it is older."""
+    live = Q(expires_at=None) | Q(expires_at__gt=now)
+    older = holder.grants.filter(live, created_at__lte=since, kind__in=(TOOL, "")).values_list("tool_id", "server_id")
+    tools, servers = {tool for tool, _ in older if tool}, {server for _, server in older if server}
+    young = {*Tool.objects.filter(first_seen_at__gt=since).values_list("pk", flat=True)}
+    return lambda tool: tool.id in young or not (tool.id in tools or tool.server_id in servers)
+
+
+def _lines(seen: Catalogue, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]) -> tuple[Line, ...]:
+    lines = [_line(entry, counts, new) for entry in seen.entries.values()]
+    return tuple(sorted(lines, key=lambda line: (-line.tokens, line.name)))
+
+
+def _line(entry: Entry, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]) -> Line:
+    offer = entry.offer
+    server = "" if offer.own else offer.server.slug
+    return Line(
+        entry.name, server, offer.tool.id, offer.tool.key, _of_bytes(size(entry.listing)),
+        counts[server, offer.tool.key], offer.own, not offer.own and new(offer.tool),
+    )  # fmt: skip

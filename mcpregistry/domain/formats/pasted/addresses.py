@@ -1,0 +1,84 @@
+"""Pasted addresses: of a server, with header lines below it, or of a badge that installs one into a host."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from binascii import Error
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from mcpregistry.domain.formats.document import Document
+from mcpregistry.domain.formats.pasted.known import named_by_address, of_entries, refused
+
+_SCHEMES = ("http://", "https://", "ws://", "wss://")
+_INSTALLS = ("cursor:", "vscode:", "vscode-insiders:", "windsurf:", "kiro:")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(.+)")
+# Pages about a server, not the server: where people look for its README.
+_PAGES = {"github.com", "www.github.com", "gitlab.com", "www.npmjs.com", "npmjs.com", "pypi.org", "hub.docker.com", "smithery.ai", "glama.ai", "mcp.so"}  # fmt: skip
+
+
+def is_address(text: str) -> bool:
+    """Whether the first line is one address and nothing else."""
+    first = text.split("\n", 1)[0].strip()
+    return first.lower().startswith((*_SCHEMES, *_INSTALLS)) and not re.search(r"\s", first)
+
+
+def read(text: str) -> tuple[str, Document]:
+    """What it was taken for, and the entry. Raises FileInvalid."""
+    first, *rest = [line.strip() for line in text.split("\n") if line.strip()]
+    if (installed := _install_link(first)) is not None:
+        return "a link that installs a server into a host", installed
+    if _is_page(first):
+        raise refused(
+            "That is the address of a page about a server, not of the server.",
+            "Open it, and paste the line or the block by which its README adds the server to a host.",
+        )
+    found = [_HEADER.fullmatch(line) for line in rest]
+    if not all(found):
+        raise refused("Below the address stands something else.", "Write headers below it, each as Name: value.")
+    entry: dict[str, Any] = {"url": first}
+    if headers := {match[1]: match[2].strip() for match in found if match}:
+        entry["headers"] = headers
+    return "an address", of_entries({named_by_address(first): entry})
+
+
+def _is_page(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return (parts.hostname or "") in _PAGES
+
+
+def _install_link(url: str) -> Document | None:
+    """The entry that a link of a host holds; None for any other address. Raises FileInvalid for a broken one."""
+    if "mcp/install" not in url and "install-mcp" not in url:
+        if url.lower().startswith(_INSTALLS):
+            raise refused("That link installs no server.", "Paste what the README says to put into the host's file.")
+        return None
+    try:
+        query = parse_qs(urlsplit(url).query)
+        if "config" in query:
+            entry, name = _config(query["config"][0]), query.get("name", [""])[0]
+        else:
+            entry, name = json.loads(unquote(url.partition("?")[2])), ""
+        if not isinstance(entry, dict):
+            raise ValueError
+        name = name or str(entry.pop("name", ""))
+        return of_entries({name or named_by_address(str(entry.get("url", ""))): entry})
+    except (ValueError, Error, AttributeError, RecursionError):
+        raise refused("The link cannot be read.", "Paste what the README says to put into the host's file.") from None
+
+
+def _config(text: str) -> dict[str, Any]:
+    """JSON, plain or in base64; some hosts put the command line into one text."""
+    plain = text if text.lstrip().startswith("{") else base64.b64decode(text.replace(" ", "+")).decode()
+    found: dict[str, Any] = json.loads(plain)
+    if not isinstance(found, dict):
+        raise ValueError
+    command = found.get("command")
+    if isinstance(command, str) and " " in command and "args" not in found:
+        found["command"], *found["args"] = command.split()
+    return found

@@ -1,0 +1,100 @@
+"""How each host spells the entry of one MCP server in its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, Connection
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """The names that a host gives to the parts of an entry.
+
+    ``url`` empty: its file knows no remote servers. ``variable`` is how it names a variable of its environment, with
+    ``{}`` for the name; empty if it cannot. ``whole_command``: command and arguments are one list. ``always`` stands in every
+    entry; ``at_first`` too, until somebody says otherwise.
+    """
+
+    url: str = "url"
+    variable: str = "${{{}}}"
+    env: str = "env"
+    stdio_type: str = ""
+    http_type: str = ""
+    whole_command: bool = False
+    always: Mapping[str, Any] = field(default_factory=dict)
+    at_first: Mapping[str, Any] = field(default_factory=dict)
+
+    def entry(self, connection: Connection) -> Entry:
+        """What stands in the file for this connection. Raises ``ConfigInvalid`` where the file cannot say it."""
+        if connection.http:
+            return self._remote(connection)
+        return self._typed(self.stdio_type) | self._command(connection.command) | self._env(connection) | self._fixed()
+
+    def read(self, entry: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str], str, str]:
+        """Command line, environment, address and ``Authorization`` header of an entry that somebody has written."""
+        command, env = entry.get("command"), entry.get(self.env)
+        words = command if isinstance(command, list) else [command, *_listed(entry.get("args"))] if command else []
+        headers: Mapping[str, Any] = next(
+            (entry[name] for name in ("headers", "http_headers") if isinstance(entry.get(name), dict)), {}
+        )
+        url = next((entry[name] for name in (self.url, "url") if isinstance(entry.get(name), str)), "")
+        texts = {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
+        return tuple(map(str, words)), texts, url, str(headers.get("Authorization", ""))
+
+    def keys(self) -> frozenset[str]:
+        """What we may write in an entry; all else there is somebody else's, and is kept."""
+        return frozenset(
+            {"type", "command", "args", self.env, self.url, "url", "headers", *self.always, *self.at_first} - {""}
+        )
+
+    def _remote(self, connection: Connection) -> Entry:
+        if not self.url:
+            raise ConfigInvalid(
+                "This host's file knows only programs that it starts itself.",
+                remedy="Choose stdio, on the machine of this site.",
+            )
+        return self._typed(self.http_type) | {self.url: connection.url} | self._headers(connection) | self._fixed()
+
+    def _headers(self, connection: Connection) -> Entry:
+        token = connection.token or self.variable.format(BEARER_VARIABLE)
+        if not token:
+            raise ConfigInvalid(
+                "This host's file cannot name a variable for the token.", remedy="Let it hold the token."
+            )
+        return {"headers": {"Authorization": f"Bearer {token}"}}
+
+    def _command(self, words: tuple[str, ...]) -> Entry:
+        return {"command": [*words]} if self.whole_command else {"command": words[0], "args": [*words[1:]]}
+
+    def _env(self, connection: Connection) -> Entry:
+        return {self.env: dict(connection.env)} if connection.env else {}
+
+    def _fixed(self) -> Entry:
+        return {**self.always, **self.at_first}
+
+    def _typed(self, kind: str) -> Entry:
+        return {"type": kind} if kind else {}
+
+
+@dataclass(frozen=True, slots=True)
+class CodexSpelling(Spelling):
+    """Codex names the variable instead of writing a header with a placeholder."""
+
+    def keys(self) -> frozenset[str]:
+        """Those of the others, and the two ways of Codex to sign in."""
+        return Spelling.keys(self) - {"headers", "type"} | {"bearer_token_env_var", "http_headers"}
+
+    def _headers(self, connection: Connection) -> Entry:
+        if connection.token:
+            return {"http_headers": {"Authorization": f"Bearer {connection.token}"}}
+        return {"bearer_token_env_var": BEARER_VARIABLE}
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

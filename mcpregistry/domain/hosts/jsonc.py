@@ -1,0 +1,186 @@
+"""Changing one member of a JSON file, and nothing else of its text: order, comments, spaces and commas stay.
+
+A host's settings are somebody's own file, often written by hand. So text is cut and put in at the one place; what comes
+out is read again by ``entry_file`` and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mcpregistry.domain.formats.notes import FileInvalid, pointer
+from mcpregistry.domain.formats.text import without_comments
+
+Json = Any
+
+# Atomic and possessive, so that the scan is linear whatever stands in the file.
+_TOKEN = re.compile(r'"(?>[^"\\]+|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\]:,]|[^\s{}\[\]:,"/]+', re.DOTALL)
+
+
+class _Member(NamedTuple):
+    """``start`` is where its key begins, ``value`` and ``end`` are where its value lies; ``comma`` behind it, or -1."""
+
+    key: str
+    start: int
+    value: int
+    end: int
+    comma: int = -1
+
+
+class _Object(NamedTuple):
+    opening: int
+    members: list[_Member]
+    closing: int
+
+    def member(self, key: str) -> _Member | None:
+        """The last one of this name, which is the one that counts."""
+        return next((member for member in reversed(self.members) if member.key == key), None)
+
+
+def parse(text: str, file: str) -> dict[str, Json]:
+    """The object that the text says; an empty file is an empty object. Raises ``FileInvalid``, which quotes nothing."""
+    try:
+        data = json.loads(without_comments(text)) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "a value"
+        raise FileInvalid(
+            file, f"It is no JSON at {where}.", remedy="Correct the file first; it was left as it is."
+        ) from None
+    if not isinstance(data, dict):
+        raise FileInvalid(file, "The root is not an object.", remedy="Correct the file first; it was left as it is.")
+    return data
+
+
+def put(text: str, path: Sequence[str], value: Json, file: str) -> str:
+    """The text with this value at the end of ``path``, whose objects are made where they are not there yet."""
+    text = text if text.strip() else "{}\n"
+    parent = _object(text, text.index("{", _start(text)))
+    for depth, key in enumerate(path):
+        member, rest = parent.member(key), path[depth + 1 :]
+        if member is None:
+            return _inserted(text, parent, key, _nested(rest, value))
+        if not rest:
+            written = _written(value, _margin(text, member.start), text)
+            return text[: member.value] + written + text[member.end :]
+        parent = _inner(text, member, path[: depth + 1], file)
+    return text
+
+
+def drop(text: str, path: Sequence[str], file: str) -> str:
+    """The text without the member at the end of ``path``; as it was where there is none."""
+    if not text.strip():
+        return text
+    parent = _object(text, text.index("{", _start(text)))
+    for depth, key in enumerate(path):
+        member = parent.member(key)
+        if member is None:
+            return text
+        if depth + 1 < len(path):
+            parent = _inner(text, member, path[: depth + 1], file)
+            continue
+        return _cut(text, parent, member)
+    return text
+
+
+def _inner(text: str, member: _Member, path: Sequence[str], file: str) -> _Object:
+    if text[member.value] != "{":
+        raise FileInvalid(file, "There is no object here.", at=pointer(*path), remedy="Make it one, {}, or remove it.")
+    return _object(text, member.value)
+
+
+def _start(text: str) -> int:
+    """Where the root begins; comments may stand before it."""
+    return next(_tokens(text, 0))[1]
+
+
+def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    """What is neither space nor comment, with where it begins and ends."""
+    for match in _TOKEN.finditer(text, at):
+        if not match.group().startswith(("//", "/*")):
+            yield match.group(), match.start(), match.end()
+
+
+def _object(text: str, opening: int) -> _Object:
+    """The members of the object that begins here. The text was parsed before, so its syntax is right."""
+    members: list[_Member] = []
+    depth, key, value = 0, None, -1
+    for piece, start, end in _tokens(text, opening):
+        closes = piece in ("}", "]")
+        depth += 1 if piece in ("{", "[") else -1 if closes else 0
+        if depth == 0:
+            return _Object(opening, members, start)
+        if start == opening or (depth > 1 and value >= 0):
+            continue
+        if key is None and piece == ",":
+            members[-1] = members[-1]._replace(comma=start)
+        elif key is None:
+            key = (json.loads(piece), start)
+        elif piece != ":":
+            value = start if value < 0 else value
+            if depth == 1:
+                members.append(_Member(*key, value, end))
+                key, value = None, -1
+    raise ValueError("the object has no end")
+
+
+def _nested(path: Sequence[str], value: Json) -> Json:
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+def _inserted(text: str, parent: _Object, key: str, value: Json) -> str:
+    """As the last member; comments behind the last one so far stay with that."""
+    outer, newline = _margin(text, parent.opening), _newline(text)
+    first = parent.members[0].start if parent.members else -1
+    alone = first >= 0 and not text[_line(text, first) : first].strip()
+    margin = _margin(text, first) if alone else outer + _step(text)
+    last = len(text[: parent.closing].rstrip())
+    behind = text[last : parent.closing]
+    end = parent.members[-1].end if parent.members else last
+    trailing = bool(parent.members) and parent.members[-1].comma >= 0
+    comma = "," if parent.members and not trailing else ""
+    closing = behind if "\n" in behind else newline + outer
+    member = f"{newline}{margin}{json.dumps(key, ensure_ascii=False)}: {_written(value, margin, text)}"
+    return text[:end] + comma + text[end:last] + member + (trailing * ",") + closing + text[parent.closing :]
+
+
+def _cut(text: str, parent: _Object, member: _Member) -> str:
+    """Without the member, its comma, and its lines where nothing else stands on them."""
+    end = member.comma + 1 if member.comma >= 0 else member.end
+    start, line_end = member.start, text.find("\n", end) + 1
+    if line_end and not text[end:line_end].strip() and not text[_line(text, start) : start].strip():
+        start, end = _line(text, start), line_end
+    at = parent.members.index(member)
+    if member.comma >= 0 or at == 0:
+        return text[:start] + text[end:]
+    before = parent.members[at - 1].comma
+    return text[:before] + text[before + 1 : start] + text[end:]
+
+
+def _written(value: Json, margin: str, text: str) -> str:
+    lines = json.dumps(value, indent=_step(text), ensure_ascii=False).split("\n")
+    return (_newline(text) + margin).join(lines)
+
+
+def _line(text: str, at: int) -> int:
+    return text.rfind("\n", 0, at) + 1
+
+
+def _margin(text: str, at: int) -> str:
+    """What the line of this place begins with."""
+    line = text[_line(text, at) : at]
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _step(text: str) -> str:
+    """By how much the file goes in with each level: as its first line that does."""
+    found = re.search(r"\n([ \t]+)\S", text)
+    return found.group(1) if found else "  "
+
+
+def _newline(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"

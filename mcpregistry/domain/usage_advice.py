@@ -1,0 +1,74 @@
+"""What a tool's own figures advise: grown slower, much slower than its server's others, large results, one error often.
+
+Only where there are calls enough to mean something, and only where the difference is beyond what the buckets blur.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcpregistry.domain.usage import Tally
+
+ENOUGH = 30  # calls that nobody was asked about
+_SLOWER, _NOTICED = 2.0, 200.0  # times as long as before, and milliseconds more
+_MUCH_SLOWER = 5.0  # than the others of its server
+_LARGE = 20_000  # characters of a result, about 5,000 tokens
+_OFTEN, _SHARE = 10, 0.2  # failures with one code, and of all calls
+FEWEST = min(ENOUGH, _OFTEN)  # calls of which anything is said at all
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is odd, in words with the figures, and what to do about it."""
+
+    kind: str
+    words: str
+    remedy: str
+
+
+def advice(tally: Tally, *, before: Tally, others: Tally) -> list[Advice]:
+    """``before``: the same tool in the period before; ``others``: how long the other tools of its server took, now."""
+    found = (_grown_slower(tally, before), _slowest(tally, others), _large(tally), _one_error(tally))
+    return [each for each in found if each is not None]
+
+
+def _grown_slower(tally: Tally, before: Tally) -> Advice | None:
+    if tally.timed < ENOUGH or before.timed < ENOUGH:
+        return None
+    now, then = tally.p95 or 0.0, before.p95 or 0.0
+    if now < _SLOWER * then or now - then < _NOTICED:
+        return None
+    words = f"95 % took up to {_said(now)}, {_said(then)} in the period before ({tally.timed:,} and {before.timed:,} calls)."
+    return Advice("grown slower", words, "See whether its server, what it asks, or the arguments have changed.")
+
+
+def _slowest(tally: Tally, others: Tally) -> Advice | None:
+    if tally.timed < ENOUGH or others.timed < ENOUGH:
+        return None
+    now, theirs = tally.p50 or 0.0, others.p50 or 0.0
+    if now < _MUCH_SLOWER * theirs or now - theirs < _NOTICED:
+        return None
+    words = f"Half took more than {_said(now)}; of the other tools of its server half took less than {_said(theirs)}."
+    return Advice("slower than its server's others", words, "Let agents ask it for less, or call it as a task.")
+
+
+def _large(tally: Tally) -> Advice | None:
+    if tally.sent < ENOUGH or tally.size < _LARGE * tally.sent:
+        return None
+    each = tally.size / tally.sent
+    words = f"A result has {each:,.0f} characters on average, about {each / 4:,.0f} tokens that a model reads ({tally.sent:,} calls)."
+    return Advice("large results", words, "Narrow it by arguments, or let an expert tool read it and answer in short.")
+
+
+def _one_error(tally: Tally) -> Advice | None:
+    if not tally.codes:
+        return None
+    code, count = max(tally.codes.items(), key=lambda item: (item[1], item[0]))
+    if count < _OFTEN or count < _SHARE * tally.calls:
+        return None
+    words = f"{count:,} of {tally.calls:,} calls failed with {code}."
+    return Advice("one error often", words, "See what its failures have in common.")
+
+
+def _said(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else f"{milliseconds:.0f} ms"

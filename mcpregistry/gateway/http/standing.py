@@ -1,0 +1,50 @@
+"""A session's own stream, in the process that holds it: what its host has subscribed to, wherever it said so, is told here."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+from django.db import Error
+from mcp.server.connection import Connection
+
+from mcpregistry.db import db_call
+from mcpregistry.gateway.http.sessions import Session
+from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.subscriptions import Subscriptions
+from mcpregistry.services import host_sessions
+
+log = structlog.get_logger(__name__)
+
+_AFTER_FAULT = 1.0
+LOOK_AGAIN = 30.0  # seconds, where a server did not take a subscription, or it cannot be read at this time
+
+
+class Standing:
+    """Follows the session's rows from its making to ``close``; set ``news`` when they have changed."""
+
+    def __init__(self, subscriptions: Subscriptions, session: Session, connection: Connection) -> None:
+        self._subscriptions, self._connection = subscriptions, connection
+        self._id, self._caller = session.id, Caller(session.agent, session.endpoint, "http")
+        self.news = asyncio.Event()
+        subscriptions.stand(connection)
+        self._task = asyncio.ensure_future(self._follow())
+
+    def close(self) -> None:
+        """The stream has ended."""
+        self._task.cancel()
+        self._subscriptions.leave(self._connection)
+
+    async def _follow(self) -> None:
+        while True:
+            self.news.clear()
+            try:
+                wanted = await db_call(host_sessions.subscriptions, self._id)
+            except Error:
+                log.warning("subscriptions.not_read", exc_info=True)
+                await asyncio.sleep(_AFTER_FAULT)
+                continue
+            whole = await self._subscriptions.follow(self._caller, self._connection, wanted)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.news.wait(), None if whole else LOOK_AGAIN)

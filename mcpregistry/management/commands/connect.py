@@ -1,0 +1,169 @@
+"""``manage.py connect``: write the entry of an endpoint into a host's own file, take it out, list, repair."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, key_for
+from mcpregistry.domain.hosts.table import HOSTS, Host
+from mcpregistry.management.place import must_be_a_site
+from mcpregistry.services.hosts.connecting import Outcome, Signing, connect, disconnect
+from mcpregistry.services.hosts.files import HostFile, of_person, of_project
+from mcpregistry.services.hosts.listing import Standing, mend, standing
+from mcpregistry.services.hosts.ways import withheld
+
+ACTOR = "connect"
+
+
+class Command(BaseCommand):
+    """Changes a host's file and keeps all else in it; what it held before lies beside it."""
+
+    help = "Connect a host (Claude Code, Cursor, Codex …) to an endpoint: writes its own file, keeping all else in it."
+
+    requires_system_checks: list[str] = []  # they are about the site; `manage.py doctor` shows them
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("host", nargs="?", choices=list(HOSTS), metavar="HOST", help=f"one of: {', '.join(HOSTS)}")
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--remove", action="store_true", help="take the entry out; a token made for it is revoked")
+        what.add_argument(
+            "--list", action="store_true", help="which hosts are connected, and whether they still lead here"
+        )
+        what.add_argument("--repair", action="store_true", help="write the entries anew that --list calls stale")
+        parser.add_argument("--endpoint", default="default", metavar="E", help="endpoint to connect; default: default")
+        parser.add_argument("--agent", default="local", metavar="A", help="agent that the host acts as; default: local")
+        parser.add_argument(
+            "--http", action="store_true", help="over HTTP instead of stdio; a token is made for the file"
+        )
+        token = parser.add_mutually_exclusive_group()
+        token.add_argument("--token-stdin", action="store_true", help="--http: read the token from standard input")
+        token.add_argument(
+            "--in-environment",
+            action="store_true",
+            help=f"--http: no token in the file; the host reads {BEARER_VARIABLE}",
+        )
+        parser.add_argument(
+            "--project", nargs="?", const=".", metavar="FOLDER", help="the host's file in this project, not your own"
+        )
+        parser.add_argument("--dry-run", action="store_true", help="print what the file would hold, and change nothing")
+
+    def handle(self, **options: Any) -> None:
+        if (options["token_stdin"] or options["in_environment"]) and not options["http"]:
+            raise CommandError("A token is for --http; over stdio nobody signs in.")
+        must_be_a_site()
+        try:
+            if options["list"] or options["repair"]:
+                self._look(options)
+            elif not options["host"]:
+                raise CommandError(f"Name a host: {', '.join(HOSTS)}. Or --list what is connected.")
+            elif options["remove"]:
+                self._remove(options)
+            else:
+                self._connect(options)
+        except SlipsnisseError as error:
+            raise CommandError(str(error)) from None
+        except DatabaseError:
+            raise CommandError(
+                "The database cannot be read. Run `manage.py migrate` (or `make run`) once, and check DATABASE_URL."
+            ) from None
+
+    def _connect(self, options: dict[str, Any]) -> None:
+        host = HOSTS[options["host"]]
+        given = sys.stdin.readline().strip() if options["token_stdin"] else ""
+        if options["token_stdin"] and not given:
+            raise CommandError("There was no token on standard input.")
+        outcome = connect(
+            file=_file(host, options["project"]), endpoint=options["endpoint"], agent=options["agent"],
+            http=options["http"], actor=ACTOR, signing=Signing(given, options["in_environment"]), dry=options["dry_run"],
+        )  # fmt: skip
+        self._tell(outcome, options, "connected", "was connected like this already")
+        if not options["dry_run"]:
+            self._hint(host, options)
+
+    def _remove(self, options: dict[str, Any]) -> None:
+        file = _file(HOSTS[options["host"]], options["project"])
+        outcome = disconnect(file=file, key=key_for(options["endpoint"]), actor=ACTOR, dry=options["dry_run"])
+        self._tell(outcome, options, "taken out", "has no such entry")
+
+    def _tell(self, outcome: Outcome, options: dict[str, Any], done: str, nothing: str) -> None:
+        if options["dry_run"]:
+            self.stderr.write(
+                f"{outcome.file.path} would hold:" if outcome.changed else f"{outcome.file.path}: {nothing}."
+            )
+            self.stdout.write(outcome.text if outcome.changed else "", ending="")
+            return
+        title = outcome.file.host.title
+        if not outcome.changed:
+            self.stdout.write(f"{title}: {outcome.file.path} {nothing}.")
+            return
+        self.stdout.write(f"{title}: “{outcome.key}” {done}, in {outcome.file.path}.")
+        if outcome.kept:
+            self.stdout.write(f"What it held before: {outcome.kept}")
+
+    def _hint(self, host: Host, options: dict[str, Any]) -> None:
+        self.stdout.write(host.after)
+        if options["http"] and (options["in_environment"] or options["project"] is not None):
+            self.stdout.write(f"Start {host.title} with {BEARER_VARIABLE} set; a token is issued on the agent's page.")
+        if not options["http"] and (names := withheld()):
+            self.stdout.write(
+                f"Start {host.title} with {', '.join(names)} set as they are here, or name files ({names[0]}_FILE) and connect "
+                "again: secrets are not written into its file."
+            )
+
+    def _look(self, options: dict[str, Any]) -> None:
+        hosts = [HOSTS[options["host"]]] if options["host"] else list(HOSTS.values())
+        found = standing(_files(hosts, options["project"]))
+        if not found:
+            self.stdout.write("No host is connected. Connect one: manage.py connect HOST")
+        self._kept: set[Path] = set()
+        refused = [entry for entry in found if not self._show(entry, repair=options["repair"], dry=options["dry_run"])]
+        if not options["repair"] and any(entry.mendable for entry in found):
+            self.stdout.write("Mend what is stale: manage.py connect --repair")
+        if refused:
+            raise CommandError(f"{len(refused)} could not be mended; the reason stands below each.")
+
+    def _show(self, entry: Standing, *, repair: bool, dry: bool) -> bool:
+        """False if it was to be mended and could not be."""
+        place = f"{entry.file.host.title}  {entry.file.path}"
+        if not entry.key:
+            self.stdout.write(f"{place}\n  cannot be read: {entry.problem}")
+            return True
+        nobody = f"whoever {BEARER_VARIABLE} belongs to" if entry.http else "the agent of its workspace"
+        whom = entry.agent or nobody
+        way = "HTTP" if entry.http else "stdio"
+        state = (
+            "leads to another site" if entry.elsewhere else f"stale: {entry.problem}" if entry.problem else "connected"
+        )
+        self.stdout.write(f"{place}\n  {entry.key}: endpoint {entry.endpoint} as {whom}, {way}: {state}")
+        return self._mended(entry) if repair and entry.mendable and not dry else True
+
+    def _mended(self, entry: Standing) -> bool:
+        try:
+            # What a file held before the first of its entries was mended is what people may want back.
+            outcome = mend(entry=entry, actor=ACTOR, keep=entry.file.path not in self._kept)
+        except SlipsnisseError as error:  # the others are mended all the same
+            self.stdout.write(f"  could not be written: {error}")
+            return False
+        self._kept.add(entry.file.path)
+        self.stdout.write(f"  written anew{f'; what it held before: {outcome.kept}' if outcome.kept else ''}.")
+        return True
+
+
+def _file(host: Host, project: str | None) -> HostFile:
+    return of_person(host, os.environ) if project is None else of_project(host, Path(project))
+
+
+def _files(hosts: list[Host], project: str | None) -> list[HostFile]:
+    """Each file once: some hosts read the same one in a project."""
+    folder = Path(project or ".")
+    files = [of_person(host, os.environ) for host in hosts]
+    files += [of_project(host, folder) for host in hosts if host.project]
+    return list({file.path: file for file in reversed(files)}.values())[::-1]

@@ -1,0 +1,47 @@
+"""Invitations: a link with which one person makes an account of their own, with the role that it names."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+ROLE_CHOICES = [
+    ("viewer", "viewer: sees everything, changes nothing"),
+    ("operator", "operator: runs servers, tools and expert tools too"),
+    ("approver", "approver: decides on held calls and definitions too"),
+    ("admin", "admin: rules, agents, people and the site's settings too"),
+]
+
+
+class Invitation(models.Model):
+    """Used once, ends by itself. Only the hash of its text is kept."""
+
+    name = models.CharField("for", max_length=200, help_text="Whom it is for, as you will recognise it.")
+    role = models.CharField(max_length=20, choices=ROLE_CHOICES)
+    hash = models.CharField(max_length=64, unique=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", editable=False
+    )
+    expires_at = models.DateTimeField("ends", help_text="The link works until then, or until it was used.")
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    used_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+    )
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def state(self) -> str:
+        """ "open", "used", "withdrawn" or "expired"."""
+        if self.used_at:
+            return "used"
+        if self.revoked_at:
+            return "withdrawn"
+        return "expired" if self.expires_at <= timezone.now() else "open"

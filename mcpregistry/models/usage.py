@@ -1,0 +1,118 @@
+"""What calls come to by the hour and by the day, so that no page goes through the calls of weeks.
+
+The clock makes these rows of the record (``services.records.call_hours``), and makes a span anew when its calls changed.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+
+from mcpregistry.domain.usage import BUCKETS
+
+
+class Span(models.IntegerChoices):
+    """How long a span is, in hours."""
+
+    HOUR = 1, "hour"
+    DAY = 24, "day"
+
+
+class CountedSpan(models.Model):
+    """An hour that was counted, however few calls came; or a day whose hours were added up.
+
+    A day has a row only while it agrees with its hours: whoever replaces one of them deletes it in the same transaction.
+    """
+
+    span = models.PositiveSmallIntegerField(choices=Span.choices)
+    begins = models.DateTimeField(help_text="In UTC.")
+    calls = models.PositiveIntegerField(default=0)
+    errors = models.PositiveIntegerField(default=0)
+    unsettled = models.PositiveIntegerField(default=0, help_text="Calls that had no known end when it was counted.")
+    again = models.BooleanField(default=False, help_text="The clock was set back to before it: count it once more.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["span", "begins"], name="one_row_per_counted_span")]
+
+    def __str__(self) -> str:
+        return f"{self.calls} calls at {self.begins:%Y-%m-%d %H}"
+
+
+class SpanUsage(models.Model):
+    """Calls of one agent, by one endpoint, of one tool, in an hour or a day. Names are copied, as those of a call."""
+
+    span = models.PositiveSmallIntegerField(choices=Span.choices)
+    begins = models.DateTimeField(help_text="In UTC.")
+    agent_slug = models.CharField("agent", max_length=63, blank=True)
+    endpoint_slug = models.CharField("endpoint", max_length=63, blank=True)
+    server_slug = models.CharField("server", max_length=63, blank=True, help_text="Empty: nobody has such a tool.")
+    tool_name = models.CharField("tool", max_length=500, blank=True)
+    calls = models.PositiveIntegerField()
+    errors = models.PositiveIntegerField()
+    refused = models.PositiveIntegerField()
+    sent = models.PositiveIntegerField()
+    size = models.BigIntegerField(help_text="Characters of the results of calls that were sent.")
+    cost = models.BigIntegerField(
+        null=True, help_text="Hundred-millionths of a dollar, of the calls where it is known."
+    )
+    codes = models.JSONField(default=dict, help_text="Failures by their code.")
+    last = models.DateTimeField(help_text="When the last of them came.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["span", "begins", "agent_slug", "endpoint_slug", "server_slug", "tool_name"],
+                name="one_usage_per_span_and_key",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.calls} calls of {self.server_slug} at {self.begins:%Y-%m-%d %H}"
+
+
+# Columns, not one value: so the database itself adds up what lies in each bucket, over any rows.
+TOOK = tuple(f"took_{bucket:02}" for bucket in range(BUCKETS))
+for _name in TOOK:
+    SpanUsage.add_to_class(_name, models.PositiveIntegerField(default=0))
+
+
+class SpanFailure(models.Model):
+    """Failures of one hour that are alike. Words of tools stand in it, so it goes with the payloads of calls."""
+
+    begins = models.DateTimeField(help_text="Its hour, in UTC.")
+    server_slug = models.CharField("server", max_length=63, blank=True)
+    tool_name = models.CharField("tool", max_length=500, blank=True)
+    code = models.CharField(max_length=40)
+    shape = models.CharField(max_length=200, help_text="The text without what differs from one to the next.")
+    count = models.PositiveIntegerField()
+    first = models.DateTimeField()
+    last = models.DateTimeField()
+    example = models.CharField(max_length=32, help_text="The last of these calls.")
+
+    class Meta:
+        indexes = [models.Index(fields=["begins"], name="failure_by_hour")]
+
+    def __str__(self) -> str:
+        return f"{self.count} times {self.code} of {self.server_slug} at {self.begins:%Y-%m-%d %H}"
+
+
+class UsageSums(models.Model):
+    """Sums of a day, or of a period with the one before it, in one value (``domain.usage_sums``), so that a page reads one row.
+
+    They are made of the rows above, and hold only while hours, calls, errors and unsettled calls of the hours from
+    ``begins`` to ``until`` are still as many as stand here: whoever counts an hour anew need not know of them.
+    """
+
+    name = models.CharField(max_length=40, help_text="What of, and of which period.")
+    begins = models.DateTimeField(help_text="In UTC.")
+    until = models.DateTimeField(help_text="In UTC.")
+    hours = models.PositiveIntegerField()
+    calls = models.PositiveBigIntegerField()
+    errors = models.PositiveBigIntegerField()
+    unsettled = models.PositiveBigIntegerField()
+    body = models.TextField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["name", "begins", "until"], name="one_row_per_sums")]
+
+    def __str__(self) -> str:
+        return f"{self.name} until {self.until:%Y-%m-%d %H}"

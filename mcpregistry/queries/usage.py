@@ -1,0 +1,398 @@
+"""What is used, how fast, what fails and what it costs: read of what the clock has counted, and of the hour that is not over.
+
+A period is asked for in a fixed number of questions, however many calls it had; the database adds up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+from django.db.models import Max, QuerySet, Sum
+from django.db.models.functions import Length
+
+from mcpregistry.db import one_moment
+from mcpregistry.domain import kinds
+from mcpregistry.domain.usage import EXPERTS, HOUR, Alike, Key, ShapeKey, Tallied, Tally, hour_of, merged
+from mcpregistry.domain.usage_advice import FEWEST, Advice
+from mcpregistry.domain.usage_sums import PARTS, Line, Lines, Name, Sums, advice_of, grouped, took_by_server
+from mcpregistry.models import CountedSpan, SpanFailure, SpanUsage, Tool
+from mcpregistry.models.usage import TOOK, Span
+from mcpregistry.queries.tallying import tallied_calls
+from mcpregistry.queries.usage_sums import COLUMNS, added_up, kind_for, name_of, stored, within
+
+CHARACTERS = 4  # of a token, about
+DOLLAR = 100_000_000
+_Edges = tuple[datetime, datetime, datetime]  # the period before begins, this one, and its counted hours end
+_NOTHING = Tally()
+_MOST_FAILURES = 20_000  # rows of hours read for the patterns of a period, the newest
+
+
+class By(StrEnum):
+    """What rows of usage are of."""
+
+    TOOL = "tool"
+    SERVER = "server"
+    AGENT = "agent"
+    ENDPOINT = "endpoint"
+    EXPERT = "expert"
+
+
+_PARTS = {
+    By.TOOL: ("server", "tool"),
+    By.SERVER: ("server",),
+    By.AGENT: ("agent",),
+    By.ENDPOINT: ("endpoint",),
+    By.EXPERT: ("tool",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """So many whole hours, the last of which is not over yet."""
+
+    name: str
+    label: str
+    hours: int
+    of_calls: str  # what the list of calls calls it
+
+    def since(self, now: datetime) -> datetime:
+        """When it begins."""
+        return hour_of(now) - HOUR * (self.hours - 1)
+
+
+PERIODS = {
+    each.name: each
+    for each in (
+        Period("24h", "24 hours", 24, "day"),
+        Period("7d", "7 days", 7 * 24, "week"),
+        Period("30d", "30 days", 30 * 24, "month"),
+        Period("90d", "90 days", 90 * 24, "quarter"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which calls count: of these by name, where one is given. ``search``: stands in the row's name."""
+
+    server: str = ""
+    tool: str = ""
+    agent: str = ""
+    endpoint: str = ""
+    search: str = ""
+
+    def of_parts(self, by: By) -> dict[str, str]:
+        """As conditions on the parts of names."""
+        given = {part: getattr(self, part) for part in COLUMNS}
+        given |= {"server": EXPERTS} if by is By.EXPERT else {}
+        return {part: value for part, value in given.items() if value}
+
+    def holds(self, key: Key, by: By) -> bool:
+        """The same of a key."""
+        return all(getattr(key, part) == value for part, value in self.of_parts(by).items())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tool, server, agent, endpoint or expert tool in a period, and the period before."""
+
+    server: str
+    name: str
+    tally: Tally
+    before: Tally
+    definition: int | None = None  # characters of what it says of itself on each turn of a model
+    pk: int | None = None  # of a tool that is there
+    advice: Sequence[Advice] = ()  # what the figures of a tool advise
+
+    @property
+    def codes(self) -> list[tuple[str, int]]:
+        """Failures by their code, the most frequent first."""
+        return sorted(self.tally.codes.items(), key=itemgetter(1), reverse=True)
+
+    @cached_property
+    def p50(self) -> float | None:
+        """Milliseconds."""
+        return self.tally.p50
+
+    @cached_property
+    def p95(self) -> float | None:
+        """Milliseconds."""
+        return self.tally.p95
+
+    @property
+    def trend(self) -> float | None:
+        """By how much more it was called than before: 1 is twice as often, -1 not at all; None: not called before."""
+        return (self.tally.calls - self.before.calls) / self.before.calls if self.before.calls else None
+
+    @property
+    def result_tokens(self) -> int:
+        """About how many tokens its results were."""
+        return round(self.tally.size / CHARACTERS)
+
+    @property
+    def definition_tokens(self) -> int | None:
+        """About how many tokens its definition is on each turn of a model that sees it."""
+        return None if self.definition is None else round(self.definition / CHARACTERS)
+
+    @property
+    def dollars(self) -> float | None:
+        """What it cost, as far as that is known."""
+        return None if self.tally.cost is None else self.tally.cost / DOLLAR
+
+
+_VALUES: dict[str, Callable[[Row], Any]] = {
+    "name": lambda row: (row.server, row.name),
+    "calls": lambda row: row.tally.calls,
+    "errors": lambda row: row.tally.errors,
+    "error_rate": lambda row: row.tally.error_rate,
+    "p50": lambda row: row.p50,
+    "p95": lambda row: row.p95,
+    "trend": lambda row: row.trend,
+    "result_tokens": lambda row: row.result_tokens,
+    "definition_tokens": lambda row: row.definition_tokens,
+    "cost": lambda row: row.dollars,
+    "last_used": lambda row: row.tally.last,
+}
+SORTS = tuple(_VALUES)
+
+
+def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
+    """By one of ``SORTS``, with ``-`` before it the largest first; rows that have no such value come last."""
+    value = _VALUES[sort.lstrip("-")]
+    named = sorted(rows, key=lambda row: (row.server, row.name))
+    without = [row for row in named if value(row) is None]
+    having = [row for row in named if value(row) is not None]
+    return sorted(having, key=value, reverse=sort.startswith("-")) + without
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Rows in no order, their sum, and since when calls themselves were read.
+
+    ``missing_from``: the hours from then to ``live_from`` are in no figure, because the clock has not counted them yet.
+    """
+
+    rows: list[Row]
+    total: Row
+    live_from: datetime
+    missing_from: datetime | None
+
+
+def usage(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Usage:
+    """What was called in the period, or in the one before. Of one moment: the clock may replace an hour meanwhile."""
+    with one_moment():
+        return _usage(by, period, now, wanted)
+
+
+def sums(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Sums:
+    """What was called in the period, by name, for who asks nothing else of ``usage``, and not what it cost."""
+    with one_moment():
+        return _counted(by, period, now, wanted, priced=False)[0].now
+
+
+def _usage(by: By, period: Period, now: datetime, wanted: Wanted) -> Usage:
+    found, live, live_from, counted = _counted(by, period, now, wanted)
+    if by is By.TOOL:
+        found.advise(live if found.ahead else found.now)
+    served = _definitions(by, wanted)
+    searched = wanted.search.casefold()
+    names = [name for name in {**found.now, **found.before} if searched in "::".join(name).casefold()]
+    rows = [found.row(by, name, served.get(name, (None, None))) for name in names]
+    missing = counted if counted and period.since(now) <= counted < live_from else None
+    return Usage(rows, _total(found.ahead, rows, live, searched), live_from, missing)
+
+
+def _counted(
+    by: By, period: Period, now: datetime, wanted: Wanted, *, priced: bool = True
+) -> tuple[_Found, Sums, datetime, datetime | None]:
+    """All by name, what of it is of calls that were read themselves, since when they were, and until when the clock counted."""
+    since, counted = period.since(now), counted_hours(now)
+    live_from = _read_from(counted, now)
+    edges = (since - HOUR * period.hours, since, live_from)
+    found = (_ahead(by, period, edges, wanted) or _read(by, edges, wanted)) if counted else _Found({}, {}, {})
+    live: Sums = {}
+    for key, tally in tallied_calls(max(live_from, since), priced=priced).by_key.items():
+        if wanted.holds(key, by):
+            live.setdefault(tuple(getattr(key, part) for part in _PARTS[by]), Tally()).add(tally)
+    for name, tally in live.items():
+        found.now.setdefault(name, Tally()).add(tally)
+    return found, live, live_from, counted
+
+
+def _total(ahead: Line | None, rows: list[Row], live: Sums, searched: str) -> Row:
+    if ahead is None or searched:
+        return Row("", "", merged(row.tally for row in rows), merged(row.before for row in rows))
+    return Row("", "", merged([ahead.now or Tally(), *live.values()]), ahead.before or Tally())
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was counted, by name: in the period and in the one before; and what that advises of each tool.
+    ``ahead``: the sum of all, where that and the advice was worked out ahead."""
+
+    now: Sums
+    before: Sums
+    advice: dict[Name, list[Advice]]
+    ahead: Line | None = None
+
+    def advise(self, names: Iterable[Name]) -> None:
+        """Of these tools anew."""
+        names = [name for name in names if self.now[name].calls >= FEWEST]
+        servers = {name[0] for name in names}
+        beside = took_by_server({name: tally for name, tally in self.now.items() if name[0] in servers})
+        for name in names:
+            self.advice[name] = advice_of(Line(name, self.now[name], self.before.get(name)), beside)
+
+    def row(self, by: By, name: Name, served: tuple[int | None, int | None]) -> Row:
+        server = EXPERTS if by is By.EXPERT else name[0] if by is By.TOOL else ""
+        tally, before = self.now.get(name) or Tally(), self.before.get(name) or _NOTHING
+        return Row(server, name[-1], tally, before, served[1], served[0], self.advice.get(name, ()))
+
+
+def _ahead(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found | None:
+    """From the smallest sums that were worked out ahead and know all that is asked for."""
+    given = wanted.of_parts(by)
+    kind = kind_for([*_PARTS[by], *given])
+    lines = stored(name_of(kind, period.name), edges[0], edges[2]) if kind else None
+    if kind is None or lines is None:
+        return None
+    has = PARTS[kind]
+    fits = [(has.index(part), value) for part, value in given.items()]
+    rows = [row for row in lines.rows if all(row.name[place] == value for place, value in fits)] if fits else lines.rows
+    now = {row.name: row.now for row in rows if row.now}
+    before = {row.name: row.before for row in rows if row.before}
+    if has != _PARTS[by]:
+        places = tuple(has.index(part) for part in _PARTS[by])
+        return _Found(grouped(now, places), grouped(before, places), {})
+    return _Found(now, before, {row.name: row.advice for row in rows if row.advice}, None if fits else lines.total)
+
+
+def _read(by: By, edges: _Edges, wanted: Wanted) -> _Found:
+    """From hours and days."""
+    begins, since, until = edges
+    conditions = {COLUMNS[part]: value for part, value in wanted.of_parts(by).items()}
+    now, before = (added_up(_PARTS[by], *each, conditions) for each in ((since, until), (begins, since)))
+    return _Found(now, before, {})
+
+
+def counted_until(now: datetime) -> datetime:
+    """From here on calls themselves are read: an hour of them that is over at most, should the clock not have counted."""
+    return _read_from(counted_hours(now), now)
+
+
+def counted_hours(now: datetime) -> datetime | None:
+    """Until when the clock has counted hours that are over; None: no hour yet."""
+    over = hour_of(now)
+    known = CountedSpan.objects.filter(span=Span.HOUR, begins__lt=over).aggregate(last=Max("begins"))["last"]
+    return known + HOUR if known else None
+
+
+def _read_from(counted: datetime | None, now: datetime) -> datetime:
+    return max(filter(None, (counted, hour_of(now) - HOUR)))
+
+
+def _definitions(by: By, wanted: Wanted) -> dict[tuple[str, ...], tuple[int, int]]:
+    """The tools that are served: their key, and how many characters a model reads of them; of servers the sums."""
+    if by not in {By.TOOL, By.SERVER}:
+        return {}
+    served = Tool.objects.serving().filter(enabled=True, **({"server__slug": wanted.server} if wanted.server else {}))
+    found: dict[tuple[str, ...], tuple[int, int]] = {}
+    rows = served.order_by().values_list("pk", "server__slug", "kind", "name", Length("pinned__body"))
+    for pk, server, kind, name, length in rows:
+        key = (server, kinds.spelled(kind, name)) if by is By.TOOL else (server,)
+        found[key] = (pk, found.get(key, (0, 0))[1] + length)
+    return found
+
+
+# What fails alike
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Failures with the same code and the same shape of words."""
+
+    key: ShapeKey
+    alike: Alike
+
+
+def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) -> list[Pattern]:
+    """What failed alike in the period, the most frequent first. Words of tools are forgotten with the payloads of calls."""
+    since = period.since(now)
+    return patterns_since(since, lately(counted_until(now), since, now=now), wanted=wanted, most=most)
+
+
+def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> list[Pattern]:
+    """The same of any time up to now, in two questions: the times of those that are shown are read alone, of the newest and
+    of the oldest hour in which they came."""
+    live = {key: alike for key, alike in newest.calls.alike.items() if _fits(key, wanted)}
+    counted = _alike(since, newest.since, wanted)
+    counts = Counter({key: alike.count for key, alike in live.items()})
+    for key, (count, *_) in counted.items():
+        counts[key] += count
+    shown = [key for key, _ in counts.most_common(most)]
+    pks = {pk for key in shown for pk in counted.get(key, (0,))[1:]}
+    ends = SpanFailure.objects.only("first", "last", "example").in_bulk(pks)
+    found: dict[ShapeKey, Alike] = {}
+    for key in shown:
+        if key in counted:
+            count, last, first = counted[key]
+            found[key] = Alike(count, ends[first].first, ends[last].last, ends[last].example)
+        if key in live:
+            found.setdefault(key, replace(live[key], count=0)).add(live[key])
+    rows = sorted(found.items(), key=lambda item: (item[1].count, item[1].last), reverse=True)
+    return [Pattern(*row) for row in rows]
+
+
+def _alike(since: datetime, until: datetime, wanted: Wanted) -> dict[ShapeKey, tuple[int, int, int]]:
+    """How often, and the keys of the row of the newest hour and of that of the oldest."""
+    hours = _of_wanted(SpanFailure.objects.filter(begins__gte=since, begins__lt=until), wanted).order_by("-begins")
+    rows = hours.values_list("pk", "count", "server_slug", "tool_name", "code", "shape")[:_MOST_FAILURES]
+    found: dict[tuple[str, ...], tuple[int, int, int]] = {}
+    for pk, count, *name in rows:
+        so_far, last, _ = found.get(key := tuple(name), (0, pk, pk))
+        found[key] = so_far + count, last, pk
+    return {key: row for name, row in found.items() if _fits(key := ShapeKey(*name), wanted)}
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """The calls of the hour that is not counted yet."""
+
+    since: datetime
+    calls: Tallied
+
+
+def lately(live_from: datetime, first: datetime, *, now: datetime) -> Lately:
+    """Since when the clock has not counted; of a clock that stands still two hours at most. In one question."""
+    since = max(live_from, first, hour_of(now) - HOUR)
+    return Lately(since, tallied_calls(since, priced=False))
+
+
+def times_since(since: datetime, newest: Lately, ahead: Lines | None = None) -> Tally:
+    """How long calls took, of any time up to now; of what was worked out ahead (``overview.ahead``), or in two questions."""
+    counted = ahead.total.now or Tally() if ahead else _times(since, newest.since)
+    return merged([counted, *newest.calls.by_key.values()])
+
+
+def _times(since: datetime, until: datetime) -> Tally:
+    found: QuerySet[Any] = SpanUsage.objects.filter(within(since, until))
+    sums = found.aggregate(**{f"sum_{name}": Sum(name) for name in TOOK})
+    return Tally(took=[sums[f"sum_{name}"] or 0 for name in TOOK])
+
+
+def _of_wanted(hours: QuerySet[SpanFailure], wanted: Wanted) -> QuerySet[SpanFailure]:
+    given = {"server_slug": wanted.server, "tool_name": wanted.tool}
+    return hours.filter(**{column: value for column, value in given.items() if value})
+
+
+def _fits(key: ShapeKey, wanted: Wanted) -> bool:
+    if (wanted.server and key.server != wanted.server) or (wanted.tool and key.tool != wanted.tool):
+        return False
+    return wanted.search.casefold() in " ".join(key).casefold()

@@ -1,0 +1,111 @@
+"""Versions of records in words: who changed which field when and from where; that a secret changed is told, what it held is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from django.contrib.auth.models import Permission
+from django.db import models
+from django.utils import formats
+from django.utils.timezone import localtime
+
+from mcpregistry.models.sealing import sealed
+
+_SHOWN = 100
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+Field: TypeAlias = "models.Field[Any, Any]"
+Change = tuple[str, str, str]  # field, before, after
+Say: TypeAlias = "Callable[[Field, Any], str]"
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version against the one before; ``number`` is its own, among those of the model."""
+
+    number: int
+    at: datetime
+    by: Any
+    whence: str
+    what: str
+    changes: list[Change]
+
+
+def plain(field: Field, value: Any) -> str:
+    """A value as programs read it."""
+    return "" if value is None else str(value)
+
+
+def readable(field: Field, value: Any) -> str:
+    """A value as the pages of its record show it: times as everywhere on the site, digests by their beginning."""
+    if isinstance(value, datetime):
+        return formats.localize(localtime(value))
+    said = plain(field, value)
+    return f"{said[:12]}…" if _DIGEST.fullmatch(said) else said
+
+
+def versions(row: Any) -> list[Version]:
+    """The newest versions of a record, for its page; none where none are kept."""
+    history = getattr(row, "history", None)
+    return [] if history is None else told(list(history.select_related("history_user")[: _SHOWN + 1]), _SHOWN, readable)
+
+
+def told(found: Sequence[Any], most: int, say: Say = plain) -> list[Version]:
+    """Versions of one record, newest first, in words; those beyond ``most`` only say what the last one changed. Without
+    those in which nothing changed that a person sets."""
+    _read_lists(found)
+    pairs = zip(found, [*found[1:], None], strict=False)  # of a row that was made before there were versions
+    return [
+        Version(
+            number=new.history_id,
+            at=new.history_date,
+            by=new.history_user,
+            whence=new.history_change_reason or "",
+            what=new.get_history_type_display(),
+            changes=changes,
+        )
+        for new, old in list(pairs)[:most]
+        if (changes := _changes(old, new, say)) is not None
+    ]
+
+
+def _read_lists(found: Sequence[Any]) -> None:
+    """Put the names in each version's lists of other records to it, of all versions at once."""
+    for each in found:
+        each.names_listed = {field: set() for field in each._history_m2m_fields}
+    by_id = {each.history_id: each for each in found}
+    for field in found[0]._history_m2m_fields if found else ():
+        name = field.m2m_reverse_field_name()
+        whole = (name, f"{name}__content_type") if field.related_model is Permission else (name,)
+        rows = getattr(found[0], field.name).model._default_manager.filter(history__in=by_id)
+        for row in rows.select_related(*whole):
+            by_id[row.history_id].names_listed[field].add(str(getattr(row, name) or "one that is gone"))
+
+
+def _changes(old: Any, new: Any, say: Say) -> list[Change] | None:
+    """What differs between two versions; None when nothing that a person sets has changed, and nothing was made or deleted."""
+    if old is None or new.history_type == "-":
+        return []
+    # Not ``diff_against``: it leaves out what no form edits, such as the lifecycle and sealed secrets.
+    differ = [f for f in new.tracked_fields if getattr(old, f.attname) != getattr(new, f.attname)]
+    secrets = sealed(new.instance_type)
+    changed = [_change(f, getattr(old, f.attname), getattr(new, f.attname), secrets, say) for f in differ]
+    found = [*changed, *_listed(old.names_listed, new.names_listed)]
+    return found if found or new.history_type == "+" else None
+
+
+def _listed(old: dict[Any, set[str]], new: dict[Any, set[str]]) -> Iterator[Change]:
+    """Of lists of other records only what differs: what is gone from each, and what came."""
+    for field, names in new.items():
+        gone, came = sorted(old[field] - names), sorted(names - old[field])
+        if gone or came:
+            yield f"{field.verbose_name} (what differs)", ", ".join(gone), ", ".join(came)
+
+
+def _change(field: Field, before: Any, after: Any, secrets: dict[str, str], say: Say) -> Change:
+    if field.name in secrets:
+        return secrets[field.name].replace("_", " "), "•••", "•••"
+    return str(field.verbose_name), say(field, before), say(field, after)

@@ -1,0 +1,87 @@
+"""Inviting people: a link that works once, for a time, and gives one role. Only its hash is kept."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.errors import ConfigInvalid, NotFound
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Invitation
+from mcpregistry.services.access import roles
+from mcpregistry.services.access.tokens import token_hash
+from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.records import audit
+
+PREFIX = "sli_"
+DEFAULT_LIFE = timedelta(days=7)
+_GONE = NotFound(
+    "This invitation does not work.",
+    remedy="It was used, withdrawn, or has ended. Ask whoever invited you for another link.",
+)
+
+
+@transaction.atomic
+def invite(*, name: str, role: str, by: User, life: timedelta = DEFAULT_LIFE) -> tuple[Invitation, str]:
+    """A new invitation and its text, which is never seen again."""
+    raw = PREFIX + secrets.token_urlsafe(32)
+    ends = timezone.now() + life
+    invitation = Invitation(name=name, role=role, hash=token_hash(raw), created_by=by, expires_at=ends)
+    save_checked(invitation)
+    actor = f"user:{by.get_username()}"
+    audit.record(kind="invitation.made", actor=actor, subject=_subject(invitation), role=role, ends=ends.isoformat())
+    return invitation, raw
+
+
+def find(raw: str) -> Invitation | None:
+    """The invitation with this text, as long as it works: also no longer than the account of whoever made it."""
+    return Invitation.objects.filter(
+        hash=token_hash(raw), used_at=None, revoked_at=None, expires_at__gt=timezone.now(), created_by__is_active=True
+    ).first()  # fmt: skip
+
+
+@transaction.atomic
+def accept(*, raw: str, username: str, password: str) -> User:
+    """Make the account. Of two who use a link at once, one gets in; what is wrong with a name or password leaves it whole."""
+    invitation = find(raw)
+    if invitation is None:
+        raise _GONE
+    user = _account(username, password)
+    now = timezone.now()
+    won = Invitation.objects.filter(pk=invitation.pk, used_at=None, revoked_at=None, expires_at__gt=now)
+    if not won.update(used_at=now):
+        raise _GONE
+    save_checked(user)
+    roles.give(user=user, role=invitation.role)
+    Invitation.objects.filter(pk=invitation.pk).update(used_by=user)
+    actor = f"user:{user.get_username()}"
+    audit.record(kind="invitation.used", actor=actor, subject=_subject(invitation), role=invitation.role)
+    return user
+
+
+def _account(username: str, password: str) -> User:
+    user = User(username=username, is_staff=True)
+    try:
+        validate_password(password, user)
+    except ValidationError as error:
+        raise ConfigInvalid(" ".join(error.messages), remedy="Choose another password.") from None
+    user.set_password(password)
+    return user
+
+
+@transaction.atomic
+def revoke(*, invitation: Invitation, actor: str) -> None:
+    """The link works no longer; one that was used stays as it is."""
+    open_still = Invitation.objects.filter(pk=invitation.pk, used_at=None, revoked_at=None)
+    if open_still.update(revoked_at=timezone.now()):
+        audit.record(kind="invitation.withdrawn", actor=actor, subject=_subject(invitation))
+
+
+def _subject(invitation: Invitation) -> str:
+    return f"invitation:{invitation.pk}:{printable(invitation.name, 100)}"

@@ -1,0 +1,124 @@
+"""The verbs: an entry of ours is put into a host's file, or taken out. Tokens made for a file end with its entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.db import transaction
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.hosts.entry_file import entries, with_entry, without_entry
+from mcpregistry.models import Agent, Token
+from mcpregistry.services.access import tokens
+from mcpregistry.services.hosts.files import HostFile
+from mcpregistry.services.hosts.ways import OWN, named, way
+from mcpregistry.services.records import audit
+
+_MADE_HERE = "connect: "  # a token's name begins so if it was made for one file, and stands nowhere else
+_UNSEEN = "slp_…"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``text`` is what the file holds now, or would; ``kept`` where its content before is; ``changed``: it is another."""
+
+    file: HostFile
+    key: str
+    changed: bool
+    text: str = field(default="", repr=False)
+    kept: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """How a host that comes over HTTP signs in: ``given`` is a token's text, else one is made for the file.
+
+    ``by_environment``: the file names SLIPSNISSE_TOKEN, and no token stands in it.
+    """
+
+    given: str = field(default="", repr=False)
+    by_environment: bool = False
+
+
+@transaction.atomic
+def connect(
+    *, file: HostFile, endpoint: str, agent: str, http: bool, actor: str, signing: Signing | None = None, key: str = "",
+    dry: bool = False, keep: bool = True,
+) -> Outcome:  # fmt: skip
+    """Put the entry into the file, in place of one of the same name. ``dry``: say only what would stand there;
+    ``keep``: what the file held before is kept beside it.
+
+    Raises ``NotFound`` for an endpoint or agent that cannot be used, ``ConfigInvalid`` for a file that cannot be
+    changed without harm; then no token was made either.
+    """
+    before = file.read()
+    _, row = named(endpoint=endpoint, agent=agent)
+    plain = way(endpoint=endpoint, agent=agent, http=http, key=key)
+    old = bearer(file, entries(file.host, before, str(file.path)).get(plain.key, {}))
+    token = _token(file, row, signing or Signing(), old, actor=actor, dry=dry) if http else ""
+    entry = file.host.entry(way(endpoint=endpoint, agent=agent, http=http, token=token, key=key))
+    text = with_entry(file.host, before, plain.key, entry, str(file.path), own=OWN)
+    if dry or text == before:
+        return Outcome(file, plain.key, text != before, text)
+    if old and old != token:
+        _end(old, actor)
+    _note("host.connected", file, actor, agent=agent, endpoint=endpoint, way="http" if http else "stdio")
+    kept = file.replace(before, text, secret=bool(token), keep=keep)
+    return Outcome(file, plain.key, True, text, kept)
+
+
+@transaction.atomic
+def disconnect(*, file: HostFile, key: str, actor: str, dry: bool = False) -> Outcome:
+    """Take the entry of this name out of the file; a token that was made for it is revoked."""
+    before = file.read()
+    token = bearer(file, entries(file.host, before, str(file.path)).get(key, {}))
+    text = without_entry(file.host, before, key, str(file.path))
+    if dry or text == before:
+        return Outcome(file, key, text != before, text)
+    if token:
+        _end(token, actor)
+    _note("host.disconnected", file, actor, entry=key)
+    return Outcome(file, key, True, text, file.replace(before, text, secret=False))
+
+
+def bearer(file: HostFile, entry: dict[str, object]) -> str:
+    """The token that stands in an entry; empty where it names a variable, or none."""
+    token = file.host.spelling.read(entry)[3].removeprefix("Bearer ").strip()
+    return token if token.startswith(tokens.PREFIX) else ""
+
+
+def _token(file: HostFile, agent: Agent, signing: Signing, old: str, *, actor: str, dry: bool) -> str:
+    if signing.by_environment or (file.shared and not signing.given):
+        return ""
+    if file.shared:
+        raise ConfigInvalid(
+            f"{file.path} belongs to a project, and is read by whoever gets its files.",
+            remedy="Leave the token out: the entry then names SLIPSNISSE_TOKEN.",
+        )
+    if signing.given:
+        return _checked(signing.given, agent)
+    if old and (found := tokens.find_token(old)) and found.agent_id == agent.pk:
+        return old
+    if dry:
+        return _UNSEEN
+    return tokens.issue_token(name=f"{_MADE_HERE}{file.host.slug} {file.path}"[:200], actor=actor, agent=agent)[1]
+
+
+def _checked(text: str, agent: Agent) -> str:
+    token = tokens.find_token(text)
+    if token is None or token.agent_id != agent.pk:
+        raise ConfigInvalid(
+            f"This is no live token of the agent “{agent}”.", remedy="Issue one on the agent's page, or leave it out."
+        )
+    return text
+
+
+def _end(raw: str, actor: str) -> None:
+    made = Token.objects.filter(hash=tokens.token_hash(raw), revoked_at=None, name__startswith=_MADE_HERE).first()
+    if made is not None:
+        tokens.revoke_token(token=made, actor=actor)
+
+
+def _note(kind: str, file: HostFile, actor: str, **facts: str) -> None:
+    audit.record(kind=kind, actor=actor, subject=f"host:{file.host.slug}", file=str(file.path), **facts)

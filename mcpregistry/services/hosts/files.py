@@ -1,0 +1,77 @@
+"""A host's own file on this machine: read, and replaced in one step, with what it held before kept beside it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.hosts.table import Host
+from mcpregistry.services.exchange.files import write_file
+
+BEFORE = ".slipsnisse.bak"
+_LARGEST = 64 * 1024 * 1024  # bytes: Claude Code keeps much else in its own
+
+
+@dataclass(frozen=True, slots=True)
+class HostFile:
+    """Where a host looks for servers; the file need not be there yet. ``shared``: it belongs to a project, not a person."""
+
+    host: Host
+    path: Path
+    shared: bool = False
+
+    def read(self) -> str:
+        """What it holds; nothing where it is not there. Raises ``ConfigInvalid`` where it cannot be read."""
+        try:
+            if self.path.stat().st_size > _LARGEST:
+                raise ConfigInvalid(f"{self.path} is larger than 64 MiB.", remedy="Put the entry in by hand.")
+            return self.path.read_bytes().decode("utf-8")
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError:
+            raise ConfigInvalid(f"{self.path} is not UTF-8.", remedy="Save it as UTF-8 first.") from None
+        except OSError as error:
+            raise _refused(self.path, "read", error) from None
+
+    def replace(self, before: str, text: str, *, secret: bool, keep: bool = True) -> Path | None:
+        """Make ``text`` its content; returns where the content before is now, None where there was no file, or not ``keep``.
+
+        ``secret``: only its owner may read it from now on. Raises ``Conflict`` if somebody has written it meanwhile.
+        """
+        real = self.path.resolve()  # a link into somebody's dotfiles stays one
+        try:
+            mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o600
+            real.parent.mkdir(parents=True, exist_ok=True)
+            kept = real.with_name(real.name + BEFORE) if before and keep else None
+            if kept:
+                write_file(kept, before)
+            if self.read() != before:
+                raise Conflict(f"{self.path} was changed meanwhile.", remedy="Run the command again.")
+            write_file(real, text, mode=mode & 0o600 if secret else mode)
+        except OSError as error:
+            raise _refused(self.path, "written", error) from None
+        return kept
+
+
+def of_person(host: Host, environ: Mapping[str, str]) -> HostFile:
+    """The file of the person who runs this process."""
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return HostFile(host, Path(host.places.path("macos" if sys.platform == "darwin" else "linux", home, environ)))
+
+
+def of_project(host: Host, folder: Path) -> HostFile:
+    """The file in a project's folder. Raises ``ConfigInvalid`` for hosts that read none."""
+    if not host.project:
+        raise ConfigInvalid(f"{host.title} reads no file in a project's folder.", remedy="Leave out --project.")
+    return HostFile(host, folder.absolute() / host.project, shared=True)
+
+
+def _refused(path: Path, what: str, error: OSError) -> ConfigInvalid:
+    return ConfigInvalid(
+        f"{path} cannot be {what}: {error.strerror}.", remedy="Mend that, or put the entry in by hand."
+    )

@@ -1,0 +1,142 @@
+"""Which entries of ours stand in hosts' files, whether they still lead here, and mending those that do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.hosts.connection import command_line, said_in
+from mcpregistry.domain.hosts.entry_file import entries
+from mcpregistry.models import Token
+from mcpregistry.services.access.tokens import token_hash
+from mcpregistry.services.hosts.connecting import Outcome, bearer, connect
+from mcpregistry.services.hosts.files import HostFile
+from mcpregistry.services.hosts.ways import OWN, VAR, address_of, named, program, way
+
+_ENDPOINT = re.compile(r"(?P<site>https?://[^/?#]+(?:/[^?#]*)?)/mcp/(?P<slug>[-a-z0-9_]+)/?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One entry. ``agent`` empty: whoever SLIPSNISSE_TOKEN belongs to, or over stdio the agent of its workspace. ``problem``: why it is stale; empty if it is not.
+
+    ``elsewhere``: it leads to another site, and is none of our business.
+    """
+
+    file: HostFile
+    key: str = ""
+    endpoint: str = ""
+    agent: str = ""
+    http: bool = False
+    problem: str = ""
+    elsewhere: bool = False
+    mendable: bool = False
+
+
+def standing(files: Iterable[HostFile]) -> list[Standing]:
+    """Every entry that is ours, in these files; a file that cannot be read is one with its problem, and no key."""
+    found: list[Standing] = []
+    for file in files:
+        try:
+            there = entries(file.host, file.read(), str(file.path))
+        except SlipsnisseError as error:
+            found.append(Standing(file, problem=str(error)))
+            continue
+        found += [entry for key, item in there.items() if (entry := _of(file, key, item))]
+    return found
+
+
+def mend(*, entry: Standing, actor: str, keep: bool = True) -> Outcome:
+    """Write the entry anew, for the same endpoint, agent and way. ``keep`` as in ``connect``."""
+    return connect(
+        file=entry.file,
+        endpoint=entry.endpoint,
+        agent=entry.agent,
+        http=entry.http,
+        actor=actor,
+        key=entry.key,
+        keep=keep,
+    )
+
+
+def _of(file: HostFile, key: str, item: dict[str, Any]) -> Standing | None:
+    words, env, url, _ = file.host.spelling.read(item)
+    if "runmcp" in words:
+        return _local(file, key, item, words, env)
+    if match := _ENDPOINT.match(url):
+        return _remote(file, key, item, match["site"], match["slug"])
+    return None
+
+
+def _local(file: HostFile, key: str, item: dict[str, Any], words: tuple[str, ...], env: Mapping[str, str]) -> Standing:
+    endpoint, agent = said_in(words, "--endpoint", "default"), said_in(words, "--agent", "")
+    manage = Path(next((word for word in words if word.endswith("manage.py")), ""))
+    var = manage.parent / (env.get(VAR) or "var")  # as the settings read it
+    away = (manage, var) != (program(), Path(settings.VAR_DIR)) and manage.is_absolute()
+    if away and manage.exists() and var.is_dir():
+        return Standing(file, key, endpoint, agent, elsewhere=True)
+    if words[1:] != command_line("", str(manage), endpoint, agent)[1:] or not manage.is_absolute():
+        # Somebody's own way to start it (through ssh, with --config, as its workspace's agent): theirs to change.
+        return Standing(file, key, endpoint, agent, problem=_gone(words))
+    problem = _unusable(endpoint, agent)
+    if problem:
+        return Standing(file, key, endpoint, agent, problem=problem)
+    expected = file.host.entry(way(endpoint=endpoint, agent=agent, http=False, key=key))
+    problem = _differs(file, item, expected, words)
+    return Standing(file, key, endpoint, agent, problem=problem, mendable=bool(problem))
+
+
+def _differs(file: HostFile, item: dict[str, Any], expected: dict[str, Any], words: tuple[str, ...]) -> str:
+    new_words, new_env, _, _ = file.host.spelling.read(expected)
+    if gone := _gone(words):
+        return gone
+    if words != new_words:
+        return "It starts another command than it would if it were made now."
+    env = file.host.spelling.read(item)[1]
+    if missing := [name for name in {**new_env, **dict.fromkeys(sorted(OWN))} if env.get(name) != new_env.get(name)]:
+        return f"It does not say {', '.join(missing)}, or another value."
+    always = [name for name in file.host.spelling.always if item.get(name) != expected[name]]
+    return f"“{always[0]}” is missing or another." if always else ""
+
+
+def _gone(words: tuple[str, ...]) -> str:
+    gone = [word for word in words[:2] if Path(word).is_absolute() and not Path(word).exists()]
+    return f"{gone[0]} is not there any more." if gone else ""
+
+
+def _remote(file: HostFile, key: str, item: dict[str, Any], site: str, endpoint: str) -> Standing | None:
+    raw = bearer(file, item)
+    token = Token.objects.select_related("agent").filter(hash=token_hash(raw)).first() if raw else None
+    agent = token.agent.slug if token and token.agent else ""
+    here = site == settings.SITE_URL
+    if not here and token is None:
+        return Standing(file, key, endpoint, http=True, elsewhere=True) if key.startswith("slipsnisse") else None
+    problem = _unusable(endpoint, agent) or ("" if here else f"The site's address is {address_of(endpoint)} now.")
+    problem = problem or _token_problem(raw, token)
+    mendable = bool(problem and agent) and not _unusable(endpoint, agent)
+    return Standing(file, key, endpoint, agent, True, problem, mendable=mendable)
+
+
+def _token_problem(raw: str, token: Token | None) -> str:
+    if raw and token is None:
+        return "Its token is not known here. Connect the host again."
+    if token is None:
+        return ""
+    if token.revoked_at:
+        return "Its token was revoked."
+    return "Its token has expired." if token.expires_at and token.expires_at <= timezone.now() else ""
+
+
+def _unusable(endpoint: str, agent: str) -> str:
+    try:
+        named(endpoint=endpoint, agent=agent) if agent else None
+    except SlipsnisseError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,78 @@
+"""The way from a host to this site: the command line and environment that it starts, or the address that it asks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from django.conf import settings
+
+from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.hosts.connection import Connection, command_line, key_for
+from mcpregistry.models import Agent, Endpoint
+from mcpregistry.queries.setting_up import agents_of_hosts
+
+VAR = "SLIPSNISSE_VAR"
+# Without these `runmcp` is another site, or none. Only the names of files go into a host's file, never a secret.
+_SECRET = ("DATABASE_URL", "SLIPSNISSE_KEYS", "SLIPSNISSE_SECRET_KEY", "SLIPSNISSE_AUDIT_KEYS", "CELERY_BROKER_URL")
+_PLAIN = ("SLIPSNISSE_HOLD", "SLIPSNISSE_STDIO")
+_URL = "SLIPSNISSE_URL"
+_NAMED = (*(f"{name}_FILE" for name in _SECRET), *_PLAIN)
+OWN = frozenset({VAR, _URL, *_NAMED})  # in an entry these are ours: one that is not needed any more leads astray
+
+
+def way(*, endpoint: str, agent: str, http: bool, token: str = "", key: str = "") -> Connection:
+    """How a host reaches this endpoint as this agent. ``token`` empty: it reads one from its environment."""
+    key = key or key_for(endpoint)
+    if http:
+        return Connection(key, endpoint, agent, url=address_of(endpoint), token=token)
+    return Connection(
+        key, endpoint, agent, command_line(sys.executable, str(program()), endpoint, agent), environment()
+    )
+
+
+def program() -> Path:
+    """The file that a host starts; an absolute path."""
+    return Path(settings.BASE_DIR) / "manage.py"
+
+
+def address_of(endpoint: str) -> str:
+    """Where hosts reach an endpoint over HTTP."""
+    return f"{settings.SITE_URL}/mcp/{endpoint}"
+
+
+def environment() -> dict[str, str]:
+    """The variables that a host must give to ``runmcp``, so that it is this site whatever the host was started with."""
+    found = {VAR: str(settings.VAR_DIR)} | {name: os.environ[name] for name in _NAMED if os.environ.get(name)}
+    kept = settings.KEPT_ADDRESS == settings.SITE_URL  # what `runmcp` takes by itself
+    return found if kept else found | {_URL: settings.SITE_URL}
+
+
+def withheld() -> list[str]:
+    """Names of variables that ``runmcp`` needs and that no file of a host may hold, because they are secrets."""
+    return [name for name in _SECRET if os.environ.get(name) and not os.environ.get(f"{name}_FILE")]
+
+
+def writing_command(host: str, connection: Connection) -> str:
+    """The line that has ``manage.py connect`` write the entry, on the machine of this site."""
+    words = ["env", f"{VAR}={settings.VAR_DIR}", sys.executable, str(program()), "connect", host]
+    words += ["--endpoint", connection.endpoint, "--agent", connection.agent, *(["--http"] if connection.http else [])]
+    return shlex.join(words)
+
+
+def named(*, endpoint: str, agent: str) -> tuple[Endpoint, Agent]:
+    """The rows of these names. Raises ``NotFound``, which lists what there is, for one that hosts could not use."""
+    endpoints = {row.slug: row for row in Endpoint.objects.filter(enabled=True)}
+    agents = {row.slug: row for row in agents_of_hosts()}
+    if endpoint not in endpoints:
+        raise _absent("endpoint", endpoint, endpoints)
+    if agent not in agents:
+        raise _absent("agent", agent, agents)
+    return endpoints[endpoint], agents[agent]
+
+
+def _absent(kind: str, name: str, there: dict[str, Endpoint] | dict[str, Agent]) -> NotFound:
+    listed = ", ".join(sorted(there)) or "none yet"
+    return NotFound(f"There is no enabled {kind} “{name}”.", remedy=f"There is: {listed}. Name one with --{kind}.")

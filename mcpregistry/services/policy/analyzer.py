@@ -1,0 +1,294 @@
+"""The access analyzer: what grants allow beyond what was used, and the narrower grants that would have been enough.
+
+It reads the newest calls of each grant, a bounded number, and concludes nothing where there were more than it has read, or
+where retention has deleted some of the period.
+What it proposes is replayed on those calls by what decides about calls (``domain.policy.access``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Case, F, QuerySet, TextField, Value, When
+from django.db.models.functions import Length
+from django.db.models.lookups import LessThanOrEqual
+
+from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.kinds import PROMPT, READ, TOOL
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.policy.access import may_call
+from mcpregistry.domain.policy.narrowing import Alike, narrower
+from mcpregistry.domain.specs import RUNS, AgentSpec, GrantSpec, ToolSpec
+from mcpregistry.domain.text.canonical import canonical, digest
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Grant, Invocation, Tool
+from mcpregistry.queries.calls import known_from
+from mcpregistry.services.access import grants
+from mcpregistry.services.configuration.snapshot import grant_spec
+
+DAYS = 30
+MOST_CALLS = 2_000  # of each grant that are read
+_MOST_TOOLS = 20  # that take the place of a whole server
+_EXAMPLES = 5
+_LONGEST = 20_000  # characters of arguments that are read; longer ones count as unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One past call that the grant was about; ``arguments`` None: retention has erased them, or they are too long to read.
+    Where nothing depends on them they are not read and empty."""
+
+    call: str
+    tool: str
+    at: datetime
+    arguments: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Which calls were read: all that the grant could be about, of the period since then."""
+
+    calls: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One grant with the calls that it is judged by."""
+
+    grant: Grant
+    uses: Sequence[Use]
+    looked: Looked
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A grant that allows more than was used, and unsaved ones to take its place (none: it is withdrawn).
+
+    ``stopped``: of the calls looked at those that would not have been allowed. ``key`` is of exactly this proposal.
+    """
+
+    grant: Grant
+    kind: str  # withdraw, tools, pins, uri
+    says: str
+    after: tuple[Grant, ...]
+    pins: dict[str, Any]
+    looked: Looked
+    stopped: tuple[Use, ...] = ()
+    unjudged: int = 0
+
+    @property
+    def judged(self) -> int:
+        """How many calls it was replayed on."""
+        return self.looked.calls - self.unjudged
+
+    @property
+    def key(self) -> str:
+        facts = [(row.tool_id, row.server_id, row.kind, row.uri, row.argument_pins) for row in self.after]
+        return digest("narrower", str(self.grant.pk), self.kind, canonical(facts))[:32]
+
+
+def candidates() -> QuerySet[Grant]:
+    """The grants that can be looked at, with what that needs of them."""
+    return Grant.objects.select_related("agent", "endpoint", "server", "tool__server")
+
+
+def analyse(rows: Iterable[Grant], *, days: int, now: datetime) -> list[Proposal]:
+    """What is proposed of these grants, at most one thing each; a fixed number of reads for each."""
+    known = known_from(now)
+    return [found for row in rows if (found := _proposal(row, days, now, known)) is not None]
+
+
+def _proposal(grant: Grant, days: int, now: datetime, known: datetime) -> Proposal | None:
+    if grant.expires_at is not None and grant.expires_at <= now:
+        return Proposal(grant, "withdraw", "It has run out.", (), {}, Looked(0, now))
+    since = now - timedelta(days=days)
+    if grant.created_at > since or known > since:
+        return None  # too new to tell, or not known any more
+    uses = _uses(grant, since)
+    if len(uses) > MOST_CALLS:
+        return None
+    looked = Looked(len(uses), since)
+    if not uses:
+        return Proposal(grant, "withdraw", f"Not used in the last {days} days.", (), {}, looked)
+    return _narrower(_Case(grant, uses, looked))
+
+
+def _uses(grant: Grant, since: datetime) -> list[Use]:
+    """The newest calls of what the grant covers, of its agent or by its endpoint; one more than are looked at."""
+    tool = grant.tool
+    server = tool.server if tool else grant.server
+    assert server is not None  # one of the two is there
+    rows = Invocation.objects.filter(server_slug=server.slug, received_at__gte=since)
+    rows = rows.filter(agent_slug=grant.agent.slug) if grant.agent else rows.filter(endpoint_slug=str(grant.endpoint))
+    if tool:
+        rows = rows.filter(tool_name=tool.key)
+    elif grant.kind:
+        rows = rows.of_kind(grant.kind)
+    decided = rows.exclude(state=State.DENIED, binding="").order_by("-received_at", "-id").annotate(said=_said(grant))
+    found = decided.values_list("id", "tool_name", "received_at", "said")[: MOST_CALLS + 1]
+    return [Use(call, name, at, _read(said)) for call, name, at, said in found]
+
+
+def _said(grant: Grant) -> Case | Value:
+    """The arguments, where what is proposed or replayed depends on them: they can be some MiB of each of many calls."""
+    if grant.tool:
+        wanted = grant.tool.kind in (TOOL, PROMPT)
+    else:
+        wanted = grant.kind in READ or bool(grant.kind and grant.argument_pins)
+    if not wanted:
+        return Value("{}")
+    short = LessThanOrEqual(Length("arguments"), _LONGEST)
+    return Case(When(short, then=F("arguments")), default=Value(""), output_field=TextField())
+
+
+def _read(arguments: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _narrower(case: _Case) -> Proposal | None:
+    grant = case.grant
+    if grant.tool is not None:
+        return _pinned(case) if grant.tool.kind in (TOOL, PROMPT) else None
+    if grant.kind in READ:
+        return _at_uris(case)
+    return _of_tools(case) if grant.kind in (TOOL, PROMPT) else None
+
+
+def _of_tools(case: _Case) -> Proposal | None:
+    """Single tools in place of all of a server: those that were used, and those too new to tell."""
+    grant, uses = case.grant, case.uses
+    offered = {
+        row.key: row for row in Tool.offers.filter(server=grant.server, kind=grant.kind).select_related("server")
+    }
+    counts = Counter(use.tool for use in uses if use.tool in offered)
+    new = {name for name, row in offered.items() if row.first_seen_at > case.looked.since} - counts.keys()
+    kept = counts.keys() | new
+    if not counts or len(kept) > _MOST_TOOLS or len(kept) == len(offered):
+        return None
+    after = tuple(_like(grant, tool=offered[name]) for name in sorted(kept))
+    named = ", ".join(f"{printable(name, 60)} ({counts[name]})" for name in sorted(counts))
+    says = f"Of {len(offered)} {grant.kind}s {len(counts)} {'was' if len(counts) == 1 else 'were'} used: {named}."
+    says += f" Too new to tell, so kept: {', '.join(printable(name, 60) for name in sorted(new))}." if new else ""
+    return _replayed(case, Proposal(grant, "tools", says, after, {}, case.looked))
+
+
+def _pinned(case: _Case) -> Proposal | None:
+    """Arguments that never differed become pins."""
+    grant, uses = case.grant, case.uses
+    alike = Alike()
+    for use in uses:
+        alike.take(use.arguments)
+    pins = {name: value for name, value in alike.pins().items() if name not in grant.argument_pins}
+    if not pins:
+        return None
+    after = (_like(grant, tool=grant.tool, argument_pins=grant.argument_pins | pins),)
+    said = ", ".join(
+        f"{printable(name, 60)} = {printable(canonical(value), 80)}" for name, value in sorted(pins.items())
+    )
+    says = f"In all {len(uses)} calls: {said}."
+    return _replayed(case, Proposal(grant, "pins", says, after, pins, case.looked))
+
+
+def _at_uris(case: _Case) -> Proposal | None:
+    """A narrower pattern of URIs."""
+    grant, uses = case.grant, case.uses
+    uris = [str(use.arguments["uri"]) for use in uses if use.arguments and "uri" in use.arguments]
+    narrow = narrower(grant.uri, uris) if len(uris) == len(uses) else ""
+    if not narrow:
+        return None
+    says = f"All {len(uris)} reads were below {printable(narrow, 200)}; it allows {printable(grant.uri, 200) or 'every URI'}."
+    after = (_like(grant, server=grant.server, uri=narrow),)
+    return _replayed(case, Proposal(grant, "uri", says, after, {}, case.looked))
+
+
+def _like(grant: Grant, **differs: Any) -> Grant:
+    """An unsaved grant for the same holder, with the same pins, end and note, but for what differs."""
+    same = {
+        name: getattr(grant, name)
+        for name in ("agent", "endpoint", "kind", "uri", "argument_pins", "expires_at", "note")
+    }
+    return Grant(**(same | ({"kind": TOOL} if "tool" in differs else {}) | differs))
+
+
+def _replayed(case: _Case, found: Proposal) -> Proposal:
+    """The proposal with what it would have stopped, the holder's other grants being there as today."""
+    grant = case.grant
+    held = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint)
+    others = [grant_spec(row) for row in held if row.pk != grant.pk]
+    offers = _offers(grant)
+    before, then = _Holder([*others, grant_spec(grant)]), _Holder([*others, *map(grant_spec, found.after)])
+    judged = [(use, offers[use.tool]) for use in case.uses if use.arguments is not None and use.tool in offers]
+    stopped = [use for use, tool in judged if before.may(tool, use) and not then.may(tool, use)]
+    return replace(found, stopped=tuple(stopped), unjudged=len(case.uses) - len(judged))
+
+
+def _offers(grant: Grant) -> dict[str, ToolSpec]:
+    """What the grant's server offers, as far as grants look at it."""
+    server = grant.tool.server if grant.tool else grant.server
+    return {
+        row.key: ToolSpec(row.pk, row.server_id, row.name, "", {}, idempotent=False, kind=row.kind)
+        for row in Tool.offers.filter(server=server)
+    }
+
+
+class _Holder:
+    """Somebody with exactly these grants, asked by what decides about calls."""
+
+    def __init__(self, held: Iterable[GrantSpec]) -> None:
+        self._agent = AgentSpec(0, "", frozenset(), None, tuple(held))
+
+    def may(self, tool: ToolSpec, use: Use) -> bool:
+        """Whether the grants would have allowed the call when it was made."""
+        return may_call(self._agent, RUNS, tool, use.arguments or {}, use.at.timestamp())
+
+
+@transaction.atomic
+def apply(
+    *,
+    grant: Grant,
+    key: str,
+    days: int,
+    now: datetime,
+    actor: str,
+    user: User | None,
+    pins: Collection[str] | None = None,
+) -> int:
+    """Put what was proposed in the grant's place, once more worked out; returns how many grants there are now instead.
+    ``pins``: which of the proposed ones, all if None. Raises Conflict where something else would be proposed by now."""
+    locked = candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
+    found = next(iter(analyse([locked], days=days, now=now)), None) if locked else None
+    if found is None or found.key != key:
+        raise Conflict("Something else would be proposed of this grant by now.", remedy="Look at it again.")
+    after = _with_pins(found, pins) if found.kind == "pins" and pins is not None else found.after
+    grants.save_all(after, actor=actor, user=user)
+    grants.withdraw_grant(grant=found.grant, actor=actor)
+    return len(after)
+
+
+def _with_pins(found: Proposal, wanted: Collection[str]) -> tuple[Grant, ...]:
+    chosen = {name: value for name, value in found.pins.items() if name in wanted}
+    if not chosen:
+        raise Conflict("No argument was chosen.", remedy="Tick at least one.")
+    (row,) = found.after
+    row.argument_pins = found.grant.argument_pins | chosen
+    return (row,)
+
+
+def stopped_by_tool(found: Proposal) -> list[tuple[str, int, list[Use]]]:
+    """What would have been stopped, by tool, the most first, with examples."""
+    of: dict[str, list[Use]] = defaultdict(list)
+    for use in found.stopped:
+        of[use.tool].append(use)
+    return [(tool, len(of[tool]), of[tool][:_EXAMPLES]) for tool in sorted(of, key=lambda tool: -len(of[tool]))]

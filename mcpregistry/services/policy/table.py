@@ -1,0 +1,215 @@
+"""Who can call what: agents by tools on one endpoint. Each cell is worked out by what "Why?" asks, so they agree.
+
+Read from one snapshot, whatever the size of the table. Arguments play no part: what rules and pins say of them is told by
+"Why?" alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from django.db.models import Q
+
+from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.policy.access import about, covers, live
+from mcpregistry.domain.policy.decision import Decision, Question, decide
+from mcpregistry.domain.policy.risk import Level
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Agent, Endpoint, Grant, Tool
+from mcpregistry.models.tool import ToolQuerySet
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.policy.explain import Specs, Stage, configured, granted, specs_of
+
+MOST_TICKS = 320  # that grants are given for at once: all of one page
+_LOOKED_AT = 200  # tools that the cause of an empty list is found among
+
+
+class Standing(StrEnum):
+    """What an agent's call of a tool comes to. Hidden: a grant or the like is missing; absent: nobody is served it."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+    HIDDEN = "hidden"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``word`` is the reason in a word or two, ``why`` in a sentence with what to do. ``lacks``: who needs a grant for
+    the agent to see it ("agent", "endpoint"), empty where a grant alone does not help; ``then`` is what follows with it."""
+
+    standing: Standing
+    word: str
+    why: str
+    lacks: tuple[str, ...] = ()
+    then: Standing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which tools the table is about; what is empty leaves it open."""
+
+    kind: str = TOOL
+    server: str = ""
+    risk: str = ""
+    search: str = ""
+    tool: int | None = None
+
+
+_ABROAD = Q(open_world=True) | Q(open_world=None)
+_RISKS = {
+    Level.LOW: Q(read_only=True, open_world=False),
+    Level.MEDIUM: (Q(read_only=True) & _ABROAD)
+    | ((Q(read_only=False) | Q(read_only=None)) & Q(destructive=False, open_world=False)),
+    Level.HIGH: (Q(read_only=False) | Q(read_only=None)) & (Q(destructive=True) | Q(destructive=None) | _ABROAD),
+}
+
+
+def tools_of(wanted: Wanted) -> ToolQuerySet:
+    """The tools of a table, with what its cells need of them and not their texts. Pages and REST cut their part of it."""
+    found = Tool.offers.filter(kind=wanted.kind).select_related("server", "latest")
+    if wanted.tool is not None:
+        found = Tool.offers.filter(pk=wanted.tool).select_related("server", "latest")
+    if wanted.server:
+        found = found.filter(server__slug=wanted.server)
+    if wanted.risk in list(Level):
+        found = found.filter(_RISKS[Level(wanted.risk)])
+    if wanted.search:
+        found = found.filter(Q(name__icontains=wanted.search) | Q(server__slug__icontains=wanted.search))
+    return found.defer("latest__body", "latest__findings_json")
+
+
+class Table:
+    """The cells of one endpoint and some tools, all from one reading of the configuration."""
+
+    def __init__(self, endpoint: Endpoint, tools: Iterable[Tool], now: datetime) -> None:
+        self.endpoint = endpoint
+        self._snapshot, self._at = load_snapshot({tool.pk for tool in tools}), now.timestamp()
+        self._of_tool: dict[int, tuple[Stage | None, Stage]] = {}
+        self._rules = {rule.id: rule.name for rule in self._snapshot.rules}
+
+    def row(self, tool: Tool, agents: Iterable[Agent]) -> list[Cell]:
+        """What each of the agents may do with the tool."""
+        return [self.cell(agent, tool) for agent in agents]
+
+    def cell(self, agent: Agent, tool: Tool) -> Cell:
+        """What the agent may do with the tool. The first thing in the way is the reason; that its server has failed, which
+        passes, is the last."""
+        wrong, failed = self._configured(agent, tool)
+        if wrong is not None:
+            return Cell(Standing.ABSENT, _word_of(wrong, tool), _sentence(wrong))
+        specs = specs_of(self._snapshot, agent, self.endpoint, tool)
+        if specs is None:
+            return Cell(Standing.ABSENT, "changing", "The configuration is changing; look again.")
+        cell = self._served(specs, tool)
+        if failed.ok is False and cell.standing is not Standing.HIDDEN:
+            return Cell(Standing.HIDDEN, _word_of(failed, tool), _sentence(failed))
+        return cell
+
+    def _configured(self, agent: Agent, tool: Tool) -> tuple[Stage | None, Stage]:
+        """The first that is wrong, and whether the server is there: the same for all agents that are switched on."""
+        found = self._of_tool.get(tool.pk) if agent.enabled else None
+        if found is None:
+            stages = {stage.name: stage for stage in configured(agent, self.endpoint, tool.server, tool)}
+            failed = stages.pop("availability")
+            found = _first(stages.values()), failed
+            if agent.enabled:
+                self._of_tool[tool.pk] = found
+        return found
+
+    def _served(self, specs: Specs, tool: Tool) -> Cell:
+        agent, endpoint, server, offer = specs
+        wrong = [stage for stage in granted(agent, endpoint, server, offer, self._at) if stage.ok is False]
+        decision = decide(
+            self._snapshot.policy, Question(agent, endpoint, server, offer, {}, now=self._at, origin="http")
+        )
+        if not wrong:
+            return Cell(Standing(decision.outcome), self._word(decision, specs), f"{_capital(decision.reason)}.")
+        lacks = tuple(_HOLDERS[stage.name] for stage in wrong if stage.name in _HOLDERS)
+        helps = len(lacks) == len(wrong)
+        then = Standing(decision.outcome) if helps else None
+        return Cell(Standing.HIDDEN, _word_of(wrong[0], tool), _sentence(wrong[0]), lacks if helps else (), then)
+
+    def _word(self, decision: Decision, specs: Specs) -> str:
+        agent, _, _, tool = specs
+        if decision.failed:
+            return "arguments decide"
+        if all(grant.pins or grant.uri for grant in live(about(agent.grants, tool), self._at) if covers(grant, tool)):
+            return "pinned arguments"
+        return printable(self._rules.get(decision.rule_id or 0, ""), 60) or "no rule"
+
+
+def narrowest(table: Table, pairs: Sequence[tuple[Agent, Tool]]) -> list[Grant]:
+    """Unsaved grants, each for one tool alone, that let these agents see these tools; none where there is one, or where a
+    grant does not help. The page shows them before anybody says yes. Raises Conflict where it is too much at once."""
+    if len(pairs) > MOST_TICKS:
+        raise Conflict(f"At most {MOST_TICKS} can be granted at once, not {len(pairs)}.", remedy="Tick fewer.")
+    found: dict[tuple[int | None, int], Grant] = {}
+    for agent, tool in pairs:
+        for holder in table.cell(agent, tool).lacks:
+            row = Grant(agent=agent, tool=tool) if holder == "agent" else Grant(endpoint=table.endpoint, tool=tool)
+            found.setdefault((row.agent_id, tool.pk), row)
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why an agent sees nothing at all; ``tool`` is one that stands for the others, to ask "Why?" about."""
+
+    fact: str
+    tool: Tool | None = None
+
+
+def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
+    """The commonest reason among what the agent is granted; asked where its list is empty."""
+    if not agent.enabled:
+        return Cause("The agent is switched off. Enable it.")
+    mine = agent.grants.filter(Q(expires_at=None) | Q(expires_at__gt=now))
+    if not mine.exists():
+        return Cause("All of its grants have run out." if agent.grants.exists() else "It has no grant yet. Add one.")
+    wanted = Q(pk__in=mine.values("tool")) | Q(server__in=mine.values("server"))
+    tools = list(Tool.offers.filter(wanted).select_related("server", "latest").order_by("pk")[:_LOOKED_AT])
+    table = Table(endpoint, tools, now)
+    cells = [(tool, table.cell(agent, tool)) for tool in tools]
+    hidden = [(tool, cell) for tool, cell in cells if cell.standing in (Standing.HIDDEN, Standing.ABSENT)]
+    if not hidden:
+        return Cause("What it is granted offers nothing yet: test the server, so that its tools are read.")
+    ((word, _),) = Counter(cell.word for _, cell in hidden).most_common(1)
+    tool, cell = next((tool, cell) for tool, cell in hidden if cell.word == word)
+    return Cause(cell.why, tool)
+
+
+_HOLDERS = {"grant": "agent", "endpoint's list": "endpoint"}
+_WORDS = {
+    "agent": "agent is off", "endpoint": "endpoint is off", "availability": "server failed", "present": "gone",
+    "tool": "switched off", "capability": "capabilities", "grant": "not granted", "endpoint's list": "not on endpoint",
+}  # fmt: skip
+_DEFINITIONS = {"quarantined": "not approved", "changed": "changed", "rejected": "rejected"}
+
+
+def _word_of(stage: Stage, tool: Tool) -> str:
+    if stage.name == "definition":
+        return _DEFINITIONS.get(tool.status, "not approved")
+    if stage.name == "server":
+        return f"server is {tool.server.get_lifecycle_display().lower()}"
+    if stage.name in _HOLDERS and "run out" in stage.fact:
+        return "grant has run out"
+    return _WORDS[stage.name]
+
+
+def _sentence(stage: Stage) -> str:
+    return f"{stage.fact} {stage.remedy}".strip()
+
+
+def _capital(text: str) -> str:
+    return printable(text[:1].upper() + text[1:], 300)
+
+
+def _first(stages: Iterable[Stage]) -> Stage | None:
+    return next((stage for stage in stages if stage.ok is False), None)

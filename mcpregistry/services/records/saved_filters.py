@@ -1,0 +1,46 @@
+"""Views of the list of calls that people keep under a name of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import parse_qsl, urlencode
+
+from django.contrib.auth.models import User
+from django.db.models import Case, Q, QuerySet, When
+
+from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.models import SavedFilter
+
+MOST = 50  # of one person
+_SHOWN = 100
+
+
+def filters_of(user: User) -> QuerySet[SavedFilter]:
+    """The person's own, which nobody's crowd out, then those that others share; each by name."""
+    theirs = Case(When(owner=user, then=0), default=1)
+    found = SavedFilter.objects.filter(Q(owner=user) | Q(shared=True)).select_related("owner")
+    return found.order_by(theirs, "name", "pk")[:_SHOWN]
+
+
+def save_filter(*, user: User, name: str, query: str, shared: bool, known: Collection[str]) -> SavedFilter:
+    """Keep the view under this name, in place of one of the same name. Only what the list knows (``known``) is kept."""
+    name = " ".join(name.split())[:60]
+    if not name:
+        raise Conflict("A filter needs a name.", remedy="Write one, e.g. Failed this week.")
+    pairs = [(key, value) for key, value in parse_qsl(query.lstrip("?")) if key in known]
+    kept = urlencode(pairs)
+    if len(kept) > SavedFilter._meta.get_field("query").max_length:  # type: ignore[operator]
+        raise Conflict("That is too long to be kept.", remedy="Search for fewer words.")
+    others = SavedFilter.objects.filter(owner=user).exclude(name=name)
+    if others.count() >= MOST:
+        raise Conflict(f"Nobody keeps more than {MOST} filters.", remedy="Remove one that you no longer use.")
+    return SavedFilter.objects.update_or_create(owner=user, name=name, defaults={"query": kept, "shared": shared})[0]
+
+
+def remove_filter(*, user: User, pk: int) -> str:
+    """Remove the person's own filter; returns its name. Raises NotFound, for one of somebody else as well."""
+    found = SavedFilter.objects.filter(owner=user, pk=pk).first()
+    if found is None:
+        raise NotFound("You have no such filter.", remedy="Others' shared filters are removed by them.")
+    found.delete()
+    return found.name

@@ -1,0 +1,51 @@
+"""The pages of the docs. Whoever is logged in may read them; they say nothing of this site's own data."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+
+from mcpregistry.web.docs import library
+from mcpregistry.web.docs.search import LIMIT, search
+from mcpregistry.web.pages import page, show
+
+
+@page(None)
+def index(request: HttpRequest) -> HttpResponse:
+    """The contents; with ``?q=words`` the sections that hold all of them."""
+    question = request.GET.get("q", "").strip()[:200]
+    hits = search(question)
+    context = {
+        "title": f"Docs: {question}" if question else "Docs",
+        "question": question,
+        "hits": hits,
+        "more": len(hits) == LIMIT,
+        "groups": library.contents(),
+    }
+    return show(request, "docs/index.html", context)
+
+
+@page(None)
+def document(request: HttpRequest, slug: str) -> HttpResponse:
+    """One document, with its own contents beside it, and the ones before and after it."""
+    entry = library.entry_of(slug)
+    rendered = library.rendered(entry)
+    everything = library.entries()
+    at = everything.index(entry)
+    context = {
+        "title": rendered.title,
+        "document": rendered,
+        "sections": [section for section in rendered.sections if section.level in (2, 3)],
+        "groups": library.contents(),
+        "entry": entry,
+        "before": everything[at - 1] if at else None,
+        "after": everything[at + 1] if at + 1 < len(everything) else None,
+    }
+    return show(request, "docs/document.html", context)
+
+
+@page(None)
+def image(request: HttpRequest, name: str) -> HttpResponse:
+    """A picture of the documents."""
+    response = HttpResponse(library.picture(name), content_type="image/png")
+    response["Cache-Control"] = "private, max-age=3600"
+    return response

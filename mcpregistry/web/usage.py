@@ -1,0 +1,209 @@
+"""What is used, how fast, what fails and what it costs: a page, the same as a file, and what fails alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry.models import Agent, Endpoint, Server
+from mcpregistry.queries import usage as queries
+from mcpregistry.queries.usage import PERIODS, By, Period, Row, Wanted
+from mcpregistry.web.approvals.history import csv_of
+from mcpregistry.web.pages import page, show
+
+_PAGE = 100
+_TABS = {
+    By.TOOL: "Tools",
+    By.SERVER: "Servers",
+    By.AGENT: "Agents",
+    By.ENDPOINT: "Endpoints",
+    By.EXPERT: "Expert tools",
+}
+_TITLES = {By.TOOL: "Tool", By.SERVER: "Server", By.AGENT: "Agent", By.ENDPOINT: "Endpoint", By.EXPERT: "Expert tool"}
+_MOST_ADVICE = 12
+_ONE = {"server", "agent", "endpoint", "tool"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Of the table: what its link sorts by, and whether it does now. ``wide``: left out on small screens."""
+
+    name: str
+    title: str
+    hint: str
+    wide: bool
+    query: str
+    now: str  # ascending, descending or nothing
+
+
+_COLUMNS = (
+    ("calls", "Calls", "", False),
+    ("trend", "Trend", "Calls against the period before", True),
+    ("errors", "Errors", "Failures of the tool, of its server, or of ours; a refusal is none", False),
+    ("p50", "p50", "Half took less; calls that nobody was asked about, at most 19 % off", True),
+    ("p95", "p95", "95 of 100 took less; calls that nobody was asked about, at most 19 % off", False),
+    ("result_tokens", "Result tokens", "About a token for four characters", True),
+    ("definition_tokens", "Definition", "About so many tokens on each turn of a model that sees it", True),
+    ("cost", "Cost", "What operators entered for a call, and what runs of expert tools cost; a dash: not known", True),
+    ("last_used", "Last used", "", True),
+)
+
+
+@page("view_invocation")
+def index(request: HttpRequest) -> HttpResponse:
+    """The page: rows of one kind in a period, sorted and narrowed by the address."""
+    by, period, wanted, sort = _by(request), _period(request), _wanted(request), _sort(request)
+    found = queries.usage(by, period, now=timezone.now(), wanted=wanted)
+    rows = queries.ordered(found.rows, sort)
+    number = _number(request, len(rows))
+    shown = rows[(number - 1) * _PAGE : number * _PAGE]
+    advised = [row for row in rows if row.advice]
+    context = _common(request, period, wanted) | {
+        "title": "Usage", "by": by, "kind": _TITLES[by], "tabs": [(each, title, _with(request, by=each, sort="", page="")) for each, title in _TABS.items()],
+        "total": found.total, "columns": _columns(request, sort, by), "rows": [(row, _links(row, by, request, period)) for row in shown],
+        "count": len(rows), "first": (number - 1) * _PAGE + 1, "last": (number - 1) * _PAGE + len(shown),
+        "before": _with(request, page=str(number - 1)) if number > 1 else "",
+        "next": _with(request, page=str(number + 1)) if number * _PAGE < len(rows) else "",
+        "advised": [(row, _links(row, by, request, period)) for row in advised[:_MOST_ADVICE]], "more_advised": len(advised) - _MOST_ADVICE,
+        "live_from": found.live_from, "missing_from": found.missing_from, "csv": request.GET.urlencode(),
+    }  # fmt: skip
+    return show(request, "usage/index.html", context)
+
+
+@page("view_invocation")
+def as_csv(request: HttpRequest) -> HttpResponse:
+    """All rows of the page, for spreadsheets; times are milliseconds."""
+    by, period = _by(request), _period(request)
+    found = queries.usage(by, period, now=timezone.now(), wanted=_wanted(request))
+    columns = ("server", str(by), "calls", "calls before", "errors", "refused", "codes", "p50 ms", "p95 ms", "p95 ms before",
+               "result tokens", "definition tokens", "dollars", "last used", "advice")  # fmt: skip
+    lines = map(_line, queries.ordered(found.rows, _sort(request)))
+    return csv_of(f"usage-by-{by}-{period.name}", columns, lines)  # type: ignore[return-value]
+
+
+def _line(row: Row) -> tuple[Any, ...]:
+    tally = row.tally
+    codes = "; ".join(f"{code} {count}" for code, count in row.codes)
+    last = tally.last.isoformat(timespec="seconds") if tally.last else ""
+    return (
+        row.server, row.name, tally.calls, row.before.calls, tally.errors, tally.refused, codes, _rounded(row.p50),
+        _rounded(row.p95), _rounded(row.before.p95), row.result_tokens, row.definition_tokens, row.dollars, last,
+        " ".join(each.words for each in row.advice),
+    )  # fmt: skip
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+@page("view_invocation")
+def failures(request: HttpRequest) -> HttpResponse:
+    """What failed alike: the same tool, code and shape of words is one row."""
+    period, wanted = _period(request), _wanted(request)
+    found = queries.patterns(period, now=timezone.now(), wanted=wanted)
+    calls = reverse("admin:mcpregistry_invocation_changelist")
+    rows = []
+    for each in found:
+        query = _query(server=each.key.server, tool_name=each.key.tool, period=period.of_calls, q=each.key.code)
+        rows.append((each, f"{calls}?{query}"))
+    return show(
+        request, "usage/failures.html", _common(request, period, wanted) | {"title": "What fails", "rows": rows}
+    )
+
+
+# The address
+
+
+def _common(request: HttpRequest, period: Period, wanted: Wanted) -> dict[str, Any]:
+    return {
+        "period": period, "periods": [(each, _with(request, period=each.name, page="")) for each in PERIODS.values()],
+        "values": wanted, "given": {name: request.GET[name] for name in ("by", "period", "sort", "tool") if name in request.GET},
+        "narrowed": bool(wanted.search or any(getattr(wanted, name) for name in _ONE)),
+        "all": _with(request, server="", agent="", endpoint="", tool="", search="", page=""),
+        "servers": list(Server.objects.order_by("slug").values_list("slug", flat=True)),
+        "agents": list(Agent.objects.order_by("slug").values_list("slug", flat=True)),
+        "endpoints": list(Endpoint.objects.order_by("slug").values_list("slug", flat=True)),
+    }  # fmt: skip
+
+
+def _by(request: HttpRequest) -> By:
+    given = request.GET.get("by", "")
+    return By(given) if given in {*By} else By.TOOL
+
+
+def _period(request: HttpRequest) -> Period:
+    return PERIODS.get(request.GET.get("period", ""), PERIODS["7d"])
+
+
+def _sort(request: HttpRequest) -> str:
+    given = request.GET.get("sort", "")
+    return given if given.removeprefix("-") in queries.SORTS else "-calls"
+
+
+def _wanted(request: HttpRequest) -> Wanted:
+    names = ("server", "tool", "agent", "endpoint", "search")
+    return Wanted(**{name: request.GET.get(name, "").replace("\x00", "")[:500] for name in names})
+
+
+def _number(request: HttpRequest, rows: int) -> int:
+    given = request.GET.get("page", "")
+    return (
+        min(int(given), -(-rows // _PAGE) or 1)
+        if given.isascii() and given.isdigit() and 0 < len(given) < 7 and int(given)
+        else 1
+    )
+
+
+def _with(request: HttpRequest, **changes: str) -> str:
+    """The address's query with these instead; an empty one is left out."""
+    query = request.GET.copy()
+    for name, value in changes.items():
+        query.pop(name, None)
+        if value:
+            query[name] = value
+    return query.urlencode()
+
+
+def _query(**values: str) -> str:
+    return urlencode({name: value for name, value in values.items() if value})
+
+
+def _columns(request: HttpRequest, sort: str, by: By) -> list[_Column]:
+    found = []
+    for name, title, hint, wide in (("name", _TITLES[by], "", False), *_COLUMNS):
+        if name == "definition_tokens" and by not in {By.TOOL, By.SERVER}:
+            continue
+        now = {name: "ascending", f"-{name}": "descending"}.get(sort, "")
+        other = name if now == "descending" or (name == "name" and not now) else f"-{name}"
+        found.append(_Column(name, title, hint, wide, _with(request, sort=other, page=""), now))
+    return found
+
+
+def _links(row: Row, by: By, request: HttpRequest, period: Period) -> dict[str, str]:
+    """``calls``: the calls of the row, by the filters of the page; ``inside``: what it consists of, or the tool itself;
+    ``failures``: alike ones. Empty for names that nothing has, which no list can be narrowed to."""
+    wanted = _wanted(request)
+    filters = {
+        "server": wanted.server,
+        "tool_name": wanted.tool,
+        "agent": wanted.agent,
+        "endpoint_slug": wanted.endpoint,
+    }
+    names = {By.TOOL: {"server": row.server, "tool_name": row.name}, By.EXPERT: {"server": row.server, "tool_name": row.name},
+             By.SERVER: {"server": row.name}, By.AGENT: {"agent": row.name}, By.ENDPOINT: {"endpoint_slug": row.name}}  # fmt: skip
+    calls = _query(**(filters | names[by]), period=period.of_calls)
+    inside = reverse("admin:mcpregistry_tool_change", args=[row.pk]) if by is By.TOOL and row.pk else ""
+    if by in {By.SERVER, By.AGENT, By.ENDPOINT}:
+        inside = f"?{_with(request, by='tool', page='', sort='', search='', **{str(by): row.name})}" if row.name else ""
+    alike = {By.TOOL: {"server": row.server, "tool": row.name}, By.EXPERT: {"server": row.server, "tool": row.name}, By.SERVER: {"server": row.name}}  # fmt: skip
+    failing = _query(**alike[by], period=period.name) if by in alike and row.tally.errors else ""
+    return {
+        "calls": f"{reverse('admin:mcpregistry_invocation_changelist')}?{calls}" if row.name else "",
+        "inside": inside,
+        "failures": f"{reverse('usage:failures')}?{failing}" if failing else "",
+    }

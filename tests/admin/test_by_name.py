@@ -1,0 +1,92 @@
+"""Filters by a name: links while there are few, a field that finds them when there are many, and what belongs to nobody."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from mcpregistry.models import Agent, AuditEntry, Endpoint, Grant, Server
+
+pytestmark = pytest.mark.django_db
+GRANTS = "/admin/mcpregistry/grant/"
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("owner"))
+    return client
+
+
+def servers(count: int) -> list[Server]:
+    return Server.objects.bulk_create(Server(slug=f"server-{n:03}", command=["x"]) for n in range(count))
+
+
+def grants(agents: int) -> None:
+    (server,) = servers(1)
+    Agent.objects.bulk_create(Agent(slug=f"agent-{n:03}") for n in range(agents))
+    Grant.objects.bulk_create(
+        Grant(agent=agent, server=server) for agent in Agent.objects.filter(slug__startswith="agent-")
+    )
+
+
+def shown(client: Client, address: str) -> int:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    return answer.context_data["cl"].result_count  # type: ignore[attr-defined]
+
+
+def test_few_are_links(client: Client) -> None:
+    grants(3)
+    page = client.get(GRANTS).content.decode()
+    assert "?agent=agent-002" in page
+    assert "names-of-agent" not in page
+
+
+def test_of_many_one_is_typed(client: Client) -> None:
+    grants(30)
+    page = client.get(f"{GRANTS}?validity=live&p=1&agent=agent-007").content.decode()
+    assert 'name="agent" value="agent-007"' in page
+    assert 'name="validity" value="live"' in page  # what else is filtered by stays
+    assert 'type="hidden" name="p"' not in page
+    assert "agent-011" not in page.split('id="changelist-filter"')[1]
+    assert shown(client, f"{GRANTS}?agent=agent-007") == 1
+    assert shown(client, f"{GRANTS}?agent=nobody-at-all") == 0
+
+
+def test_rows_that_have_none(client: Client) -> None:
+    grants(2)
+    endpoint, _ = Endpoint.objects.get_or_create(slug="door")
+    Grant.objects.create(endpoint=endpoint, server=Server.objects.get())
+    assert shown(client, f"{GRANTS}?agent=-") == 1
+
+
+def test_what_is_typed_is_found(client: Client) -> None:
+    servers(40)
+    found = client.get("/admin/names/server/?server=er-03").content.decode()
+    assert [part.split('"')[0] for part in found.split('value="')[1:]] == [f"server-03{n}" for n in range(10)]
+    assert client.get("/admin/names/server/").content.decode().count("<option") == 20
+    assert client.get("/admin/names/user/").status_code == 404
+
+
+def test_names_are_for_who_may_see_them(client: Client) -> None:
+    servers(1)
+    client.force_login(User.objects.create_user("clerk", is_staff=True))
+    assert client.get("/admin/names/server/").status_code == 403
+
+
+def test_a_long_list_counts_a_thousand_and_goes_on(client: Client) -> None:
+    AuditEntry.objects.bulk_create(
+        AuditEntry(
+            writer="w", seq=n + 1, at=timezone.now(), kind="odd", actor="a", subject="s", body="{}", prev="p", hash="h"
+        )
+        for n in range(1_300)
+    )
+    first = client.get("/admin/mcpregistry/auditentry/")
+    assert "1,000+" in first.content.decode()
+    further = client.get("/admin/mcpregistry/auditentry/?p=10").content.decode()
+    there = f"{AuditEntry.objects.count():,}"  # what the site itself has noted counts too
+    assert there in further
+    assert f"{there}+" not in further

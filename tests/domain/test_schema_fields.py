@@ -1,0 +1,47 @@
+"""What a form asks for so that a call has a tool's arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpregistry.domain.schema.fields import MOST_FIELDS, Field, fields_of, typed
+
+
+def test_a_field_for_each_argument_with_the_required_ones_first() -> None:
+    found = fields_of(
+        {
+            "properties": {
+                "mode": {"enum": ["fast", 2, None]},
+                "depth": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 3, "description": "How deep."},
+                "dry": {"type": ["boolean", "null"]},
+                "nested": {"type": "object"},
+                "path": {"type": "string", "format": "uri"},
+            },
+            "required": ["path", "gone"],
+        }
+    )
+    assert [(field.name, field.kind, field.required) for field in found] == [
+        ("path", "text", True), ("mode", "choice", False), ("depth", "number", False), ("dry", "boolean", False),
+        ("nested", "json", False),
+    ]  # fmt: skip
+    assert (found[2].default, found[2].about, found[0].expects) == ("3", "How deep.", "uri")
+    assert found[1].choices == ('"fast"', "2", "null")
+
+
+@pytest.mark.parametrize("schema", [{}, {"properties": []}, {"properties": {"a": 3}, "required": 5}])
+def test_odd_schemas_make_a_form_all_the_same(schema: dict[str, object]) -> None:
+    assert [field.kind for field in fields_of(schema)] in ([], ["json"])
+
+
+def test_a_form_has_an_end() -> None:
+    assert len(fields_of({"properties": {str(n): {} for n in range(1_000)}})) == MOST_FIELDS
+
+
+def test_what_is_typed_becomes_the_value_of_its_kind() -> None:
+    assert typed(Field("a", "text", True), "12") == "12"
+    assert typed(Field("a", "number", True), "12345678901234567890") == 12345678901234567890
+    assert typed(Field("a", "boolean", True), "true") is True
+    assert typed(Field("a", "json", True), '{"b": [1]}') == {"b": [1]}
+    for wrong in ("true", "NaN", "a"):
+        with pytest.raises(ValueError, match="number"):
+            typed(Field("a", "number", True), wrong)

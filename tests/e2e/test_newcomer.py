@@ -1,0 +1,121 @@
+"""A newcomer in a real browser: from the line of a server's README to the first call of its tool, counted in clicks."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import expect
+
+from tests.controlplane.test_up import NO_MODELS, running
+from tests.fakes.targets import SERVERS
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.web, pytest.mark.e2e, pytest.mark.one_database, pytest.mark.timeout(600)]
+
+MOST_CLICKS = 12
+LISTED = [
+    {
+        "name": "echo",
+        "description": "Says it again.",
+        "inputSchema": {"type": "object"},
+        "annotations": {"readOnlyHint": True},
+    }
+]
+
+
+def line(name: str) -> str:
+    """As a README has it, with a secret still to be filled in and one that stands there."""
+    words = [
+        "claude",
+        "mcp",
+        "add",
+        name,
+        "-e",
+        f"FAKE_LISTED={json.dumps(LISTED)}",
+        "-e",
+        "ECHO_TOKEN=ghp_abcdefghijklmnop1234",
+    ]
+    return shlex.join([*words, "--", sys.executable, "-S", str(SERVERS / "echo.py")])
+
+
+class Newcomer:
+    """One person at one window; every click is counted, typing is not."""
+
+    def __init__(self, browser: Any, url: str, password: str, width: int) -> None:
+        self.page = browser.new_context(base_url=url, viewport={"width": width, "height": 900}).new_page()
+        self.alarms: list[str] = []
+        self.page.on("pageerror", lambda error: self.alarms.append(str(error)))
+        self.clicks = 0
+        self.page.goto("/admin/login/?next=/admin/mcpregistry/server/")
+        self.page.fill("#id_username", "admin")
+        self.page.fill("#id_password", password)
+        self.page.click("#login-form button[type=submit]")
+
+    def click(self, role: str, name: str) -> None:
+        self.page.get_by_role(role, name=name, exact=True).first.click()
+        self.clicks += 1
+
+    def fits(self) -> None:
+        """Nothing of the page lies beyond the window's edge."""
+        wide = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, self.page.url
+
+    def adds(self, name: str) -> None:
+        """From the list of servers to the server's last step."""
+        self.click("link", "Add a server")
+        self.page.fill("#id_paste", line(name))
+        self.click("button", "Read it")
+        expect(self.page.locator("#id_slug")).to_have_value(name)
+        assert "ghp_abcdefghijklmnop1234" not in self.page.content()
+        self.fits()
+        self.click("button", "Save the draft and go on")
+        expect(self.page.locator("#words")).to_contain_text("echo.py")
+        self.fits()
+        self.click("button", "Confirm: this may run")
+        expect(self.page.get_by_role("heading", name="1 definition waits")).to_be_visible()
+        self.page.get_by_text("I vouch for what it claims").click()
+        self.clicks += 1
+        self.fits()
+        self.click("button", "Approve what is ticked and go on")
+        expect(self.page.get_by_label("local")).to_be_checked()
+        self.fits()
+        self.click("button", "Let them use it")
+        expect(self.page.get_by_role("heading", name=f"{name} is ready")).to_be_visible()
+
+
+def called(url: str, token: str, tool: str) -> str:
+    """What a tool answers to the agent of this token."""
+    headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+    answer = httpx2.post(
+        f"{url}/api/v1/tools/{tool}/call", json={"params": {"text": "hello"}}, headers=headers, timeout=60
+    )
+    return f"{answer.status_code} {answer.text}"
+
+
+def granted(answer: str) -> str:
+    """The answer, unless it says that there is no such tool."""
+    return "" if answer.startswith("404 ") else answer
+
+
+def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_phone(
+    tmp_path: Path, browser: Any
+) -> None:
+    with running(tmp_path / "var", **NO_MODELS) as up:
+        url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
+        token = up.says(r"Bearer token, shown this once:  (\S+)")[1]
+        password = up.says(r"Password, shown this once:  (\S+)")[1]
+        for name, width in (("desk", 1440), ("phone", 390)):
+            newcomer = Newcomer(browser, url, password, width)
+            newcomer.adds(name)
+            # The gateway has heard of the grant a moment after the page.
+            answer = eventually(lambda tool=f"{name}__echo": granted(called(url, token, tool)))
+            assert re.match(r"200 .*hello", answer, re.DOTALL), answer
+            assert newcomer.clicks <= MOST_CLICKS
+            assert newcomer.alarms == []

@@ -1,0 +1,148 @@
+"""Many sessions of hosts: 200 opened and dropped, and a web process killed with 50 open. Nothing leaks, and what is lost is said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from mcpregistry.models import HostConnection, HostMessage, HostSession, HostStream, Server
+from mcpregistry.services import host_sessions, host_streams
+from tests.calls.conftest import broken
+from tests.fakes.stage import Stage, Web, fresh, listed, outside, web
+from tests.processes import runs
+from tests.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "crowd", "version": "1"}}
+
+
+@pytest.fixture
+def slug(stage: Stage, site: Web) -> str:
+    """An agent and its endpoint, with a server whose every session has a process of its own."""
+    name = fresh("crowd")
+    stage.endpoint(name)
+    server = stage.fake("echo", listed("echo", "pid"), slug=name)
+    Server.objects.filter(pk=server.pk).update(shared_by="session")
+    site.wait_known(stage.agent(name, server))
+    return name
+
+
+class Crowd:
+    """Hosts of one agent at one web process."""
+
+    def __init__(self, site: Web, http: httpx2.AsyncClient, slug: str) -> None:
+        self._url, self._http, self._slug = site.url(slug), http, slug
+
+    async def open(self) -> str:
+        """A session; its id."""
+        body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
+        answer = await self._http.post(self._url, json=body)
+        return str(answer.headers["mcp-session-id"])
+
+    async def pid(self, session: str) -> int:
+        """Of the session's own process at the server."""
+        answer = await self.send(session, "POST", "tools/call", name=f"{self._slug}__pid", arguments={})
+        line = next(line for line in answer.text.splitlines() if "jsonrpc" in line)
+        return int(json.loads(line.removeprefix("data: "))["result"]["content"][0]["text"])
+
+    async def send(self, session: str, verb: str, method: str = "", **params: Any) -> httpx2.Response:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params} if method else None
+        headers = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
+        return await self._http.request(verb, self._url, json=body, headers=headers)
+
+    @contextlib.asynccontextmanager
+    async def listening(self, session: str) -> Any:
+        headers = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25", "accept": "text/event-stream"}
+        async with self._http.stream("GET", self._url, headers=headers) as stream:
+            assert stream.status_code == 200
+            yield stream
+
+
+@contextlib.asynccontextmanager
+async def crowd(site: Web, stage: Stage, slug: str) -> Any:
+    async with site.raw(stage.tokens[slug]) as http:
+        yield Crowd(site, http, slug)
+
+
+def rows(slug: str) -> int:
+    return HostSession.objects.filter(agent_slug=slug, ended_at=None).count()
+
+
+async def test_200_sessions_opened_and_dropped_leave_nothing(stage: Stage, slug: str):
+    """Half of them are ended by their hosts, the others idle until the clock ends them; some had a process of their own."""
+    with web(stage.env) as site:
+        await outside(site.wait_known, stage.tokens[slug])
+        process = psutil.Process(site.processes[0].pid)
+        async with crowd(site, stage, slug) as hosts:
+            # Several at once, so that the process has opened all connections to the database that it ever keeps.
+            warm = await asyncio.gather(*(hosts.open() for _ in range(20)))
+            await hosts.pid(warm[0])
+            await asyncio.gather(*(hosts.send(session, "DELETE") for session in warm))
+            await until(lambda: not process.children(recursive=True))
+            before = process.num_fds()
+            sessions = [await hosts.open() for _ in range(200)]
+            assert await outside(rows, slug) == 200
+            own = [await hosts.pid(session) for session in sessions[:5]]
+            for session in sessions[::2]:
+                assert (await hosts.send(session, "DELETE")).status_code == 200
+            assert await outside(rows, slug) == 100
+            await outside(idle, slug)
+            await until(lambda: not any(runs(pid) for pid in own))
+            for session in sessions[:4]:
+                assert (await hosts.send(session, "POST", "ping")).status_code == 404
+        await until(lambda: process.num_fds() <= before and not process.children(recursive=True))
+    assert await outside(left, slug) == 0
+    assert await outside(broken) == []
+
+
+def idle(slug: str) -> None:
+    """As after half an hour without a word."""
+    then = HostSession.objects.filter(agent_slug=slug).latest("seen_at").seen_at + host_sessions.IDLE * 2
+    # A minute later than need be: who was here just now may be noted only after this was read.
+    host_sessions.sweep(then - host_sessions.IDLE + timedelta(minutes=1))
+    assert rows(slug) == 0
+
+
+def left(slug: str) -> int:
+    """Rows of it when everything has been forgotten."""
+    later = HostSession.objects.filter(agent_slug=slug).latest("ended_at").ended_at + timedelta(days=2)
+    host_streams.sweep(later)
+    host_sessions.sweep(later)
+    found = (model.objects.filter(session__agent_slug=slug) for model in (HostMessage, HostStream, HostConnection))
+    return sum(each.count() for each in found) + HostSession.objects.filter(agent_slug=slug).count()
+
+
+async def test_a_web_process_that_is_killed_loses_none_of_50_sessions_and_leaves_no_process(
+    stage: Stage, site: Web, slug: str
+):
+    with web(stage.env) as doomed:
+        await outside(doomed.wait_known, stage.tokens[slug])
+        async with contextlib.AsyncExitStack() as stack:
+            hosts = await stack.enter_async_context(crowd(doomed, stage, slug))
+            sessions = [await hosts.open() for _ in range(50)]
+            own = [await hosts.pid(session) for session in sessions[:5]]
+            streams = [await stack.enter_async_context(hosts.listening(session)) for session in sessions[5:15]]
+            out = asyncio.ensure_future(hosts.pid(sessions[0]))
+            await asyncio.wait({out})
+            doomed.processes[0].kill()
+            for stream in streams:  # each host hears that its stream is lost
+                with contextlib.suppress(httpx2.HTTPError):
+                    assert await stream.aread() is not None
+        await until(lambda: not any(runs(pid) for pid in own))
+    async with crowd(site, stage, slug) as elsewhere:
+        for session in sessions:
+            assert (await elsewhere.send(session, "POST", "ping")).status_code == 200
+        assert await elsewhere.pid(sessions[0]) not in own  # another process, which remembers nothing
+        async with elsewhere.listening(sessions[5]):
+            pass
+        for session in sessions:
+            assert (await elsewhere.send(session, "DELETE")).status_code == 200
+    assert await outside(rows, slug) == 0
+    assert await outside(broken) == []

@@ -1,0 +1,38 @@
+"""Processes as tests look at them: any may end between two looks, and one that has ended but is not collected runs no more."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+import psutil
+
+
+def runs(process: psutil.Process | int) -> bool:
+    """Whether it still runs; given by its number where only that is known."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        known = psutil.Process(process) if isinstance(process, int) else process
+        return known.is_running() and known.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those of them that still run."""
+    return [each for each in processes if runs(each)]
+
+
+def below(pid: int | None = None) -> set[psutil.Process]:
+    """All that run below this process, at any depth; below ours if none is named."""
+    return set(alive(psutil.Process(pid).children(recursive=True)))
+
+
+def command_line(process: psutil.Process) -> str:
+    """Its command line; empty once it has ended, and for a stranger's that may not be read."""
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def with_words(wanted: str, processes: Iterable[psutil.Process] | None = None) -> list[psutil.Process]:
+    """Those (of all below ours, if none are given) whose command line has these words."""
+    return [each for each in alive(below() if processes is None else processes) if wanted in command_line(each)]

@@ -1,0 +1,203 @@
+"""Usage on its page, in its file and over REST: the same figures, sorted, narrowed, and with what they advise."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from datetime import datetime, timedelta
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.usage import Tally, bucket_of
+from mcpregistry.domain.usage_advice import advice
+from mcpregistry.models import Configuration, CountedSpan, Invocation, SpanFailure, SpanUsage
+from mcpregistry.queries import usage as queries
+from mcpregistry.queries.usage import PERIODS, By, Wanted
+from mcpregistry.services.records import call_hours
+from mcpregistry.services.upkeep import retention
+from mcpregistry.templatetags.slipsnisse import options
+from tests.fakes.seed import Site
+from tests.web.conftest import ClientOf
+
+pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
+
+
+def call(
+    number: int, at: datetime, *, tool: str = "git_log", took: float = 40.0, agent: str = "ci", **more: Any
+) -> Invocation:
+    facts = {
+        "state": State.SUCCEEDED,
+        "result": "{}",
+        "result_bytes": 400,
+        "server_slug": "git",
+        "outcome": "allow",
+        "dispatched_at": at,
+    } | more
+    return Invocation(
+        id=f"use-{number}", agent_slug=agent, endpoint_slug="default", tool_name=tool, exposed_name=tool, origin="http",
+        writer="w", received_at=at, finished_at=at, duration_ms=took, arguments="{}", **facts,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def used(people: Site) -> datetime:
+    """A week of calls, and the week before in which git_log was quick; the newest hour is not counted yet."""
+    Invocation.objects.all().delete()
+    now = timezone.now()
+    week, hour = timedelta(days=7), timedelta(hours=1)
+    calls = [call(n, now - week - hour * (n + 2)) for n in range(40)]
+    calls += [call(100 + n, now - hour * n, took=900.0, agent="ci" if n % 2 else "alice") for n in range(60)]
+    calls += [call(200 + n, now - hour * n, tool="git_status", took=5.0, result_bytes=90_000) for n in range(40)]
+    said = '{"content":[{"type":"text","text":"no branch \\"b%d\\" <here>"}],"isError":true}'
+    calls += [
+        call(300 + n, now - hour * n, tool="git_diff", state=State.TOOL_ERROR, error_code="TOOL-ERROR", result=said % n)
+        for n in range(12)
+    ]
+    calls.append(call(400, now, tool="made up", server_slug="", state=State.DENIED, dispatched_at=None))
+    Invocation.objects.bulk_create(calls)
+    call_hours.count_due(now)
+    return now
+
+
+def table(client_of: ClientOf, query: str = "") -> tuple[str, list[list[str]]]:
+    html = client_of("viewer").get(reverse("usage:index") + query).content.decode()
+    body = html[html.index('id="usage"') :] if 'id="usage"' in html else ""
+    rows = re.findall(r"<tr>(.*?)</tr>", body[body.index("<tbody>") :] if body else "", re.DOTALL)
+    return html, [
+        [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+        for row in rows
+    ]
+
+
+def test_the_busiest_come_first_with_their_figures_and_what_they_advise(client_of: ClientOf, used: datetime) -> None:
+    html, rows = table(client_of)
+    assert [row[0] for row in rows] == [
+        "git_log git advice",
+        "git_status git advice",
+        "git_diff git advice",
+        "(unknown names)",
+    ]
+    assert rows[0][1:4] == ["60", "+50 %", "0"]
+    assert rows[2][3] == "12 100 %"
+    assert "grown slower" in html
+    assert "large results" in html
+    assert "12 of 12 calls failed with TOOL-ERROR." in html
+    assert table(client_of, "?sort=p95")[1][-2][0].startswith("git_log"), "the unknown ones have none"
+
+
+@pytest.mark.parametrize("by", [*By])
+def test_each_kind_of_rows_adds_up_to_the_same_calls(client_of: ClientOf, used: datetime, by: By) -> None:
+    for period in PERIODS.values():
+        found = queries.usage(by, period, now=used, wanted=Wanted())
+        expected = Invocation.objects.filter(received_at__gte=period.since(used))
+        expected = expected.filter(server_slug="expert") if by is By.EXPERT else expected
+        assert found.total.tally.calls == sum(row.tally.calls for row in found.rows) == expected.count()
+        html = client_of("viewer").get(reverse("usage:index"), {"by": by, "period": period.name, "sort": "-cost"})
+        assert html.status_code == 200
+
+
+def test_calls_of_a_row_are_those_by_the_filters_of_the_page(client_of: ClientOf, used: datetime) -> None:
+    html, _ = table(client_of, "?agent=ci&period=90d")
+    links = [parse_qs(found) for found in re.findall(r'invocation/\?([^"]+)" title="These calls"', unescape(html))]
+    wanted = {"server": ["git"], "tool_name": ["git_status"], "agent": ["ci"], "period": ["quarter"]}
+    assert wanted in links
+    assert all(link["agent"] == ["ci"] for link in links)
+
+
+def test_it_says_which_hours_nobody_has_counted(client_of: ClientOf, used: datetime) -> None:
+    assert "are not counted yet" not in table(client_of)[0]
+    CountedSpan.objects.filter(begins__gte=used - timedelta(hours=6)).delete()
+    assert "are not counted yet and missing here" in table(client_of)[0]
+
+
+def test_it_is_narrowed_by_agent_and_by_name(client_of: ClientOf, used: datetime) -> None:
+    assert [row[1] for row in table(client_of, "?agent=alice")[1]] == ["30"]
+    assert [row[1] for row in table(client_of, "?search=STATUS")[1]] == ["40"]
+    assert "Nothing fits" in table(client_of, "?server=none&search=%00")[0]
+    for odd in ("?by=x&period=y&sort=z&page=0", "?page=99999999999", "?page=7", "?sort=-name"):
+        assert client_of("viewer").get(reverse("usage:index") + odd).status_code == 200
+
+
+def test_the_file_has_every_row_and_no_formula(client_of: ClientOf, used: datetime) -> None:
+    Invocation.objects.bulk_create([call(500, used, tool="=1+1")])
+    answer = client_of("viewer").get(reverse("usage:csv"), {"sort": "-errors"})
+    lines = list(csv.DictReader(io.StringIO(b"".join(answer.streaming_content).decode())))  # type: ignore[attr-defined]
+    assert (lines[0]["tool"], lines[0]["codes"], lines[0]["errors"]) == ("git_diff", "TOOL-ERROR 12", "12")
+    assert "'=1+1" in {line["tool"] for line in lines}
+
+
+def test_what_fails_alike_is_one_line_until_payloads_are_forgotten(client_of: ClientOf, used: datetime) -> None:
+    def page(query: str = "") -> str:
+        return client_of("viewer").get(reverse("usage:failures") + query).content.decode()
+
+    html = page()
+    assert "12\u00d7" in html
+    assert "no branch &#x27;…&#x27; &lt;here&gt;" in html
+    assert f'href="{reverse("admin:mcpregistry_invocation_change", args=["use-300"])}"' in html
+    assert "Nothing fits" in page("?server=time")
+    assert "12\u00d7" in page("?search=branch&tool=git_diff")
+    Configuration.objects.update(keep_payloads_days=0)
+    assert SpanFailure.objects.exists()
+    retention.prune(used + timedelta(days=1))
+    assert not SpanFailure.objects.exists()
+    assert SpanUsage.objects.exists()
+
+
+def test_who_has_no_role_sees_neither(client_of: ClientOf, people: Site) -> None:
+    people.people["viewer"].groups.clear()
+    for name in ("index", "csv", "failures"):
+        assert client_of("viewer").get(reverse(f"usage:{name}")).status_code == 403
+
+
+def test_empty_lists_say_what_to_do(client_of: ClientOf, people: Site) -> None:
+    Invocation.objects.all().delete()
+    assert "Connect a host" in table(client_of)[0]
+    assert "No expert tool was called" in table(client_of, "?by=expert")[0]
+    assert "No call has failed" in client_of("viewer").get(reverse("usage:failures")).content.decode()
+
+
+def test_over_rest_in_pages(client_of: ClientOf, used: datetime) -> None:
+    client = client_of("viewer")
+    first = client.get("/api/v1/usage", {"sort": "-p95", "limit": 2}).json()
+    assert first.get("items"), first
+    assert first["items"][0]["name"] == "git_log"
+    second = client.get("/api/v1/usage", {"sort": "-p95", "limit": 2, "cursor": first["next"]}).json()
+    assert {row["name"] for row in [*first["items"], *second["items"]]} == {"git_log", "git_status", "git_diff", ""}
+    assert second["next"] is None
+    (pattern,) = client.get("/api/v1/usage/failures", {"server": "git"}).json()["items"]
+    assert (pattern["count"], pattern["code"], pattern["example"]) == (12, "TOOL-ERROR", "use-300")
+    assert client.get("/api/v1/usage", {"cursor": "bm8"}).status_code == 400
+    assert client.get("/api/v1/usage", {"by": "colour"}).status_code == 422
+
+
+def sums(calls: int, took: float, **more: Any) -> Tally:
+    tally = Tally(calls=calls, sent=calls, **more)
+    tally.took[bucket_of(took)] = calls
+    return tally
+
+
+def test_advice_needs_calls_enough_and_a_difference() -> None:
+    def kinds(tally: Tally, before: Tally, others: Tally) -> list[str]:
+        return [each.kind for each in advice(tally, before=before, others=others)]
+
+    quick = sums(100, 20)
+    assert kinds(sums(100, 5_000), quick, quick) == ["grown slower", "slower than its server's others"]
+    assert kinds(sums(29, 5_000), quick, quick) == []
+    assert kinds(sums(100, 5_000), sums(29, 20), sums(29, 20)) == []
+    assert kinds(sums(100, 150), quick, quick) == [], "less than people notice"
+    assert kinds(sums(100, 20, size=100 * 20_000), quick, quick) == ["large results"]
+
+
+def test_names_to_choose_from_are_escaped_and_the_chosen_one_is_marked() -> None:
+    said = options(["git", '<b>"\u202e'], "git")
+    assert (
+        said
+        == '<option value="git" selected>git</option><option value="&lt;b&gt;&quot;\u202e">&lt;b&gt;&quot;⟦U+202E⟧</option>'
+    )

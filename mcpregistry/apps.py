@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.core.management.base import CommandError
 from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import F
 from django.db.models.signals import post_migrate, pre_migrate
+
+from mcpregistry.migrations import FIRST_MIGRATION
 
 
 class McpRegistryConfig(AppConfig):
@@ -38,8 +42,21 @@ def _before_migrate(*, using: str, plan: Sequence[object] = (), **_: Any) -> Non
     """
     from mcpregistry.models.guards import drop_guards
 
+    _refuse_unreleased(using)
     if plan and connections[using].vendor == "sqlite":
         drop_guards()
+
+
+def _refuse_unreleased(using: str) -> None:
+    """Raises CommandError if the tables are those of a version before the first release."""
+    connection = connections[using]
+    if "mcpregistry_server" not in connection.introspection.table_names():
+        return
+    if FIRST_MIGRATION not in MigrationRecorder(connection).applied_migrations():
+        raise CommandError(
+            "The database has tables of a version before the first release. No upgrade leads from it to this version, and "
+            "nothing was changed. Use an empty database, or another folder with SLIPSNISSE_VAR."
+        )
 
 
 def _after_migrate(*, plan: Sequence[object] = (), **_: Any) -> None:

@@ -13,6 +13,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from controlplane.backups.tables import Table
 from mcpregistry.domain.errors import Conflict
+from mcpregistry.migrations import FIRST_MIGRATION
 
 Migrations = Mapping[str, Sequence[str]]  # app -> names, sorted
 
@@ -34,14 +35,23 @@ def applied(using: str) -> Migrations:
 
 
 def tables(migrations: Migrations) -> list[Table]:
-    """Every table after these migrations, by name. Raises Conflict when this release does not know one of them."""
-    loader = MigrationLoader(None, replace_migrations=False)
-    nodes = _single(migrations)
+    """Return every table after these migrations, sorted by name.
+
+    Raises:
+        Conflict: The migrations are not those of this version or of an earlier release.
+    """
+    nodes = _nodes(migrations)
+    if FIRST_MIGRATION not in nodes:
+        raise Conflict(
+            "The backup was made by a version before the first release, and this version cannot read it.",
+            remedy="Restore it with the version that made it. No upgrade leads from there to this version.",
+        )
+    loader = MigrationLoader(None)
     unknown = [f"{app}.{name}" for app, name in nodes if (app, name) not in loader.graph]
     if unknown:
         raise Conflict(
-            f"It comes from a newer release, with {unknown[0]}, which this one does not know.",
-            remedy="Use that release, or a newer one.",
+            f"The backup comes from a newer release: this version does not know the migration {unknown[0]}.",
+            remedy="Restore it with that release or a newer one.",
         )
     models = loader.project_state(nodes).apps.get_models(include_auto_created=True)
     found = [Table(model) for model in models if model._meta.managed and not model._meta.proxy]
@@ -66,26 +76,19 @@ def refuse_unless_empty() -> None:
 
 def build(migrations: Migrations) -> None:
     """Make the site's database, which is empty, one with exactly these migrations."""
-    single = MigrationLoader(None, replace_migrations=False)
-    nodes = set(_single(migrations))
-    if nodes == set(_single(applied(DEFAULT_DB_ALIAS))):
+    nodes = {*_nodes(migrations)}
+    if nodes == {*_nodes(applied(DEFAULT_DB_ALIAS))}:
         return
     _drop()
-    # All at once where they go as far as the squashed ones; singly where they end in the middle of what these do.
-    whole = all(nodes.issuperset(squashed.replaces) for squashed in single.replacements.values())
-    connection = connections[DEFAULT_DB_ALIAS]
-    executor = MigrationExecutor(connection)
-    executor.loader = MigrationLoader(connection, replace_migrations=whole)
+    executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
     graph = executor.loader.graph
-    there = {*nodes, *(single.replacements if whole else ())} & {*graph.nodes}
-    executor.migrate([node for node in sorted(there) if not any(
-        child.key in there and child.key[0] == node[0] for child in graph.node_map[node].children
-    )])  # fmt: skip
+    followed = {parent.key for node in nodes for parent in graph.node_map[node].parents if parent.key[0] == node[0]}
+    executor.migrate(sorted(nodes - followed))
 
 
-def _single(migrations: Migrations) -> list[tuple[str, str]]:
-    """Without the squashed ones: Django notes these beside the ones that they replace, and a release may have others."""
-    return [(app, name) for app, names in migrations.items() for name in names if "_squashed_" not in name]
+def _nodes(migrations: Migrations) -> list[tuple[str, str]]:
+    """As Django's graph of migrations names them."""
+    return [(app, name) for app, names in migrations.items() for name in names]
 
 
 def _drop() -> None:

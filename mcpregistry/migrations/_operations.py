@@ -9,20 +9,6 @@ from django.db.migrations.operations import CreateModel
 from django.db.migrations.operations.base import Operation
 
 
-def at_once(schema_editor: Any) -> None:
-    """After rows were removed: PostgreSQL alters no table for which it has something left to check."""
-    if schema_editor.connection.vendor == "postgresql":
-        schema_editor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-
-
-def forget_kinds(apps: Any, schema_editor: Any, kinds: list[str]) -> None:
-    """Going back: remove what servers offer of these kinds, and the grants of them alone."""
-    apps.get_model("mcpregistry", "Grant").objects.filter(kind__in=kinds).delete()
-    tools = apps.get_model("mcpregistry", "Tool")
-    tools._base_manager.filter(kind__in=kinds).delete()
-    at_once(schema_editor)
-
-
 class CreateTables(Operation):
     """Many models at once, each as it is when all of them are known; they may refer to each other in any order.
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
-from django.apps import apps
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Configuration, Credential, Server
@@ -101,17 +99,3 @@ def test_a_scope_follows_a_name_and_ends_with_its_record_and_a_change_of_it_conn
     scopes.grant_variables(["${PROD_TOKEN}"], "server:db2", "runmcp")
     delete_server(server=Server.objects.get(), actor="t")
     assert Configuration.load().variable_scope == {"PROD_TOKEN": []}
-
-
-def test_secrets_of_before_stay_exactly_where_they_are_used() -> None:
-    Credential.objects.update(scope=[])
-    Configuration.objects.update(variable_scope={})
-    for slug, env in (("a", "${cred:prod_db}"), ("b", "${PROD_TOKEN}"), ("c", "plain")):
-        row = Server(slug=slug, command=["x"])
-        row.env = {"A": env}
-        row.save()
-    Provider(slug="p", kind="openai", key="${cred:prod_db}", headers={"X": "${PROD_TOKEN}"}).save()
-    import_module("mcpregistry.migrations.0016_secret_scope").scope_as_it_is_used(apps, None)
-    import_module("subagents.migrations.0006_secret_scope").scope_as_it_is_used(apps, None)
-    assert Credential.objects.get().scope == ["provider:p", "server:a"]
-    assert Configuration.load().variable_scope == {"PROD_TOKEN": ["provider:p", "server:b"]}

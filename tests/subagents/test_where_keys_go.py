@@ -20,7 +20,7 @@ from subagents.models import ExpertTool, LanguageModel, Provider, Run
 from subagents.runs import probing
 from subagents.services import experts, providers, runs
 from tests.subagents.admin.test_pages import client_as
-from tests.subagents.kit import Heard, confirmed, overhear, ready_provider
+from tests.subagents.kit import Heard, confirmed, overhear
 
 pytestmark = [pytest.mark.attack, pytest.mark.one_database]
 
@@ -223,33 +223,6 @@ def test_no_option_and_no_override_says_where_a_request_goes(
         assert next(iter(option)) in provider.test_error
         rows.update(**{name: {}})
     assert not heard
-
-
-def test_rows_of_before_are_confirmed_as_they_are_but_for_those_with_an_option_that_is_not_allowed(db: None) -> None:
-    from importlib import import_module
-
-    from django.apps import apps
-
-    migration = import_module("subagents.migrations.0005_provider_destination")
-    fine = ready_provider("fine", kind="openai", allowed_networks=[], headers={"X-Team": "x"}, confirmed_destination="")
-    ollama = ready_provider("ollama", kind="ollama", allowed_networks=[])
-    inside = ready_provider("inside", kind="compatible", base_url="http://vllm:8000/v1", allowed_networks=[])
-    lan = ready_provider("lan", kind="compatible", base_url="http://192.168.1.9/v1", allowed_networks=[])
-    wrong = ready_provider("wrong", kind="openai", options={"base_url": "http://evil.example"}, allowed_networks=[])
-    hidden = ready_provider("hidden", kind="openai", allowed_networks=[])
-    LanguageModel.objects.create(provider=hidden, name="m", overrides={"api_base": "http://evil.example"})
-    Provider.objects.update(confirmed_destination="")
-    migration.confirm_as_they_are(apps, None)
-    rows = [fine, ollama, inside, lan, wrong, hidden]
-    for row in rows:
-        row.refresh_from_db()
-    assert [row.slug for row in rows if row.draft_problem()] == ["wrong", "hidden"]
-    assert (wrong.options, hidden.models.get().overrides) != ({}, {}), "kept as they are"
-    assert "base_url" in str(wrong.draft_problem())
-    assert fine.allowed_networks == []
-    assert "127.0.0.0/8" in ollama.allowed_networks
-    assert "10.0.0.0/8" in inside.allowed_networks
-    assert lan.allowed_networks == ["192.168.1.9/32"]
 
 
 def test_the_fingerprint_covers_everything_that_redirects() -> None:

@@ -1,8 +1,4 @@
-"""All tables of a new site at once, as migrations 1 to 15 leave them.
-
-Sites that have some of those already go on with the single ones. What these do to rows (they give secrets their scope,
-for example) has nothing to do where there are none.
-"""
+"""All tables of a site, made in one step."""
 
 import django.core.validators
 import django.db.models.deletion
@@ -22,26 +18,8 @@ class Migration(migrations.Migration):
 
     initial = True
 
-    replaces = [
-        ('subagents', '0001_initial'),
-        ('subagents', '0002_faults'),
-        ('subagents', '0003_thinking_and_cache'),
-        ('subagents', '0004_requester'),
-        ('subagents', '0005_provider_destination'),
-        ('subagents', '0006_secret_scope'),
-        ('subagents', '0007_maintenance'),
-        ('subagents', '0008_proposal_saved_at'),
-        ('subagents', '0009_trial_reports'),
-        ('subagents', '0010_conversation'),
-        ('subagents', '0011_effort_agents'),
-        ('subagents', '0012_proposed_packages'),
-        ('subagents', '0013_energy_of_turns'),
-        ('subagents', '0014_payers'),
-        ('subagents', '0015_supervised_work'),
-    ]
-
     dependencies = [
-        ('mcpregistry', '0057_indexes_of_the_record'),
+        ('mcpregistry', '0001_tables'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

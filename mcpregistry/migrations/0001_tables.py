@@ -1,8 +1,4 @@
-"""All tables of a new site at once, as migrations 1 to 57 leave them.
-
-Sites that have some of those already go on with the single ones. What these do to rows (they give secrets their scope,
-for example) has nothing to do where there are none, but for the first seal of the audit log.
-"""
+"""All tables of a site, made in one step."""
 
 import django.core.validators
 import django.db.models.deletion
@@ -16,75 +12,21 @@ import uuid
 from decimal import Decimal
 from django.conf import settings
 from django.db import migrations, models
-from importlib import import_module
+from django.utils import timezone
 from mcpregistry.migrations._operations import CreateTables
+from mcpregistry.services.records import seals
 
-seal_what_is_there = import_module('mcpregistry.migrations.0018_audit_seals').seal_what_is_there
+
+def make_first_checkpoint(apps, schema_editor):
+    """Entries that are written before the first checkpoint of the audit log cannot be replaced afterwards."""
+    entries = apps.get_model('mcpregistry', 'AuditEntry')
+    checkpoints = apps.get_model('mcpregistry', 'AuditSeal')
+    seals.seal(timezone.now(), entries=entries, seals=checkpoints)
 
 
 class Migration(migrations.Migration):
 
     initial = True
-
-    replaces = [
-        ('mcpregistry', '0001_initial'),
-        ('mcpregistry', '0002_approvals'),
-        ('mcpregistry', '0003_tool_effort'),
-        ('mcpregistry', '0004_host_task'),
-        ('mcpregistry', '0005_server_limits_and_errors'),
-        ('mcpregistry', '0006_changes'),
-        ('mcpregistry', '0007_figures'),
-        ('mcpregistry', '0008_idempotent_calls'),
-        ('mcpregistry', '0009_hold_seconds'),
-        ('mcpregistry', '0010_refusals'),
-        ('mcpregistry', '0011_approval_seats'),
-        ('mcpregistry', '0012_capability_spelling'),
-        ('mcpregistry', '0013_requester'),
-        ('mcpregistry', '0014_login_attempts'),
-        ('mcpregistry', '0015_launch_authors'),
-        ('mcpregistry', '0016_secret_scope'),
-        ('mcpregistry', '0017_audit_keys'),
-        ('mcpregistry', '0018_audit_seals'),
-        ('mcpregistry', '0019_call_warning'),
-        ('mcpregistry', '0020_second_factor'),
-        ('mcpregistry', '0021_sandbox'),
-        ('mcpregistry', '0022_audit_archive'),
-        ('mcpregistry', '0023_maintenance_tools'),
-        ('mcpregistry', '0024_trial_hours'),
-        ('mcpregistry', '0025_conversations'),
-        ('mcpregistry', '0026_energy'),
-        ('mcpregistry', '0027_installs'),
-        ('mcpregistry', '0028_messages'),
-        ('mcpregistry', '0029_snoozed'),
-        ('mcpregistry', '0030_registries'),
-        ('mcpregistry', '0031_what_is_entered_for_packages'),
-        ('mcpregistry', '0032_proposed_versions'),
-        ('mcpregistry', '0033_energy_of_turns'),
-        ('mcpregistry', '0034_servers_of_entries'),
-        ('mcpregistry', '0035_energy_of_results'),
-        ('mcpregistry', '0036_budgets'),
-        ('mcpregistry', '0037_limits_of_servers'),
-        ('mcpregistry', '0038_registries_and_packages'),
-        ('mcpregistry', '0039_sub_agent_enabled'),
-        ('mcpregistry', '0040_prompts'),
-        ('mcpregistry', '0041_resources'),
-        ('mcpregistry', '0042_host_sessions'),
-        ('mcpregistry', '0043_host_streams'),
-        ('mcpregistry', '0044_features_of_servers'),
-        ('mcpregistry', '0045_instructions_and_apps'),
-        ('mcpregistry', '0046_sessions'),
-        ('mcpregistry', '0047_questions'),
-        ('mcpregistry', '0048_rule_drafts'),
-        ('mcpregistry', '0049_versions_of_everything'),
-        ('mcpregistry', '0050_budgets_of_endpoints'),
-        ('mcpregistry', '0051_host_sessions'),
-        ('mcpregistry', '0052_call_hours_and_invitations'),
-        ('mcpregistry', '0053_message_sizes_and_soft_marks'),
-        ('mcpregistry', '0054_calls_are_found_by_words'),
-        ('mcpregistry', '0055_usage_by_span'),
-        ('mcpregistry', '0056_own_words_for_tools'),
-        ('mcpregistry', '0057_indexes_of_the_record'),
-    ]
 
     dependencies = [
         ('auth', '0012_alter_user_first_name_max_length'),
@@ -936,6 +878,43 @@ class Migration(migrations.Migration):
                     'verbose_name_plural': 'historical grants',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
+                },
+                bases=(simple_history.models.HistoricalChanges, models.Model),
+            ),
+            migrations.CreateModel(
+                name='HistoricalGroup',
+                fields=[
+                    ('id', models.IntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
+                    ('name', models.CharField(db_index=True, max_length=150, verbose_name='name')),
+                    ('history_id', models.AutoField(primary_key=True, serialize=False)),
+                    ('history_date', models.DateTimeField(db_index=True)),
+                    ('history_change_reason', models.CharField(max_length=100, null=True)),
+                    ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
+                    ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ],
+                options={
+                    'verbose_name': 'historical group',
+                    'verbose_name_plural': 'historical groups',
+                    'ordering': ('-history_date', '-history_id'),
+                    'get_latest_by': ('history_date', 'history_id'),
+                    'indexes': [],
+                    'constraints': [],
+                },
+                bases=(simple_history.models.HistoricalChanges, models.Model),
+            ),
+            migrations.CreateModel(
+                name='HistoricalGroup_permissions',
+                fields=[
+                    ('id', models.IntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
+                    ('m2m_history_id', models.AutoField(primary_key=True, serialize=False)),
+                    ('group', models.ForeignKey(blank=True, db_constraint=False, db_tablespace='', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='auth.group')),
+                    ('history', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, to='mcpregistry.historicalgroup')),
+                    ('permission', models.ForeignKey(blank=True, db_constraint=False, db_tablespace='', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='auth.permission')),
+                ],
+                options={
+                    'verbose_name': 'HistoricalGroup_permissions',
                     'indexes': [],
                     'constraints': [],
                 },
@@ -1915,6 +1894,24 @@ class Migration(migrations.Migration):
                 },
             ),
             migrations.CreateModel(
+                name='UsageSums',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('name', models.CharField(help_text='What of, and of which period.', max_length=40)),
+                    ('begins', models.DateTimeField(help_text='In UTC.')),
+                    ('until', models.DateTimeField(help_text='In UTC.')),
+                    ('hours', models.PositiveIntegerField()),
+                    ('calls', models.PositiveBigIntegerField()),
+                    ('errors', models.PositiveBigIntegerField()),
+                    ('unsettled', models.PositiveBigIntegerField()),
+                    ('body', models.TextField()),
+                ],
+                options={
+                    'constraints': [models.UniqueConstraint(fields=('name', 'begins', 'until'), name='one_row_per_sums')],
+                    'indexes': [],
+                },
+            ),
+            migrations.CreateModel(
                 name='Workspace',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -1929,5 +1926,5 @@ class Migration(migrations.Migration):
                 },
             ),
         ]),
-        migrations.RunPython(seal_what_is_there, migrations.RunPython.noop),
+        migrations.RunPython(make_first_checkpoint, migrations.RunPython.noop),
     ]

@@ -7,13 +7,14 @@ UV ?= uv
 # Processes without compiled modules at hand compile everything anew at each start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast coverage pictures lint lock clean venv venv-dev
+.PHONY: help run test test-all test-fast coverage pictures lint lock clean venv venv-dev
 
 help:
 	@echo 'make run    start the site: web, worker, clock, broker (options: make run UP="--port 8001")'
-	@echo 'make test   the whole suite, on SQLite and on PostgreSQL at the same time, with branch coverage'
-	@echo 'make test-fast  domain, models, services and calls on SQLite, in a minute or two'
-	@echo 'make coverage   only the part of it that measures the code that decides, sends and records'
+	@echo 'make test   the suite, on SQLite and on PostgreSQL at the same time'
+	@echo 'make test-all   everything that is checked, in an hour or so; ARGS=--continue leaves out what has passed'
+	@echo 'make test-fast  domain, models, services and calls on SQLite, in 90 seconds'
+	@echo 'make coverage   branch coverage of the code that decides, sends and records'
 	@echo 'make pictures   the pictures of the docs, taken anew from the real pages'
 	@echo 'make lint   style, types, import contracts, templates'
 	@echo 'make lock   resolve the dependencies anew (needs uv)'
@@ -25,11 +26,15 @@ run: venv
 test: venv-dev
 	@$(BIN)/python -m tests $(ARGS)
 
+test-all: venv-dev
+	@./.ci/programs hosts
+	@$(BIN)/python -m tests.everything $(ARGS)
+
 test-fast: venv-dev
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile \
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile --gate -m "not e2e and not fault and not web" \
 		tests/domain tests/models tests/services tests/calls $(ARGS)
 
-# Of the code that decides, sends and records, by the tests that run it in their own process: a part of `make test`.
+# Of the code that decides, sends and records, by the tests that run it in their own process.
 coverage: venv-dev
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile --part=measured \
 		--cov --cov-report=term $(ARGS)

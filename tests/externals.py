@@ -2,10 +2,11 @@
 
 ``make test`` leaves their tests out where they are missing and says so in pytest's header.
 CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1``, ``…_NODE=1``, ``…_PGBOUNCER=1`` and ``…_BUBBLEWRAP=1``: then it is an error.
-``SLIPSNISSE_NODE`` names a folder with ``node_modules`` (``.ci/run`` makes ``.cache/node``).
+``SLIPSNISSE_NODE`` names a folder with ``node_modules``; without it, the one that ``.ci/programs`` makes in
+``~/.cache/slipsnisse-tests/node`` is used.
 
-Hosts are found one by one, in a folder for each below ``SLIPSNISSE_HOST_PROGRAMS`` (``.ci/run`` makes ``.cache/hosts``);
-``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` has these two not be missing.
+Each host has a folder of its own below ``SLIPSNISSE_HOST_PROGRAMS``; without it, below ``~/.cache/slipsnisse-tests/hosts``.
+With ``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` it is an error if one of these is missing.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import HANG_LIMIT
+
 ROOT = Path(__file__).resolve().parent.parent
-_PATIENCE = 60_000  # milliseconds that a browser is waited for
-NODE_FOLDER = Path(os.environ.get("SLIPSNISSE_NODE", ROOT / ".cache" / "node"))
-HOST_FOLDER = Path(os.environ.get("SLIPSNISSE_HOST_PROGRAMS", ROOT / ".cache" / "hosts"))
+_BROWSER_LIMIT = 1000 * HANG_LIMIT  # milliseconds, the unit of Playwright
+INSTALLED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipsnisse-tests")
+NODE_FOLDER = Path(os.environ.get("SLIPSNISSE_NODE") or INSTALLED / "node")
+HOST_FOLDER = Path(os.environ.get("SLIPSNISSE_HOST_PROGRAMS") or INSTALLED / "hosts")
 # Each host that can be run without a window, as `connect` names it, and the program of its npm package.
 HOST_PROGRAMS = {
     "claude-code": "claude", "codex": "codex", "gemini": "gemini", "opencode": "opencode", "copilot": "copilot", "qwen": "qwen",
@@ -114,14 +118,14 @@ def npm_module(path: str) -> str:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A running browser; whatever is waited for in its windows is waited for as long as tests wait for anything else."""
+    """A running browser. Waits in its pages have the same limit as all other waits of the tests."""
     from playwright.sync_api import expect, sync_playwright
 
     assert BROWSER.found is not None
-    expect.set_options(timeout=_PATIENCE)
+    expect.set_options(timeout=_BROWSER_LIMIT)
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(BROWSER.found), args=sandbox, timeout=2 * _PATIENCE)
+        browser = playwright.chromium.launch(executable_path=str(BROWSER.found), args=sandbox, timeout=_BROWSER_LIMIT)
         for name in ("new_context", "new_page"):
             setattr(browser, name, _patient(getattr(browser, name)))
         yield browser
@@ -129,11 +133,11 @@ def chromium() -> Iterator[Any]:
 
 
 def _patient(new: Callable[..., Any]) -> Callable[..., Any]:
-    """Each context or page waits longer than the half minute that is usual, which a busy machine may need."""
+    """Each context or page waits as long as other tests, instead of Playwright's 30 seconds."""
 
     def made(**options: Any) -> Any:
         opened = new(**options)
-        opened.set_default_timeout(_PATIENCE)
+        opened.set_default_timeout(_BROWSER_LIMIT)
         return opened
 
     return made

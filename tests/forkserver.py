@@ -41,6 +41,7 @@ from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from mcpregistry.collector import lasting
+from tests.waiting import HANG_LIMIT
 
 ROOT = Path(__file__).resolve().parent.parent
 _LARGEST = 1 << 20  # bytes of one request: arguments and environment
@@ -82,7 +83,7 @@ class Process:
         self.args, self._news = list(args), news
         self.stdout: IO[str] | None = None
         self.returncode: int | None = None
-        self.pid = int(self._hear(180) or -1)  # the first of its kind waits for the imports
+        self.pid = int(self._hear(4 * HANG_LIMIT) or -1)  # the first of its kind waits for the imports
 
     def __del__(self) -> None:
         self._news.close()  # a test that has killed it need not wait for it

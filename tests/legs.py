@@ -33,6 +33,25 @@ _UNTRACED = tuple(HERE / file for file in (
 _UNTRACED_TOO = (HERE / "domain" / "test_schema.py",)  # it bounds processor time, more strictly where nothing traces
 
 
+# The files that take longest, longest first: `make test` and `make test-all` print them.
+_LONGEST = (
+    "web/test_every_page.py",
+    "controlplane/test_up.py",
+    "controlplane/test_backups.py",
+    "e2e/hosts/test_real_hosts.py",
+    "fault/test_matrix_http.py",
+    "fault/test_matrix_stdio.py",
+    "subagents/test_runmcp_config.py",
+    "web/test_admin.py",
+)
+
+
+def position(path: Path) -> int:
+    """Return the place of a file in the order of the run: the longest files come first, so that no worker ends with one."""
+    name = str(path.relative_to(HERE)) if path.is_relative_to(HERE) else ""
+    return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
+
+
 def of_another_part(path: Path, part: str) -> bool:
     """Whether a file or folder is not to be collected by this part. ``tests/conftest.py`` asks of each."""
     measured = any(path.is_relative_to(room) for room in _ROOMS) and path not in _UNTRACED
@@ -58,6 +77,40 @@ def _one_is_enough(item: pytest.Item) -> bool:
 def _needs_database(item: pytest.Item) -> bool:
     """Every fixture that gives a database needs ``django_db_setup``, directly or through others."""
     return "django_db_setup" in item.fixturenames or item.get_closest_marker("django_db") is not None  # type: ignore[attr-defined]
+
+
+# Packages in which the database decides what happens. Other packages use it the same way on both, so the gate runs them on
+# SQLite only.
+_POSTGRES_IN_GATE = tuple(HERE / name for name in (
+    "models", "services", "calls", "fault", "tasks", "management", "controlplane/test_databases.py",
+    "controlplane/test_empty_lists.py", "admin/test_query_budgets.py", "admin/test_records.py", "web/test_queue.py",
+    "web/test_history.py", "web/test_usage.py", "api/test_calls.py", "api/test_approvals.py", "api/test_records.py",
+    "api/test_once.py", "subagents/runs/test_engine.py", "subagents/runs/test_takeover.py",
+    "subagents/maintenance/test_manager.py", "gateway/tasks/test_held.py", "gateway/test_changes.py",
+))  # fmt: skip
+
+
+def of_test_all_alone(items: list[pytest.Item], *, postgres: bool) -> list[pytest.Item]:
+    """The tests that `make test` leaves to `make test-all`."""
+    return [item for item in items if _is_exhaustive(item, postgres) or (postgres and not _is_for_postgres(item))]
+
+
+def _is_for_postgres(item: pytest.Item) -> bool:
+    if item.get_closest_marker("postgres_only"):
+        return True
+    return any(item.path.is_relative_to(path) for path in _POSTGRES_IN_GATE)
+
+
+def _is_exhaustive(item: pytest.Item, postgres: bool) -> bool:
+    return any(_leaves_out(mark, item, postgres) for mark in item.iter_markers("exhaustive"))
+
+
+def _leaves_out(mark: pytest.Mark, item: pytest.Item, postgres: bool) -> bool:
+    """``exhaustive(but=IDS)`` leaves the cases with these ids in the gate; ``exhaustive(on="postgresql")`` SQLite's leg."""
+    if mark.kwargs.get("on") == "postgresql" and not postgres:
+        return False
+    case = getattr(item, "callspec", None)
+    return case is None or case.id not in mark.kwargs.get("but", ())
 
 
 class Deselected:

@@ -199,10 +199,12 @@ def _served() -> Iterator[str]:
     from django.db import connections
     from django.test.testcases import LiveServerThread
 
+    from tests.waiting import HANG_LIMIT
+
     thread = LiveServerThread("localhost", StaticFilesHandler, connections_override={})
     thread.daemon = True
     thread.start()
-    thread.is_ready.wait()
+    assert thread.is_ready.wait(HANG_LIMIT)
     if thread.error:
         raise thread.error
     yield f"http://localhost:{thread.port}"

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from pathlib import Path
 from signal import SIGQUIT
 
 from controlplane.children import die_with_parent, stop
+from tests.waiting import HANG_LIMIT, eventually
 
 USER = "slipsnisse"
 _FAST = (
@@ -48,7 +48,7 @@ class Postgres:
     def stop(self) -> None:
         """End it at once, with all connections; what was committed is there again after a start."""
         if self._process is not None:
-            stop(self._process, 60, SIGQUIT)
+            stop(self._process, HANG_LIMIT, SIGQUIT)
             self._process = None
 
 
@@ -126,12 +126,15 @@ def _start(binaries: Path, folder: Path, as_user: Callable[[], None]) -> subproc
 def _wait(server: subprocess.Popen[bytes], folder: Path) -> None:
     import psycopg
 
-    deadline = time.monotonic() + 100
-    while True:
+    def answers() -> bool:
         try:
             psycopg.connect(host=str(folder), user=USER, dbname="postgres").close()
-            return
         except psycopg.OperationalError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}") from None
-            time.sleep(0.02)
+            assert server.poll() is None
+            return False
+        return True
+
+    try:
+        eventually(answers)
+    except AssertionError:
+        raise RuntimeError(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}") from None

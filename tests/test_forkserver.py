@@ -17,7 +17,7 @@ from tests import forkserver, launcher
 from tests.conftest import VAR
 from tests.externals import ROOT
 from tests.processes import runs
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 
 def env(**more: str) -> dict[str, str]:
@@ -32,7 +32,7 @@ def output(tmp_path: Path):
 
 def test_it_tells_its_exit_code_and_what_it_wrote(output):
     done = forkserver.popen(["manage.py", "runmcp", "--help"], env=env(), stdout=output, stderr=output)
-    assert done.wait(60) == 0
+    assert done.wait(HANG_LIMIT) == 0
     plain = [sys.executable, "manage.py", "runmcp", "--help"]
     same = subprocess.run(plain, cwd=ROOT, env=env(), capture_output=True, text=True, check=True)
     output.seek(0)
@@ -41,7 +41,7 @@ def test_it_tells_its_exit_code_and_what_it_wrote(output):
 
 def test_a_refusal_is_its_exit_code_too(output):
     refused = forkserver.popen(["-m", "controlplane.web", "--fd", "0", "--nonsense"], env=env(), stderr=output)
-    assert refused.wait(60) == 2
+    assert refused.wait(HANG_LIMIT) == 2
     assert refused.poll() == 2
     output.seek(0)
     assert "--nonsense" in output.read()
@@ -60,7 +60,7 @@ def test_it_has_a_pid_a_session_and_an_end_of_its_own(output):
     with pytest.raises(subprocess.TimeoutExpired):
         started.wait(0.01)
     started.kill()
-    assert started.wait(60) == -signal.SIGKILL
+    assert started.wait(HANG_LIMIT) == -signal.SIGKILL
     eventually(lambda: not runs(seen))
 
 
@@ -69,7 +69,7 @@ def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
     for url in ("sqlite:////nonexistent/one", "sqlite:////nonexistent/two"):
         asked = {"PATH": os.environ["PATH"], "SLIPSNISSE_VAR": str(VAR), "DATABASE_URL": url}
         refused = forkserver.popen(words, env=asked, stdout=output, stderr=output)
-        assert refused.wait(60) == 1
+        assert refused.wait(HANG_LIMIT) == 1
     output.seek(0)
     said = output.read()
     assert "/nonexistent/one is not there" in said, said
@@ -77,7 +77,7 @@ def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
 
 
 ECHO = "import sys; sys.stdout.write(sys.stdin.read()); sys.exit(7)"
-SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(10_000)"
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_it_ends_with_the_program_that_stands_for_it(hosts, number):
     with subprocess.Popen(hosts.command("-c", SLEEP), stdout=subprocess.PIPE, text=True) as stand_in:
         leaf = psutil.Process(int(stand_in.stdout.readline()))
         stand_in.send_signal(number)
-        stand_in.wait(60)
+        stand_in.wait(HANG_LIMIT)
     eventually(lambda: not runs(leaf))
 
 
@@ -108,7 +108,7 @@ SETTINGS = (
 def test_processes_that_differ_in_what_is_read_late_share_their_imports(output):
     for more in ({"SLIPSNISSE_HOLD": "7", "GONE": "x"}, {"SLIPSNISSE_PASS_ENV": "A,B"}):
         done = forkserver.popen(["-c", SETTINGS], env=env(**more), stdout=output, stderr=output)
-        assert done.wait(60) == 0
+        assert done.wait(HANG_LIMIT) == 0
     output.seek(0)
     assert output.read().splitlines() == ["7.0 [] x", "None ['A', 'B'] None"]
 
@@ -127,7 +127,7 @@ def test_a_program_has_the_folder_database_and_keys_of_its_own_site_as_they_are_
         ring = keys.Ring(f"secret-{len(expected)}", {"k1": os.urandom(32)})  # as a restore puts others in their place
         keys.replace(var, ring)
         asked = env(SLIPSNISSE_VAR=str(var), SLIPSNISSE_PROCESS="")
-        assert forkserver.popen(["-c", SITE], env=asked, stdout=output, stderr=output).wait(60) == 0
+        assert forkserver.popen(["-c", SITE], env=asked, stdout=output, stderr=output).wait(HANG_LIMIT) == 0
         database = var / "slipsnisse.sqlite3"
         expected.append(f"{var} {ring.secret_key} {database} {database}")
     output.seek(0)
@@ -147,7 +147,7 @@ def test_it_ends_as_python_ends(output, end):
     same = subprocess.run([sys.executable, "-c", ENDS + end], capture_output=True, text=True, check=False)
     with tempfile.TemporaryFile("w+") as errors:
         done = forkserver.popen(["-c", ENDS + end], env=env(), stdout=output, stderr=errors)
-        assert done.wait(60) == same.returncode
+        assert done.wait(HANG_LIMIT) == same.returncode
         errors.seek(0)
         assert errors.read().splitlines()[-1:] == same.stderr.splitlines()[-1:]
     output.seek(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from controlplane import embedded
 from controlplane.children import die_with_parent, stop
+from tests.waiting import HANG_LIMIT
 
 
 @contextmanager
@@ -19,8 +20,8 @@ def running(var: Path) -> Iterator[str]:
             embedded.command(var), preexec_fn=die_with_parent(), start_new_session=True, stdout=log, stderr=log
         )
     try:
-        if not embedded.wait_until_it_answers(embedded.socket_path(var), 60):
+        if not embedded.wait_until_it_answers(embedded.socket_path(var), HANG_LIMIT):
             raise RuntimeError(f"Valkey did not start:\n{(var / 'valkey.log').read_text()}")
         yield embedded.broker_url(var)
     finally:
-        stop(server, 60)
+        stop(server, HANG_LIMIT)

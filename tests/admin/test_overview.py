@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 from django.db.models import AutoField, Model
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
@@ -150,10 +151,26 @@ def copied(model: type[Model], hours: int, **moved: str) -> None:
         )
 
 
-@pytest.mark.one_database  # what is bounded is this process's own time, and SQLite works in it
-@pytest.mark.timeout(300)
+QUERIES = ("", "?period=month")
+
+
+def quickest(client: Client, query: str) -> float:
+    """Seconds of this process's time, the best of three."""
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        assert client.get(reverse("admin:index") + query).status_code == 200
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.one_database  # what is compared is this process's own time, and SQLite works in it
 def test_it_is_quick_with_a_hundred_thousand_calls(client_of: ClientOf, site: Site) -> None:
-    """An hour of them is made and counted, and copied to all hours of four weeks; the clock then adds up the days."""
+    """An hour of them is made and counted, and copied to all hours of four weeks; the clock then adds up the days.
+
+    The page takes twice the time for a month of them that it took for the hour, where all rows would take hundreds of times.
+    """
     Invocation.objects.all().delete()
     now = timezone.now().replace(microsecond=0)
     over = now.replace(minute=0, second=0)
@@ -161,18 +178,16 @@ def test_it_is_quick_with_a_hundred_thousand_calls(client_of: ClientOf, site: Si
         call(n, over - timedelta(seconds=24 * (n + 1)), tool=f"tool-{n % 40}") for n in range(150)
     )
     assert call_hours.count_due(now) == 1
+    client = client_of("viewer")
+    of_an_hour = [quickest(client, query) for query in QUERIES]
     copied(Invocation, 670, id="id || '-' || n", received_at="{earlier}")
     copied(CountedSpan, 670, begins="{earlier}")
     copied(SpanUsage, 670, begins="{earlier}", last="{earlier}")
     assert call_hours.count_due(now) == 0, "what was copied agrees with the record"
     assert Invocation.objects.count() > 100_000
     assert CountedSpan.objects.filter(span=Span.DAY).count() >= 27
-    client = client_of("viewer")
-    for query in ("", "?period=month"):
-        client.get(reverse("admin:index") + query)
-        began = time.process_time()
-        assert client.get(reverse("admin:index") + query).status_code == 200
-        assert time.process_time() - began < 1.0
+    for query, before in zip(QUERIES, of_an_hour, strict=True):
+        assert quickest(client, query) < 8 * before
 
 
 def test_people_without_a_role_are_told_so(client_of: ClientOf, site: Site) -> None:

@@ -81,6 +81,7 @@ def asked(client_of: ClientOf, url: str) -> int:
     return len(questions)
 
 
+@pytest.mark.exhaustive
 def test_lists_and_overview_keep_their_budget_when_rows_multiply(client_of: ClientOf, site: Site) -> None:
     urls = {name: reverse(f"admin:mcpregistry_{name}_changelist") for name in BUDGETS} | {
         "index": reverse("admin:index")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,8 @@ from mcpregistry.models import ApprovalRequest, AuditEntry, Configuration, Invoc
 from mcpregistry.services.access import tokens
 from tests.api.conftest import ROOT, new_agent, new_user
 from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
+from tests.waiting import HANG_LIMIT
+from tests.waiting import until as until_true
 
 
 def more_people(given: dict[str, str]) -> None:
@@ -29,9 +32,11 @@ def more_people(given: dict[str, str]) -> None:
 @pytest.fixture
 async def held(site: Site) -> Site:  # noqa: F811
     await db_call(more_people, site.tokens)
-    async with asyncio.timeout(60):
-        while (await site.call("echo__echo", {"params": {"probe": True}}))[0] != 202:
-            await asyncio.sleep(0.02)
+
+    async def asks() -> bool:
+        return (await site.call("echo__echo", {"params": {"probe": True}}))[0] == 202
+
+    await until_true(asks)
     return site
 
 
@@ -106,14 +111,15 @@ async def test_a_refusal_by_mistake_is_taken_back_and_people_are_asked_again(hel
 
 
 async def test_prefer_wait_holds_the_answer_until_the_decision(held):
-    calling = asyncio.create_task(held.call("echo__echo", {"params": {"a": 2}}, Prefer="wait=30"))
-    async with asyncio.timeout(60):
-        while not (rows := (await send(held, "GET", "?state=pending&limit=1", "viewer"))[1]["items"]):
-            await asyncio.sleep(0.02)
-        while rows[0]["agent"] != "robot" or not (
-            found := await db_call(ApprovalRequest.objects.filter(call__arguments='{"a":2}').first)
-        ):
-            await asyncio.sleep(0.02)
+    calling = asyncio.create_task(held.call("echo__echo", {"params": {"a": 2}}, Prefer=f"wait={HANG_LIMIT:.0f}"))
+
+    async def asked() -> ApprovalRequest | None:
+        rows = (await send(held, "GET", "?state=pending&limit=1", "viewer"))[1]["items"]
+        if not rows or rows[0]["agent"] != "robot":
+            return None
+        return await db_call(ApprovalRequest.objects.filter(call__arguments='{"a":2}').first)
+
+    found = await until_true(asked)
     await approve(held, found.pk)
     status, answer = await calling
     assert (status, answer["result"]["arguments"]) == (200, {"a": 2})
@@ -174,9 +180,11 @@ async def test_a_permit_given_along_lets_such_calls_run_at_once(held):
     status, _ = await approve(held, held_id, permit={"until": until, "pins": {"a": 7}, "uses": 5})
     assert status == 200
     assert await db_call(Permit.objects.count) == 1
-    async with asyncio.timeout(60):
-        while (await held.call("echo__echo", {"params": {"a": 7, "b": 2}}))[0] != 200:
-            await asyncio.sleep(0.02)
+
+    async def runs() -> bool:
+        return (await held.call("echo__echo", {"params": {"a": 7, "b": 2}}))[0] == 200
+
+    await until_true(runs)
     assert (await held.call("echo__echo", {"params": {"a": 8}}))[0] == 202
 
 
@@ -222,11 +230,13 @@ async def test_the_list_is_filtered_and_paged(held):
 
 async def test_two_have_to_agree_where_the_rule_says_so(held):
     await db_call(PolicyRule.objects.create, name="two", outcome="ask", quorum=2, priority=900)
-    async with asyncio.timeout(60):
-        for number in range(1000):
-            held_id = await ask(held, two=number)
-            if (await send(held, "GET", f"/{held_id}", "viewer"))[1]["quorum"] == 2:
-                break
+    numbers = itertools.count()
+
+    async def asked() -> str | None:
+        held_id = await ask(held, two=next(numbers))
+        return held_id if (await send(held, "GET", f"/{held_id}", "viewer"))[1]["quorum"] == 2 else None
+
+    held_id = await until_true(asked)
     assert (await approve(held, held_id, "ann"))[1]["state"] == "pending"
     assert (await approve(held, held_id, "ann"))[0] == 409
     _, shown = await approve(held, held_id, "bob")

@@ -32,6 +32,7 @@ from mcpregistry.models import (
 from mcpregistry.services.notifications import outbox
 from tests.api.conftest import ROOT, new_agent, new_server, new_tool
 from tests.services.telling import SIGNING
+from tests.waiting import HANG_LIMIT
 
 KEYED = {"Idempotency-Key": "k-1"}
 HOOK = {"name": "hook", "kind": "webhook", "url": "https://hooks.example.org/x", "signing": SIGNING}
@@ -130,7 +131,7 @@ def test_of_two_at_once_both_get_the_answer_and_one_has_the_effect(live_db, call
 
     def post(_: int) -> tuple[int, bytes]:
         try:
-            ready.wait(60)
+            ready.wait(HANG_LIMIT)
             answer = type(admin)(admin.token).post("/grants", GRANT, **KEYED)
             return answer.status_code, answer.content
         finally:
@@ -195,7 +196,7 @@ def test_of_two_makers_of_one_name_at_once_the_second_is_told_that_it_is_taken(l
 
     def post(_: int) -> int:
         try:
-            ready.wait(60)
+            ready.wait(HANG_LIMIT)
             return type(admin)(admin.token).post("/agents", {"slug": "ann"}).status_code
         finally:
             connections.close_all()

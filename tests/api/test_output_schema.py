@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import ROOT, new_user
 from tests.api.test_calls import NARROW, TOOLS, site  # noqa: F401 - a fixture
 from tests.api.test_metrics import scrape
+from tests.waiting import until
 
 pytestmark = pytest.mark.one_database
 PROMISE = {"type": "object", "properties": {"name": {"type": "integer"}}}
@@ -37,10 +37,12 @@ def promise() -> None:
 async def test_it_stands_in_the_answer_the_record_its_page_the_log_and_the_figures(live_db, site, settings):  # noqa: F811
     settings.METRICS_LOCAL = True
     await db_call(promise)
-    answer: Any = {}
-    deadline = time.monotonic() + 30  # until the process has heard of what was approved
-    while not answer.get("mcp", {}).get("warning") and time.monotonic() < deadline:
+
+    async def warned() -> Any:
         _, answer = await site.call("echo__echo")
+        return answer if answer.get("mcp", {}).get("warning") else None
+
+    answer = await until(warned)  # the process has to hear of what was approved
     warning = answer["mcp"]["warning"]
     assert warning == "The result breaks the tool's approved output schema at /properties/name/type."
     assert (answer["success"], answer["error"], answer["result"]["name"]) == (True, None, "echo")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.externals import ROOT
+from tests.waiting import HANG_LIMIT
 
 HOUSES = ("controlplane", "mcpregistry", "subagents")
 # Each floor, from the ground up; a module may import from its own floor and those below.
@@ -174,5 +175,5 @@ print({"litellm", "openai", "torch"} & set(sys.modules) or "none")
 
 
 def test_importing_the_engine_starts_nothing_and_no_process_that_serves_hosts_loads_the_model_library():
-    done = subprocess.run([sys.executable, "-c", _LOADED], cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run([sys.executable, "-c", _LOADED], cwd=ROOT, capture_output=True, text=True, timeout=HANG_LIMIT)
     assert (done.returncode, done.stdout.splitlines()) == (0, ["1 []", "none"]), done.stderr

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.calls.engine import Engine
+from mcpregistry.calls.watch import changes
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, AuditEntry, Configuration, Endpoint, Invocation, Server
 from mcpregistry.services.access import agents, grants
@@ -22,7 +23,7 @@ from mcpregistry.services.upkeep.invariants import calls
 from tests.fakes.journals import called
 from tests.fakes.remembered import remembered
 from tests.fakes.targets import stdio_target
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 ACTOR = "test"
 ANY = {"type": "object"}
@@ -41,7 +42,8 @@ def add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...] = (), **
 def _add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...], **fields: Any) -> Server:
     command = [*stdio_target(fake).argv, *args]
     env = {"FAKE_LISTED": json.dumps(tools)} | fields.pop("env", {})  # it says what is approved here
-    fields = {"slug": fake, "command": command, "env": env} | fields
+    limits = {"connect_timeout": HANG_LIMIT, "request_timeout": HANG_LIMIT}  # a test that is about one gives its own
+    fields = {"slug": fake, "command": command, "env": env} | limits | fields
     server = lifecycle.save_server(server=Server(**fields), actor=ACTOR)
     server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     observe.observe(server=server, listed=tools)
@@ -91,9 +93,12 @@ async def site(live_db: None, journal: Path) -> AsyncIterator[Callable[..., Any]
         await made[-1].engine.start()
         return made[-1]
 
-    yield make
-    for each in made:
-        await each.engine.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        # A machine that stalls for some seconds is not without a database.
+        patch.setattr(changes, "BLIND_AFTER", HANG_LIMIT)
+        yield make
+        for each in made:
+            await each.engine.stop()
     assert await db_call(broken) == []
 
 

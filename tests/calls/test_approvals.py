@@ -27,6 +27,7 @@ from mcpregistry.models import (
 )
 from mcpregistry.services.approvals import held_calls, votes
 from tests.calls.conftest import Site, add_server, told, tool
+from tests.waiting import until as until_true
 
 Make = Callable[..., Any]
 NUMBER = {
@@ -58,19 +59,17 @@ def bob(live_db: None) -> User:
 
 async def held(count: int = 1) -> list[ApprovalRequest]:
     """The open requests, once there are so many."""
-    async with asyncio.timeout(60):
-        while True:
-            rows = await db_call(lambda: list(ApprovalRequest.objects.waiting().select_related("call", "group")))
-            if len(rows) >= count:
-                return rows
-            await asyncio.sleep(0.01)
+
+    def enough() -> list[ApprovalRequest] | None:
+        rows = list(ApprovalRequest.objects.waiting().select_related("call", "group"))
+        return rows if len(rows) >= count else None
+
+    return await until_true(lambda: db_call(enough))
 
 
 async def seated(count: int) -> None:
     """Once so many callers wait, for whatever request."""
-    async with asyncio.timeout(60):
-        while await db_call(ApprovalSeat.objects.count) != count:
-            await asyncio.sleep(0.01)
+    await until_true(lambda: db_call(lambda: ApprovalSeat.objects.count() == count))
 
 
 async def vote(user: User, approve: bool = True, **facts: Any) -> ApprovalRequest:
@@ -84,12 +83,11 @@ async def only() -> tuple[ApprovalRequest, list[str]]:
 
 
 async def until(state: State) -> ApprovalRequest:
-    async with asyncio.timeout(60):
-        while True:
-            request, _ = await only()
-            if request.call.state == state:
-                return request
-            await asyncio.sleep(0.01)
+    async def reached() -> ApprovalRequest | None:
+        request, _ = await only()
+        return request if request.call.state == state else None
+
+    return await until_true(reached)
 
 
 def calling(here: Site, arguments: dict[str, Any] | None = None) -> asyncio.Task[CallOutcome]:
@@ -163,9 +161,7 @@ async def test_a_caller_that_leaves_at_once_leaves_no_open_request(site: Make, a
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-    async with asyncio.timeout(60):
-        while await db_call(lambda: Invocation.objects.exclude(state=State.CANCELLED).exists()):
-            await asyncio.sleep(0.01)
+    await until_true(lambda: db_call(lambda: not Invocation.objects.exclude(state=State.CANCELLED).exists()))
     assert here.sent() == []
 
 
@@ -369,7 +365,7 @@ async def test_of_callers_who_joined_one_request_the_running_call_is_everybodys(
 
     await db_call(asked)
     here: Site = await site()
-    callers = [asyncio.ensure_future(here.call("slow__count", {"steps": 100, "pause": 0.1})) for _ in range(3)]
+    callers = [asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.1})) for _ in range(3)]
     await seated(3)
     await vote(await db_call(person, "bob"))
     await here.until_sent()

@@ -241,7 +241,7 @@ async def test_who_comes_back_for_an_approved_call_gets_that_though_a_permit_was
 
 
 async def permitted(here: Site, arguments: dict[str, Any]) -> CallOutcome:
-    """This engine has heard of the permit within a second, as of every change."""
+    """This engine has heard of the permit, as it hears of every change."""
     await until(lambda: here.engine.live.current.permits)
     return await here.call("echo__echo", arguments)
 

@@ -273,6 +273,7 @@ class Machine(RuleBasedStateMachine):
         return False
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.usefixtures("live_db")
 def test_held_calls_follow_the_model():
     Machine.site = Site()

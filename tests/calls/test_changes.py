@@ -25,7 +25,7 @@ from mcpregistry.models.feed import topics
 from mcpregistry.services.approvals import held_calls
 from tests.calls.conftest import add_server, tool
 from tests.calls.test_approvals import Make, calling, held, person, vote
-from tests.waiting import eventually, until
+from tests.waiting import HANG_LIMIT, eventually, until
 
 
 class Ears:
@@ -45,8 +45,9 @@ class Ears:
 
 
 @pytest.fixture
-def feed(live_db: None) -> Iterator[Feed]:
+def feed(live_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
     """One that hears: proved on PostgreSQL, where all is told until then. As it begins it has told of everything."""
+    monkeypatch.setattr(sources, "HEARD_WITHIN", HANG_LIMIT)  # a sign that comes late on a slow machine counts as well
     feed, begun = Feed(), threading.Event()
     forget = feed.hear(topics()[-1], lambda _: begun.set())
     feed.start()
@@ -114,7 +115,7 @@ async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while
     await db_call(call, "one")
     await db_call(call, "two")
     watch: Watch[State] = Watch(feed, "calls", states)
-    waits = [asyncio.ensure_future(watch.until_not(key, State.PENDING, 60)) for key in ("one", "two")]
+    waits = [asyncio.ensure_future(watch.until_not(key, State.PENDING, HANG_LIMIT)) for key in ("one", "two")]
     await until(lambda: sum(map(len, read)) >= 2)
     ears = Ears(feed)
     await db_call(Configuration.objects.update, default_outcome="deny")
@@ -133,7 +134,8 @@ async def test_the_feed_forgets_who_waits_no_more(live_db: None, feed: Feed, mon
     await db_call(call, "one")
     for end in (State.READY, State.DISPATCHED):
         watch: Watch[State] = Watch(feed, "calls", held_calls.states, also=("tasks",))
-        changed = asyncio.ensure_future(watch.until_not("one", (await db_call(held_calls.states, ["one"]))["one"], 30))
+        before = (await db_call(held_calls.states, ["one"]))["one"]
+        changed = asyncio.ensure_future(watch.until_not("one", before, HANG_LIMIT))
         await until(lambda: feed._listeners["calls"] and feed._listeners["tasks"])
         await db_call(Invocation.objects.filter(pk="one").update, state=end)
         assert await changed is end
@@ -169,9 +171,7 @@ async def test_a_process_that_notifications_do_not_reach_asks_instead_and_says_s
     deaf(monkeypatch)
     here = await site()
     if connection.vendor == "postgresql":
-        async with asyncio.timeout(60):
-            while here.engine.feed.state is not FeedState.POLLING or not here.engine.feed._source._warned:
-                await asyncio.sleep(0.01)
+        await until(lambda: here.engine.feed.state is FeedState.POLLING and here.engine.feed._source._warned)
     waiting = calling(here)
     await held()
     await vote(bob)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from mcpregistry.db import db_call
 from mcpregistry.models import Invocation, Server, Tool
 from mcpregistry.services.definitions import decisions, observe
 from tests.calls.conftest import ACTOR, add_server, tool
+from tests.waiting import until
 
 pytestmark = [pytest.mark.attack, pytest.mark.asyncio, pytest.mark.one_database]
 
@@ -26,10 +26,8 @@ def status(name: str) -> str:
     return Tool.objects.select_related("latest", "pinned").get(name=name).status
 
 
-async def wait_for(condition, patience: float = 60) -> None:
-    deadline = time.monotonic() + patience
-    while not await db_call(condition):
-        assert time.monotonic() < deadline
+async def wait_for(condition) -> None:
+    await until(lambda: db_call(condition))
 
 
 async def test_the_first_call_after_a_rug_pull_is_not_sent(site, journal):
@@ -124,9 +122,10 @@ def _on_record() -> bool:
 
 
 async def _serves(here: Any) -> None:
-    deadline = time.monotonic() + 60
-    while (await here.call("echo__echo")).state != "succeeded":
-        assert time.monotonic() < deadline
+    async def works() -> bool:
+        return (await here.call("echo__echo")).state == "succeeded"
+
+    await until(works)
 
 
 async def test_a_server_that_goes_back_to_the_approved_text_serves_again(site, journal):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -155,16 +156,16 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_charged_i
 
 @pytest.mark.fault
 async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing_else(site: Make, journal: Any) -> None:
-    await db_call(lambda: pooled(journal, on_empty="wait"))
+    await db_call(lambda: pooled(journal, on_empty="wait", max_wait=45.0))
     here: Site = await site()
-    calling = asyncio.ensure_future(here.call("slow__count", {"steps": 100, "pause": 0.05}))
+    calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.05}))
     await here.until_sent()
     calling.cancel()
     await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.UNKNOWN).exists()))
     assert await db_call(reservations.settle_due) == 1
     (cost,) = (await db_call(books)).values()
     assert cost > 0
-    await db_call(drain, 0.3)
+    await db_call(drain, 0.1)  # enough in forty seconds
     waiting = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
     await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.DISPATCHED).exists()))
     waiting.cancel()
@@ -174,15 +175,29 @@ async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing
     assert len(here.sent()) == 1
 
 
-async def test_time_in_which_a_call_waits_for_energy_costs_nothing(site: Make, journal: Any) -> None:
-    await db_call(lambda: pooled(journal, on_empty="wait", capacity=10.0, resume=10.0))
+async def test_time_in_which_a_call_waits_for_energy_costs_nothing(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db_call(lambda: pooled(journal, on_empty="wait", capacity=10.0, resume=10.0, max_wait=45.0))
     here: Site = await site()
-    await db_call(drain, 2.0)  # enough in two seconds
-    ended = await here.call("slow__count", {"steps": 1})
+    await db_call(drain, 0.1)  # enough in forty seconds, unless somebody gives more
+    asked, real = [], reservations.reserve
+
+    def reserve(**facts: Any) -> Any:
+        asked.append(facts["call_id"])
+        return real(**facts)
+
+    monkeypatch.setattr(reservations, "reserve", reserve)
+    calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
+    await until(lambda: asked)
+    began = time.monotonic()
+    await asyncio.sleep(0.6)
+    waited = time.monotonic() - began
+    await db_call(lambda: pools.grant(pool_id=EnergyPool.objects.get().pk, amount=10.0, actor="test"))
+    ended = await calling
     assert ended.state == State.SUCCEEDED
-    assert ended.duration_ms > 500, "it did wait"
     (charged,) = (await db_call(books)).values()
-    assert charged < 2 * (ended.duration_ms - 500) / 1000, "two units for each second, but of work alone"
+    assert charged < 2 * (ended.duration_ms / 1000 - waited), "two units for each second, but of work alone"
 
 
 async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(site: Make, journal: Any) -> None:

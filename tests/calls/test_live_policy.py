@@ -1,4 +1,4 @@
-"""The live rules decide about real calls, within a second of a change; a condition without an answer raises an alarm."""
+"""The live rules decide about real calls, and a change of them counts; a condition without an answer raises an alarm."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.calls.conftest import Site
 from tests.calls.test_approvals import asking, bob, calling, held, only, seated, vote
 from tests.calls.test_approvals_changed import permitted
 from tests.calls.test_pipeline import Outage
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 __all__ = ["asking", "bob"]
 Make = Callable[..., Any]
@@ -129,8 +129,7 @@ async def test_a_joined_caller_whose_waiting_breaks_gives_its_seat_back(
 
     monkeypatch.setattr(waiting, "_hold", hold)
     first = calling(here)
-    async with asyncio.timeout(60):
-        await holding.wait()
+    await until(holding.is_set)
     second = await calling(here)
     await seated(1)
     assert second.state == State.PENDING
@@ -164,7 +163,7 @@ async def test_a_caller_whose_seat_cannot_be_given_back_is_not_waited_for_after_
     monkeypatch.setattr(held_calls, "leave", leave)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    assert await asyncio.to_thread(refused.wait, 60)
+    assert await asyncio.to_thread(refused.wait, HANG_LIMIT)
     await seated(1)
     await db_call(unheard)
     await seated(0)
@@ -202,9 +201,7 @@ async def given(here: Site, bob: User) -> None:
 
 
 async def uses_left(number: int) -> None:
-    async with asyncio.timeout(60):
-        while (await db_call(Permit.objects.get)).uses_left != number:
-            await asyncio.sleep(0.02)
+    await until(lambda: db_call(lambda: Permit.objects.get().uses_left == number))
 
 
 async def test_a_permit_whose_call_could_not_be_recorded_has_its_use_back(
@@ -232,7 +229,7 @@ async def test_a_caller_that_leaves_while_its_permit_is_looked_up_gives_the_use_
 
     def slow(**kwargs: Any) -> Any:
         entered.set()
-        go.wait(60)
+        go.wait(HANG_LIMIT)
         return real(**kwargs)
 
     monkeypatch.setattr(permits, "use", slow)

@@ -17,6 +17,7 @@ from mcpregistry.calls.approvals.patience import FORGOTTEN, REMEMBERED, Patience
 from mcpregistry.calls.call import Call, CallRequest, Host
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.db import db_call
+from mcpregistry.domain.calls import hosts, wait_strategy
 from mcpregistry.domain.calls.wait_strategy import WaitStep
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec
@@ -25,6 +26,7 @@ from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.approvals.held_calls import Ticket
 from tests.calls.conftest import Site, add_server, tool
 from tests.calls.test_approvals import Make, held
+from tests.waiting import HANG_LIMIT, until
 
 AGENT = AgentSpec(1, "ann", frozenset(), None, ())
 ENDPOINT = EndpointSpec("default", "", "", "double", "none", False, True, ())
@@ -92,19 +94,27 @@ def asking(live_db: None, journal: Path) -> Server:
     return server
 
 
+@pytest.fixture
+def _patient_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger bears so much that no test that passes has waited for it."""
+    monkeypatch.setattr(hosts, "UNKNOWN", replace(hosts.UNKNOWN, silent=10_000))
+    monkeypatch.setattr(wait_strategy, "SHORT", 10_000)
+
+
+@pytest.mark.usefixtures("_patient_strangers")
 @pytest.mark.parametrize("whose", [Agent, Endpoint])
 async def test_a_hold_that_is_set_for_an_agent_or_an_endpoint_ends_in_pending(
     site: Make, asking: Server, whose: type[Agent] | type[Endpoint]
 ) -> None:
     await db_call(lambda: whose.objects.update(hold_seconds=0))
     here: Site = await site()
-    async with asyncio.timeout(20):  # a stranger would be held for 50 s
-        outcome = await here.call("slow__count", {}, host=STRANGER)
+    outcome = await here.call("slow__count", {}, host=STRANGER)
     assert outcome.state is State.PENDING
     assert outcome.ticket is not None
     await here.engine.approvals.cancel(outcome.ticket, "enough")
 
 
+@pytest.mark.usefixtures("_patient_strangers")
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "while it was recorded"])
 async def test_a_caller_that_gave_up_once_is_told_pending_in_time(
     site: Make, asking: Server, monkeypatch: pytest.MonkeyPatch, recorded: bool
@@ -115,7 +125,7 @@ async def test_a_caller_that_gave_up_once_is_told_pending_in_time(
 
     def asked_slowly(**facts: Any) -> Ticket:
         ticket = ask(**facts)
-        answered.wait(20)
+        answered.wait(HANG_LIMIT)
         return ticket
 
     monkeypatch.setattr(held_calls, "ask", asked_slowly)
@@ -127,11 +137,8 @@ async def test_a_caller_that_gave_up_once_is_told_pending_in_time(
     calling.cancel()
     answered.set()
     await asyncio.gather(calling, return_exceptions=True)
-    async with asyncio.timeout(20):
-        outcome = await here.call("slow__count", {"steps": 2}, host=STRANGER)
+    outcome = await here.call("slow__count", {"steps": 2}, host=STRANGER)
     assert outcome.state is State.PENDING
     assert outcome.ticket is not None
     await here.engine.approvals.cancel(outcome.ticket, "enough")
-    async with asyncio.timeout(60):
-        while await db_call(Invocation.objects.filter(state=State.CANCELLED).count) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.CANCELLED).count() == 2))

@@ -34,7 +34,7 @@ from mcpregistry.services.definitions import decisions
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.upkeep.reaping import reap_calls
 from tests.calls.conftest import ACTOR, Site, add_server, only_call, told, tool
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Any]
 STRICT = {
@@ -65,12 +65,8 @@ async def recorded(outcome: CallOutcome | None = None) -> tuple[Invocation, list
 
 async def ended() -> tuple[Invocation, list[str]]:
     """The only call once it has ended, for callers who did not wait."""
-    async with asyncio.timeout(60):
-        while True:
-            rows = await db_call(lambda: list(Invocation.objects.all()))
-            if rows and rows[0].finished_at:
-                return await recorded()
-            await asyncio.sleep(0.01)
+    await until(lambda: db_call(Invocation.objects.exclude(finished_at=None).exists))
+    return await recorded()
 
 
 # -- answers -----------------------------------------------------------------------------------------
@@ -240,7 +236,7 @@ async def test_a_lone_surrogate_is_refused_or_sent_but_never_lost(site: Make, ec
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", ["nan", "infinity", "overflow", "absurd_int", "surrogate", "bottomless", "deep"])
 async def test_an_answer_that_cannot_be_read_is_unknown(site: Make, live_db: None, kind: str):
-    await db_call(add_server, "hostile", tool("poison"), request_timeout=5.0)
+    await db_call(add_server, "hostile", tool("poison"))
     here = await site()
     outcome = await here.call("hostile__poison", {"kind": kind})
     assert outcome.state == State.UNKNOWN
@@ -328,9 +324,7 @@ async def test_a_flood_of_refusals_fills_no_disk_and_is_counted(site: Make, echo
     assert len(ids) == 3
     assert {outcome.invocation_id for outcome in outcomes} == ids, "whoever was refused finds a record of it"
     here.engine.pipeline.close()
-    async with asyncio.timeout(60):
-        while await db_call(Invocation.objects.count) < 4:
-            await asyncio.sleep(0.02)
+    await until(lambda: db_call(Invocation.objects.exclude(pk__in=ids).exists))
     last = await db_call(lambda: Invocation.objects.exclude(pk__in=ids).get())
     assert (last.state, last.error_code) == ("denied", "RATE_LIMITED")
     assert "97 more calls" in last.reason
@@ -355,8 +349,9 @@ async def test_a_long_result_is_kept_in_part_and_its_size_in_full(site: Make, li
 
 @pytest.mark.one_database
 async def test_a_timeout_after_sending_is_unknown(site: Make, live_db: None, journal: Path):
+    limit = HANG_LIMIT / 40  # longer on a slow machine, which has to send the call within it
     server = await db_call(
-        lambda: add_server("slow", tool("count"), request_timeout=1.5, **journal_env(journal))
+        lambda: add_server("slow", tool("count"), request_timeout=limit, **journal_env(journal))
     )  # fmt: skip
     here: Site = await site()
     await here.engine.pool.connect(server.pk)  # the time of a call is that of the start as well
@@ -399,9 +394,11 @@ async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_cal
     ):
         assert LOOK_FIRST in said, "a model repeats what it does not know to be unknown"
     assert told_so["content"][0]["text"].startswith("OUTCOME UNKNOWN (CONNECTION_FAILED): ")
-    async with asyncio.timeout(60):
-        while (await here.call("crash__pid")).state != State.SUCCEEDED:
-            await asyncio.sleep(0.05)
+
+    async def works() -> bool:
+        return (await here.call("crash__pid")).state == State.SUCCEEDED
+
+    await until(works)
 
 
 @pytest.mark.one_database
@@ -573,11 +570,8 @@ async def test_an_expired_grant_disappears_from_the_list_in_time(
 async def begun(site: Make) -> Site:
     """A site whose recorder has written that it began: the next commit is that of the next call."""
     here: Site = await site()
-    async with asyncio.timeout(60):
-        while not await db_call(
-            AuditEntry.objects.filter(kind="writer.started", writer=here.engine.recorder.writer).exists
-        ):
-            await asyncio.sleep(0.02)
+    started = AuditEntry.objects.filter(kind="writer.started", writer=here.engine.recorder.writer)
+    await until(lambda: db_call(started.all().exists))
     return here
 
 
@@ -635,9 +629,11 @@ async def test_an_end_that_cannot_be_recorded_is_told_to_be_late_and_recorded_on
     def read() -> Invocation:
         return Invocation.objects.get(id=outcome.invocation_id)
 
-    async with asyncio.timeout(60):
-        while (row := await db_call(read)).state != "succeeded" or here.engine.recorder.late:
-            await asyncio.sleep(0.02)
+    async def is_written() -> bool:
+        return (await db_call(read)).state == "succeeded" and not here.engine.recorder.late
+
+    await until(is_written)
+    row = await db_call(read)
     assert (row.result_bytes > 0, row.lease_until) == (True, None)
     assert await db_call(told, row.id) == ["call.dispatched", "call.succeeded"]
     assert len(here.sent()) == 2
@@ -647,6 +643,7 @@ async def test_an_end_that_cannot_be_recorded_is_told_to_be_late_and_recorded_on
 async def test_an_end_that_is_late_when_the_process_ends_is_tried_for_a_while(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(recorder, "FLUSH_SECONDS", HANG_LIMIT)
     here = await begun(site)
     outage = Outage(monkeypatch)
     outage.on, outage.after = True, 1
@@ -669,7 +666,7 @@ async def test_a_process_that_cannot_write_its_last_ends_stops_all_the_same_and_
     outage = Outage(monkeypatch)
     outage.on, outage.after = True, 1
     assert (await here.call("echo__echo", {"n": 2})).late
-    await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, here.engine.recorder.close), 60)
+    await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, here.engine.recorder.close), HANG_LIMIT)
     outage.on = False
     row, _ = await recorded()
     assert row.state == "dispatched"

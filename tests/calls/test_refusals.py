@@ -44,9 +44,7 @@ async def asks(here: Site, arguments: dict[str, Any] | None = None) -> None:
     await held()
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    async with asyncio.timeout(60):
-        while await db_call(ApprovalRequest.objects.waiting().exists):
-            await asyncio.sleep(0.01)
+    await until(lambda: db_call(lambda: not ApprovalRequest.objects.waiting().exists()))
 
 
 async def test_the_identical_call_gets_the_refusal_and_nobody_is_asked(site: Make, asking: Server, bob: User) -> None:

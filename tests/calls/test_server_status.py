@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,22 +18,23 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Endpoint
 from tests.calls.conftest import add_server, tool
 from tests.fakes.targets import SERVERS
+from tests.waiting import until as until_true
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
-SOON = 60.0  # seconds: far below the 300 between checks, and no check runs in these tests at all
+pytestmark = pytest.mark.fault  # no check runs in these tests: what they see was told by calls
 
 
 async def status(slug: str = "crash") -> StatusDetail:
     return await db_call(get_server_status, HttpRequest(), slug)
 
 
-async def until(look: Callable[[StatusDetail], Any], patience: float = SOON) -> StatusDetail:
+async def until(look: Callable[[StatusDetail], Any]) -> StatusDetail:
     """The status, once ``look`` is true of it."""
-    deadline = time.monotonic() + patience
-    while not look(found := await status()):
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.05)
-    return found
+
+    async def seen() -> StatusDetail | None:
+        found = await status()
+        return found if look(found) else None
+
+    return await until_true(seen)
 
 
 @pytest.fixture
@@ -95,15 +94,14 @@ async def test_a_dead_servers_tools_leave_the_lists_by_its_failing_calls_alone_a
         await here.call("crash__pid")
         return "crash__pid" in here.engine.catalogue("default", "ann").entries
 
-    async with asyncio.timeout(200):
-        while await listed():
-            await asyncio.sleep(0.1)
+    async def gone() -> bool:
+        return not await listed()
+
+    await until_true(gone)
     assert not (await until(lambda found: not found.available)).available
     (home / "crash.py").write_text(program)
     await here.engine.pool.connect(await db_call(server_id))
-    async with asyncio.timeout(200):
-        while not await listed():
-            await asyncio.sleep(0.1)
+    await until_true(listed)
     assert (await status()).available
 
 
@@ -112,10 +110,12 @@ async def test_where_unavailable_servers_are_not_hidden_they_stay(site, home: Pa
     await db_call(lambda: Endpoint.objects.update(hide_unavailable=False))
     here = await site()
     (home / "crash.py").unlink()
-    async with asyncio.timeout(200):
-        while (await status()).available:
-            await here.call("crash__pid")
-            await asyncio.sleep(0.1)
+
+    async def fails_long_enough() -> bool:
+        await here.call("crash__pid")
+        return not (await status()).available
+
+    await until_true(fails_long_enough)
     assert "crash__pid" in here.engine.catalogue("default", "ann").entries
 
 

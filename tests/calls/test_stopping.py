@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Configuration
 from tests.calls.conftest import Site, add_server, only_call, tool
 from tests.calls.test_approvals import Make, held, person, vote
+from tests.waiting import HANG_LIMIT
 
 
 def prepare(journal: Path, outcome: str) -> None:
@@ -26,10 +26,8 @@ async def test_a_held_call_is_told_pending_at_once_and_its_request_lives_on(site
     here: Site = await site()
     call = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
     await held()
-    began = time.monotonic()
-    here.engine.begin_stop(30)
+    here.engine.begin_stop(10_000)  # the grace of the others
     assert (await call).state is State.PENDING
-    assert time.monotonic() - began < 30  # the grace of the others
     assert len(await held()) == 1
     with pytest.raises(Busy):
         await here.call("slow__count", {"steps": 1})
@@ -41,7 +39,7 @@ async def test_a_call_in_flight_may_end(site: Make, live_db: None, journal: Path
     here: Site = await site()
     call = asyncio.ensure_future(here.call("slow__count", {"steps": 10, "pause": 0.1}))
     await here.until_sent()
-    here.engine.begin_stop(30)
+    here.engine.begin_stop(HANG_LIMIT)
     assert (await call).state is State.SUCCEEDED
 
 
@@ -50,7 +48,7 @@ async def test_one_that_had_to_be_cut_is_not_said_to_be_cancelled_by_its_caller(
 ):
     await db_call(prepare, journal, "allow")
     here: Site = await site()
-    call = asyncio.ensure_future(here.call("slow__count", {"steps": 200, "pause": 0.1}))
+    call = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.1}))
     await here.until_sent()
     here.engine.begin_stop(0.2)
     with pytest.raises(DownstreamError, match="stopped before the answer came"):

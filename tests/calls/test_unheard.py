@@ -30,6 +30,7 @@ from tests.calls.test_pipeline import echo
 from tests.fault.agreement import agrees
 from tests.fault.database import failing
 from tests.fault.database import until as soon
+from tests.waiting import HANG_LIMIT
 
 __all__ = ["asking", "bob", "echo", "journal", "site"]  # fixtures
 
@@ -87,7 +88,7 @@ def test_only_a_connection_that_broke_leaves_a_doubt() -> None:
 
 def test_where_nothing_answers_at_all_there_is_none() -> None:
     with pytest.raises(psycopg.OperationalError) as refused:
-        psycopg.connect("host=127.0.0.1 port=1 connect_timeout=2")
+        psycopg.connect("host=127.0.0.1 port=1")
     assert not unheard(from_driver(refused.value))
 
 
@@ -206,7 +207,7 @@ async def test_a_beginning_of_which_nobody_heard_leaves_the_next_one_of_its_id_a
     again = asyncio.ensure_future(there.call("echo__echo", {"n": 1}, call_id="a" * 32))
     await sent.wait()
     gate.set()
-    assert await asyncio.to_thread(tried.wait, 30)
+    assert await asyncio.to_thread(tried.wait, HANG_LIMIT)
     assert await db_call(lambda: only_call().state) == State.DISPATCHED
     answer.set()
     await db_call(agrees, await again, len(here.sent()))
@@ -290,12 +291,12 @@ async def test_a_caller_that_leaves_while_its_request_is_written_unheard_leaves_
 
     def slow(**facts: Any) -> Any:
         entered.set()
-        go.wait(30)
+        go.wait(HANG_LIMIT)
         return real(**facts)
 
     monkeypatch.setattr(held_calls, "ask", slow)
     call = calling(here)
-    assert await asyncio.to_thread(entered.wait, 30)
+    assert await asyncio.to_thread(entered.wait, HANG_LIMIT)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     go.set()

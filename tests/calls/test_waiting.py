@@ -22,6 +22,7 @@ from mcpregistry.models import ApprovalRequest, Configuration, PolicyRule, Serve
 from mcpregistry.services.approvals import votes
 from tests.calls.conftest import Site, add_server, tool
 from tests.calls.test_approvals import Make, held, person, vote
+from tests.waiting import until
 
 HASTY = Host(name="hasty", transport="http")
 
@@ -54,9 +55,7 @@ class Ear:
         self.heard.append((progress, message or ""))
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(60):
-            while len(self.heard) < count:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.heard) >= count)
 
 
 async def test_an_approved_call_that_runs_longer_than_its_host_waits_is_fetched_by_the_same_call(
@@ -117,9 +116,7 @@ async def test_a_question_that_breaks_the_host_leads_to_the_next_rung(site: Make
     host = Host(name="codex-mcp-client", transport="http", elicit=frozenset({"form"}), ask=ask)
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}, host=host))
     (request,) = await held()
-    async with asyncio.timeout(60):
-        while (await db_call(ApprovalRequest.objects.get)).waiting_as != "hold":
-            await asyncio.sleep(0.01)
+    await until(lambda: db_call(ApprovalRequest.objects.filter(waiting_as="hold").exists))
     await vote(bob)
     assert (await calling).state is State.SUCCEEDED
     assert [prompt.request for prompt in asked] == [request.pk]
@@ -135,9 +132,7 @@ async def test_a_confirmation_is_one_voice_where_two_must_agree(site: Make, aski
 
     host = Host(name="x", transport="http", elicit=frozenset({"form"}), ask=ask)
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}, host=host))
-    async with asyncio.timeout(60):
-        while not await db_call(ApprovalRequest.objects.filter(votes__via="host").exists):
-            await asyncio.sleep(0.01)
+    await until(lambda: db_call(ApprovalRequest.objects.filter(votes__via="host").exists))
     assert here.sent() == []
     await vote(bob)
     assert (await calling).state is State.SUCCEEDED

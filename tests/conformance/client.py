@@ -15,6 +15,7 @@ from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TOOL
 from mcpregistry.downstream.pool.pool import Pool
 from tests.fakes.targets import http_target
+from tests.waiting import HANG_LIMIT
 
 # What a host would declare that can answer a question; the pool passes it on with each call.
 ABILITIES = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
@@ -61,7 +62,7 @@ async def _call(pool: Pool, kind: str, name: str, arguments: Mapping[str, Any]) 
     host = Forwarding(ABILITIES, ask=_person)
     with contextlib.suppress(DownstreamError):
         while True:
-            result = await pool.call(1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=30.0)
+            result = await pool.call(1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=HANG_LIMIT)
             if result.get("resultType") != "input_required":
                 return
             host = Forwarding(ABILITIES, _answered(result))

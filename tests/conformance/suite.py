@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.externals import node_program, npm_module
 from tests.fakes.stage import folder
+from tests.waiting import HANG_LIMIT
 
 HERE = Path(__file__).parent
 PROGRAM = "@modelcontextprotocol/conformance/dist/index.js"
@@ -54,7 +55,7 @@ def _run(url: str, token: str, *options: str) -> tuple[Outcome, bool]:
     words = [node_program(), "--import", str(HERE / "bearer.mjs"), npm_module(PROGRAM), "server", "--url", url]
     done = subprocess.run(
         [*words, "-o", str(out), *options],
-        capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"CONFORMANCE_TOKEN": token},
+        capture_output=True, text=True, timeout=6 * HANG_LIMIT, check=False, env=os.environ | {"CONFORMANCE_TOKEN": token},
     )  # fmt: skip
     late = any(words in path.read_text() for path in out.rglob("checks.json") for words in _NOT_HEARD)
     return Outcome(done.returncode, done.stdout + done.stderr, _read(out)), late
@@ -63,7 +64,7 @@ def _run(url: str, token: str, *options: str) -> tuple[Outcome, bool]:
 def required_of_clients(revision: str) -> list[str]:
     """The scenarios for clients that a revision requires, but for those of OAuth, which we do not speak yet."""
     words = [node_program(), npm_module(PROGRAM), "list", "--client", "--requirements", revision]
-    listed = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    listed = subprocess.run(words, capture_output=True, text=True, timeout=HANG_LIMIT, check=True).stdout
     found = re.findall(r"^  - (\S+)$", listed.partition("Client scenarios")[2].partition("\n\n")[0], re.MULTILINE)
     return [scenario for scenario in found if not scenario.startswith("auth/")]
 

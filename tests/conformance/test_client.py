@@ -10,13 +10,14 @@ from tests.conformance.client import answering
 from tests.conformance.suite import Outcome, required_of_clients, run_client
 from tests.fakes.stage import folder
 
-pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.timeout(300), pytest.mark.one_database]
+pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.one_database]
 
 REVISIONS = ("2025-11-25", "2026-07-28")
 NOT_SCORED = "json-schema-2020-12-preservation"  # came after the revisions were frozen
 AT_ONCE = 2
 
 
+@pytest.mark.exhaustive(but=("2026-07-28",))
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_what_is_required_of_clients_holds_for_our_connections(revision):
     one_more = asyncio.Semaphore(AT_ONCE)

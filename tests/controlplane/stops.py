@@ -15,15 +15,16 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from tests.externals import ROOT
+from tests.waiting import HANG_LIMIT, eventually
 
 PROMISED = 10.0  # seconds from the signal to the end, where the machine has time
-PATIENCE = 60.0  # seconds from the signal until it counts as never ending, also on a busy machine
 # A stop comes up to a second after one of these lines (or after the beginning), so that it meets every part of a
 # start on slow machines as on quick ones.
 LINES = (
@@ -87,7 +88,7 @@ def read_to(process: subprocess.Popen[str], words: str) -> str:
 
 def end_of(process: subprocess.Popen[str]) -> str:
     """The rest of what it printed; a process that does not end is killed, which the text then says."""
-    timer = threading.Timer(PATIENCE, process.kill)
+    timer = threading.Timer(HANG_LIMIT, process.kill)
     timer.start()
     assert process.stdout is not None
     text = process.stdout.read()
@@ -99,10 +100,9 @@ def end_of(process: subprocess.Popen[str]) -> str:
 
 def running_in(var: Path) -> list[str]:
     """Command lines of the processes that still work for this site, though it has ended and they had time to."""
-    deadline = time.monotonic() + PATIENCE
-    while (found := _processes(var)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
+    with suppress(AssertionError):
+        eventually(lambda: not _processes(var))
+    return _processes(var)
 
 
 def _processes(var: Path) -> list[str]:

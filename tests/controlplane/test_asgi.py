@@ -20,6 +20,7 @@ from mcpregistry.calls.recording import readiness
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.db import db_call
 from mcpregistry.models import Invocation
+from tests.waiting import HANG_LIMIT
 
 PATIENCE = health.PATIENCE
 
@@ -27,7 +28,7 @@ PATIENCE = health.PATIENCE
 @pytest.fixture(autouse=True)
 def _patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the database answers is what is looked at here, not whether this machine is busy."""
-    monkeypatch.setattr(health, "PATIENCE", 60.0)
+    monkeypatch.setattr(health, "PATIENCE", HANG_LIMIT)
 
 
 class Gateway:
@@ -180,9 +181,9 @@ async def test_a_dead_database_is_said_without_its_words(live_db, site, monkeypa
 async def test_not_ready_in_time_while_the_database_does_not_answer(live_db, site, monkeypatch):
     monkeypatch.setattr(health, "PATIENCE", PATIENCE)
     answers = threading.Event()
-    monkeypatch.setattr(health, "unapplied_migrations", lambda: [] if answers.wait(120) else ["it went on"])
+    monkeypatch.setattr(health, "unapplied_migrations", lambda: [] if answers.wait(2 * HANG_LIMIT) else ["it went on"])
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             status, body = await site.get("/readyz")
     finally:
         answers.set()

@@ -30,16 +30,13 @@ from mcpregistry.migrations import FIRST_MIGRATION
 from mcpregistry.models import Agent, AuditEntry, Connection, Credential, Server, Tool
 from mcpregistry.services.records import archiving, audit, chains
 from subagents.models import LanguageModel, Provider
-from tests import forkserver
+from tests import forkserver, migrated
 from tests.fakes import elsewhere
 from tests.fakes.elsewhere import PASSPHRASE
 from tests.fakes.tampered import process_wrote, seal, sealed_anew, unguarded
 from tests.fault.load import Load, served
 from tests.services.rows import confirmed, dispatched
-from tests.waiting import until
-
-# Each makes a site of its own and migrates it, which is a minute's work where six others do the same.
-pytestmark = pytest.mark.timeout(400)
+from tests.waiting import HANG_LIMIT, until
 
 
 def quiet(_: str) -> None:
@@ -71,6 +68,7 @@ def told_to_change(lines: list[bytes], change: Callable[[Any], Any]) -> bytes:
     return gzip.compress(b"".join(changed))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 @pytest.mark.e2e
 @pytest.mark.usefixtures("live_db")
@@ -267,7 +265,7 @@ def test_a_process_killed_in_the_middle_leaves_nothing_that_looks_whole(tmp_path
         "dumping.verify = lambda *_: os.kill(os.getpid(), 9)\n"
         f"dumping.save(__import__('pathlib').Path({str(tmp_path)!r}), 'a passphrase', print)\n"
     )
-    assert forkserver.popen(["-c", code], env=elsewhere.here().env).wait(timeout=300) != 0
+    assert forkserver.popen(["-c", code], env=elsewhere.here().env).wait(HANG_LIMIT) != 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
 
 
@@ -375,6 +373,36 @@ def test_a_stream_in_pieces_is_one_stream(tmp_path):
     assert reader.keys == {"secret_key": "s"}
     assert said[:2] == [{"table": "t", "columns": ["a"]}, [1]]
     assert said[2]["whole"] is True
+
+
+# A database with fewer migrations than this version has, as an earlier release would leave it.
+_EARLIER = """
+import django; django.setup()
+from django.db import connection
+from controlplane.backups import schema
+earlier = {app: names for app, names in schema.applied("default").items() if app != "subagents"}
+schema.build(earlier)
+assert schema.applied("default") == earlier
+assert "subagents_provider" not in connection.introspection.table_names()
+{table.label: table.model for table in schema.tables(earlier)}["mcpregistry.credential"].objects.create(name="earlier")
+"""
+
+
+@pytest.mark.exhaustive
+def test_backup_of_an_earlier_release_is_migrated_when_it_is_restored(tmp_path):
+    earlier = fresh_sqlite(tmp_path / "earlier")
+    migrated.put_into(tmp_path / "earlier")
+    assert forkserver.popen(["-c", _EARLIER], env=earlier.env).wait(HANG_LIMIT) == 0
+    code, output = earlier.run("backup", str(tmp_path / "backups"))
+    assert code == 0, output
+    other = fresh_sqlite(tmp_path / "other")
+    code, output = other.run("restore", str(next((tmp_path / "backups").iterdir())))
+    assert code == 0, output
+    assert other.shown("list(apps.get_model('mcpregistry.Credential').objects.values_list('name', flat=True))") == [
+        "earlier"
+    ]
+    assert other.shown("apps.get_model('subagents.Provider').objects.count()") == 0
+    other.assert_whole()
 
 
 @pytest.mark.django_db

@@ -12,6 +12,7 @@ from mcpregistry.calls.watch import sources
 from mcpregistry.downstream.transports import bubblewrap, confinement
 from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
+from tests.waiting import HANG_LIMIT
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
     if connection.vendor == "sqlite":
         assert [*doctor._changes(), *doctor._connections()] == []
         return
-    monkeypatch.setattr(sources, "delivered", partial(sources.delivered, 60.0))  # on a busy machine, too
+    monkeypatch.setattr(sources, "delivered", partial(sources.delivered, HANG_LIMIT))
     assert [finding.ok for finding in (*doctor._changes(), *doctor._connections())] == [True, True]
     monkeypatch.setattr(sources, "delivered", lambda: False)  # as behind PgBouncer in transaction mode
     (finding,) = doctor._changes()

@@ -13,7 +13,7 @@ import uvicorn
 from websockets.asyncio.client import connect
 
 from controlplane import connections, web
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 pytestmark = pytest.mark.attack
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -41,7 +41,7 @@ async def serving(app: Any = answers, **more: Any) -> AsyncIterator[tuple[str, i
 
 async def read(reader: asyncio.StreamReader) -> bytes:
     """What comes next; nothing when the connection is closed, in either way."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_LIMIT):
         with suppress(ConnectionError):
             return await reader.read(1000)
     return b""
@@ -63,12 +63,12 @@ async def test_a_head_that_does_not_come_ends_the_connection(sent: bytes):
         writer.close()
 
 
-@pytest.mark.usefixtures("hurried")
-async def test_so_does_a_second_one_on_a_kept_connection_and_a_whole_one_is_answered():
-    async with serving(timeout_keep_alive=60) as address:
+async def test_so_does_a_second_one_on_a_kept_connection_and_a_whole_one_is_answered(request: pytest.FixtureRequest):
+    async with serving(timeout_keep_alive=round(HANG_LIMIT)) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(REQUEST)
         assert (await read(reader)).startswith(b"HTTP/1.1 200 ")
+        request.getfixturevalue("hurried")
         writer.write(REQUEST[:20])
         assert (await read(reader)).startswith(b"HTTP/1.1 408 ")
         writer.close()
@@ -86,9 +86,7 @@ async def test_an_address_has_so_many_connections_and_no_more(monkeypatch: pytes
         writer.write(REQUEST)
         assert await read(reader) == b""
         kept[0][1].close()
-        async with asyncio.timeout(30):
-            while connections._open["127.0.0.1"] > 1:
-                await asyncio.sleep(0.01)
+        await until(lambda: connections._open["127.0.0.1"] == 1)
         reader, writer = await asyncio.open_connection(*address)
         writer.write(REQUEST)
         assert (await read(reader)).startswith(b"HTTP/1.1 200 ")
@@ -101,14 +99,14 @@ async def test_a_websocket_counts_for_its_address_until_it_is_closed(monkeypatch
     settings.CONNECTIONS_PER_ADDRESS = 1
     monkeypatch.setattr(connections, "_stands_for_many", lambda peer, proxies: False)
     async with serving(app=converses, ws=connections.PatientWebSocket) as (host, port):
-        async with connect(f"ws://{host}:{port}", proxy=None) as socket:
+        async with connect(f"ws://{host}:{port}", proxy=None, open_timeout=HANG_LIMIT) as socket:
             await socket.send("x")
             assert await socket.recv() == "x"
             reader, writer = await asyncio.open_connection(host, port)
             assert await read(reader) == b"", "the one place is taken"
             writer.close()
         await until(lambda: not connections._open)
-        async with connect(f"ws://{host}:{port}", proxy=None):
+        async with connect(f"ws://{host}:{port}", proxy=None, open_timeout=HANG_LIMIT):
             pass
         await until(lambda: not connections._open)
 

@@ -13,11 +13,12 @@ import redis
 
 from controlplane import embedded
 from controlplane.children import die_with_parent, stop
+from tests.waiting import HANG_LIMIT
 
 
 def _start(var):
     process = subprocess.Popen(embedded.command(var), preexec_fn=die_with_parent(), start_new_session=True)
-    assert embedded.wait_until_it_answers(embedded.socket_path(var))
+    assert embedded.wait_until_it_answers(embedded.socket_path(var), HANG_LIMIT)
     return process
 
 
@@ -37,14 +38,14 @@ def test_queued_work_survives_kill_9_of_the_broker(var):
     again = redis.Redis(unix_socket_path=str(embedded.socket_path(var)))
     assert again.llen("celery") == 500
     again.close()
-    stop(process, 5)
+    stop(process, HANG_LIMIT)
 
 
 def test_only_this_user_may_open_the_socket_and_nothing_listens_on_tcp(var):
     process = _start(var)
     assert stat.S_IMODE(embedded.socket_path(var).stat().st_mode) == 0o700
     assert psutil.Process(process.pid).net_connections("inet") == []
-    stop(process, 5)
+    stop(process, HANG_LIMIT)
     assert not embedded.answers(embedded.socket_path(var))
 
 
@@ -56,7 +57,7 @@ def test_a_long_folder_gets_a_short_private_socket_that_every_process_finds(tmp_
         assert len(os.fsencode(path)) <= 107
         assert path == embedded.socket_path(deep)
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        stop(_start(deep), 5)
+        stop(_start(deep), HANG_LIMIT)
     finally:
         path.parent.rmdir()
 
@@ -67,7 +68,7 @@ def test_a_path_of_exactly_107_bytes_still_works_in_place(tmp_path):
     var.mkdir()
     assert len(os.fsencode(embedded.socket_path(var))) == 107
     assert embedded.socket_path(var).parent == var
-    stop(_start(var), 5)
+    stop(_start(var), HANG_LIMIT)
 
 
 @pytest.mark.attack

@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import keys
 from tests.externals import ROOT
+from tests.waiting import HANG_LIMIT
 
 _KEY = base64.b64encode(bytes(32)).decode()
 
@@ -24,7 +25,7 @@ def test_processes_that_start_at_once_agree_on_one_key_file(tmp_path):
         subprocess.Popen([sys.executable, "-c", code, str(var)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for _ in range(6)
     ]
-    answers = {racer.communicate(timeout=60)[0] for racer in racers}
+    answers = {racer.communicate(timeout=HANG_LIMIT)[0] for racer in racers}
     assert len(answers) == 1
     assert len(answers.pop().strip()) > 50
     assert [path.name for path in var.iterdir()] == ["keys.json"]

@@ -26,8 +26,9 @@ from tests import migrated
 from tests.controlplane import stops
 from tests.externals import ROOT
 from tests.processes import alive, below, with_words
+from tests.waiting import HANG_LIMIT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 # Its worker would load litellm for five seconds and be stopped before it has any use for it. Here it fails to, as where
 # the library is broken, and the site works. One start below loads it.
 NO_MODELS = {"PYTHONPATH": str(ROOT / "tests" / "fakes" / "without_litellm")}
@@ -56,8 +57,8 @@ class Up:
         for line in self.process.stdout:
             self.text += line
 
-    def until(self, condition: Callable[[], object], patience: float = 280) -> None:
-        deadline = time.monotonic() + patience
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 2 * HANG_LIMIT  # a first start makes all tables and tests the demo servers
         while not condition():
             assert time.monotonic() < deadline, self.text
             time.sleep(0.05)
@@ -79,8 +80,8 @@ class Up:
 
     def ended(self) -> str:
         """Wait for the end; all that was printed."""
-        self.process.wait(60)
-        self._reader.join(60)
+        self.process.wait(HANG_LIMIT)
+        self._reader.join(HANG_LIMIT)
         return self.text
 
 
@@ -96,7 +97,7 @@ def running(var: Path, *arguments: str, **more: str) -> Iterator[Up]:
 
 def _get(url: str) -> int:
     try:
-        return int(urllib.request.urlopen(url, timeout=30).status)
+        return int(urllib.request.urlopen(url, timeout=HANG_LIMIT).status)
     except urllib.error.HTTPError as error:
         return error.code
 
@@ -167,6 +168,7 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):  # and a second one, by wh
     assert _manage(var, "shell", "-c", opens.format([password, second])).stdout.strip().endswith("[False, True]")
 
 
+@pytest.mark.exhaustive
 def test_kill_9_leaves_no_process_and_the_next_run_starts_over_it(tmp_path):
     migrated.put_into(tmp_path / "var")
     with running(tmp_path / "var", "--workers", "2", **NO_MODELS) as up:
@@ -200,6 +202,7 @@ def test_an_unsafe_site_is_not_started(tmp_path):
     assert "chmod 600" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_first_start_is_stopped_at_any_moment_and_nothing_is_lost(monkeypatch):
     """A few; ``python -m tests.controlplane.stops 200`` makes as many as wanted."""
     for name, value in NO_MODELS.items():

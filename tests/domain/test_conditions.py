@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from mcpregistry.domain.policy.conditions import (
     joined,
     moment,
 )
+from tests.domain.growth import FACTOR, grows_at_most
+from tests.waiting import HANG_LIMIT
 
 
 def holds(source: str, **facts: Any) -> bool:
@@ -55,20 +57,22 @@ def test_what_is_broken_is_refused_with_its_place(source: str, line: int, column
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "source",
+    "nested",
     [
-        "(" * 1900 + "1" + ")" * 1900,
-        "[" * 1900 + "]" * 1900,
-        "{1:" * 900 + "1" + "}" * 900,
-        "true?" * 700 + "true" + ":false" * 500,
+        lambda depth: "(" * depth + "1" + ")" * depth,
+        lambda depth: "[" * depth + "]" * depth,
+        lambda depth: "{1:" * (depth // 2) + "1" + "}" * (depth // 2),
+        lambda depth: "true?" * (depth // 3) + "true" + ":false" * (depth // 4),
     ],
     ids=["parens", "lists", "maps", "choices"],
 )
-def test_deep_nesting_is_refused_quickly(source: str):
-    began = time.process_time()
-    with pytest.raises(ConditionInvalid):
-        compile_condition(source)
-    assert time.process_time() - began < 2
+def test_deep_nesting_is_refused_quickly(nested: Callable[[int], str]):
+    def refused(depth: int) -> None:
+        with pytest.raises(ConditionInvalid):
+            compile_condition(nested(depth))
+
+    refused(1_900)
+    assert grows_at_most(refused, 1_900 // FACTOR)
 
 
 @pytest.mark.attack
@@ -82,7 +86,7 @@ def test_long_chains_neither_crash_nor_take_long(source: str):
         "c = compile_condition(sys.argv[1])\n"
         "t = threading.Thread(target=lambda: print(c.holds(context_of({'args': {}}), {}))); t.start(); t.join()"
     )
-    done = subprocess.run([sys.executable, "-c", program, source], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([sys.executable, "-c", program, source], capture_output=True, text=True, timeout=HANG_LIMIT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in ("True", "False")
 
@@ -90,27 +94,28 @@ def test_long_chains_neither_crash_nor_take_long(source: str):
 @pytest.mark.attack
 def test_loops_over_huge_arguments_give_no_answer_quickly():
     condition = compile_condition("args.l.all(x, args.l.all(y, x != y))")
-    arguments = {"l": list(range(5_000))}
-    began = time.process_time()
+    arguments = {"l": list(range(50_000))}  # it would take many minutes
     with pytest.raises(ConditionFailed, match="too large"):
         condition.holds(context_of({"args": arguments}), arguments)
-    assert time.process_time() - began < 1
 
 
 @pytest.mark.attack
 def test_loops_that_are_allowed_end_soon():
     condition = compile_condition("args.l.all(x, args.l.all(y, x + y >= 0))")
-    arguments = {"l": list(range(200))}
-    began = time.process_time()
-    assert condition.holds(context_of({"args": arguments}), arguments)
-    assert time.process_time() - began < 5
+
+    def loop(count: int) -> None:
+        arguments = {"l": list(range(count))}
+        assert condition.holds(context_of({"args": arguments}), arguments)
+
+    assert grows_at_most(loop, 200 // FACTOR, most=3.0 * FACTOR**2), "one loop in another, and no more than that"
 
 
 @pytest.mark.attack
 def test_regular_expressions_are_linear():
-    began = time.process_time()
-    assert not holds("args.x.matches('^(a+)+$')", args={"x": "a" * 20_000 + "b"})
-    assert time.process_time() - began < 2
+    def match(length: int) -> None:
+        assert not holds("args.x.matches('^(a+)+$')", args={"x": "a" * length + "b"})
+
+    assert grows_at_most(match, 20_000)
 
 
 @pytest.mark.parametrize(
@@ -182,4 +187,4 @@ def test_compiling_loads_no_command_line():
         "import sys; from mcpregistry.domain.policy.conditions import compile_condition; assert 'cel' not in sys.modules;"
         "compile_condition('true'); assert 'typer' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=110)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_LIMIT)

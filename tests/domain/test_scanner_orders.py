@@ -5,9 +5,8 @@ And no text makes the scanner slow.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -15,7 +14,8 @@ from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.definitions.orders.reader import read
 from mcpregistry.domain.definitions.orders.rules import NEAR, RULES
 from mcpregistry.domain.definitions.orders.words import LANGUAGES
-from mcpregistry.domain.definitions.scanner import MOST_DISGUISED, scan
+from mcpregistry.domain.definitions.scanner import MOST_DISGUISED, MOST_TEXT, scan
+from tests.domain.growth import FACTOR, grows_at_most
 from tests.domain.quiet_orders import Part, Row, honest, poisoned
 
 
@@ -137,40 +137,43 @@ _LONG = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 @pytest.mark.parametrize("name", _LONG)
 def test_a_megabyte_is_read_in_bounded_time(name: str):
-    """Linear in what is read, and no more than so much is read; a pattern that backtracks would take minutes."""
-    began = time.process_time()
-    found = scan({"name": "x", "description": _LONG[name] * (1_000_000 // len(_LONG[name]))})
-    assert time.process_time() - began < 30
-    assert found
+    """No more than so much is read: an eighth of it is more than that, so it takes as long as all of it."""
+    long = _LONG[name] * (1_000_000 // len(_LONG[name]))
+
+    def found(length: int) -> None:
+        assert scan({"name": "x", "description": long[:length]})
+
+    assert grows_at_most(found, len(long) // FACTOR, most=FACTOR / 2)
 
 
-_NASTY = {
-    "words": "do not tell " * 20_000,
-    "spaces": " " * 199_999 + "x",
-    "lines": "\n \t" * 60_000 + "x",
-    "base64": "QUJD" * 50_000,
-    "hex": "41" * 100_000,
-    "letters": "a" * 200_000,
-    "names": "a_b " * 50_000,
-    "send": "send the user's " * 12_000,
-    "mail": "send " * 16 + "a" * 199_900,
-    "snake": "when " * 16 + "a_" * 99_900,
-    "ignore": "ignore all other " * 11_000,
-    "brackets": "![" * 100_000,
-    "angles": "<script " * 25_000,
-    "marks": "e\u0301" * 100_000,
-    "unseen": "\u200b" * 200_000,
-    "wide": "\ufdfa" * 50_000,
+# By the number of characters.
+_NASTY: dict[str, Callable[[int], str]] = {
+    "words": lambda n: "do not tell " * (n // 12),
+    "spaces": lambda n: " " * (n - 1) + "x",
+    "lines": lambda n: "\n \t" * (n // 3 - 1) + "x",
+    "base64": lambda n: "QUJD" * (n // 4),
+    "hex": lambda n: "41" * (n // 2),
+    "letters": lambda n: "a" * n,
+    "names": lambda n: "a_b " * (n // 4),
+    "send": lambda n: "send the user's " * (n // 16),
+    "mail": lambda n: "send " * 16 + "a" * (n - 80),
+    "snake": lambda n: "when " * 16 + "a_" * (n // 2 - 40),
+    "ignore": lambda n: "ignore all other " * (n // 17),
+    "brackets": lambda n: "![" * (n // 2),
+    "angles": lambda n: "<script " * (n // 8),
+    "marks": lambda n: "e\u0301" * (n // 2),
+    "unseen": lambda n: "\u200b" * n,
+    "wide": lambda n: "\ufdfa" * (n // 2),
 }
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("name", _NASTY)
 def test_time_is_linear_in_the_text(name: str):
-    """Twice the text takes about twice the time; a pattern that backtracks would take minutes."""
-    began = time.process_time()
-    scan({"description": _NASTY[name]})
-    assert time.process_time() - began < 20
+    """Up to all that is read; a pattern that backtracks would take the square of it, or minutes."""
+    nasty = _NASTY[name]
+    assert grows_at_most(lambda length: scan({"description": nasty(length)}), MOST_TEXT // FACTOR)

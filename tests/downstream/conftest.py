@@ -11,6 +11,7 @@ import pytest
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.pool import ConnectionEvent, Pool
 from tests.processes import below, runs
+from tests.waiting import HANG_LIMIT, until
 
 
 class Bench:
@@ -31,7 +32,7 @@ class Bench:
 
     async def event(self, kind: str, state: str | None = None, *, after: int = 0) -> ConnectionEvent:
         """The first such event at or after position ``after``; waits for it."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             while True:
                 for event in self.events[after:]:
                     if event.kind == kind and state in (None, event.state):
@@ -45,9 +46,7 @@ class Bench:
 
 async def gone(pid: int) -> None:
     """Wait until a process has ended."""
-    async with asyncio.timeout(60):
-        while runs(pid):
-            await asyncio.sleep(0.01)
+    await until(lambda: not runs(pid))
 
 
 def offspring() -> set[int]:

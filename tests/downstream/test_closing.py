@@ -15,7 +15,7 @@ from mcpregistry.downstream.transports import http
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Echo, Request, fake_http
 from tests.fakes.targets import http_target
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Bench]
 pytestmark = pytest.mark.fault
@@ -47,7 +47,8 @@ async def told(server: NoGoodbye) -> None:
     await until(lambda: server.left)
 
 
-async def test_a_session_is_ended_at_the_server(bench: Make):
+async def test_a_session_is_ended_at_the_server(bench: Make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "CLOSE_SECONDS", HANG_LIMIT)
     async with fake_http(Echo(era="legacy")) as server:
         here = bench(http_target(server.url))
         await here.call("echo")
@@ -61,7 +62,7 @@ async def test_a_server_without_a_goodbye_does_not_stop_the_shutdown(bench: Make
     async with fake_http(NoGoodbye()) as server:
         here = bench(http_target(server.url))
         await here.pool.connect(1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             await here.pool.close()
         assert server.left
 
@@ -71,7 +72,7 @@ async def test_after_its_idle_time_such_a_server_serves_again(bench: Make):
         here = bench(http_target(server.url, limits={"idle_timeout": 0.1}))
         await here.call("echo")
         await told(server)
-        assert (await here.call("echo", timeout=60.0))["content"]
+        assert (await here.call("echo", timeout=HANG_LIMIT))["content"]
         await here.pool.close()
 
 
@@ -102,7 +103,7 @@ async def test_an_owner_that_will_not_end_is_cancelled(bench: Make, monkeypatch:
         here = bench(http_target(server.url))
         await here.pool.connect(1)
         started = time.monotonic()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             await here.pool.disconnect(1)
         assert server.left
         assert time.monotonic() - started >= 0.3

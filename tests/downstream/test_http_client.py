@@ -6,7 +6,6 @@ import asyncio
 import json
 import ssl
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,6 +30,7 @@ from mcpregistry.downstream.transports.eventstream import Event, EventReader
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Always, Echo, Hang, Raw, event, fake_http, gzip_bomb, head, json_reply
 from tests.fakes.targets import http_target
+from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Bench]
 MIB = 1024 * 1024
@@ -47,7 +47,8 @@ PUBLIC = ["1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2a00:1450:4001::1"]
 
 
 def outbound(*allowed: str, **options) -> Outbound:
-    return Outbound(http_target("http://unused", allowed_networks=allowed, limits={"connect_timeout": 3.0}), **options)
+    target = http_target("http://unused", allowed_networks=allowed, limits={"connect_timeout": HANG_LIMIT})
+    return Outbound(target, **options)
 
 
 async def fetch(client: Outbound, url: str) -> int:
@@ -262,7 +263,7 @@ async def test_a_gzip_bomb_costs_its_limit_not_its_size(bench: Make):
         process = psutil.Process()
         before = process.memory_info().rss
         with pytest.raises(ResourceLimit) as caught:
-            await here.call("echo", timeout=600)
+            await here.call("echo", timeout=HANG_LIMIT)
         assert caught.value.sent
         assert process.memory_info().rss - before < 64 * MIB
         await here.pool.close()
@@ -322,12 +323,10 @@ async def test_a_body_or_an_event_beyond_the_limit_is_refused(bench: Make, raw: 
 )
 async def test_a_broken_answer_is_typed_prompt_and_never_repeated(bench: Make, raw: bytes, kind: type):
     async with fake_http(Raw(raw=raw)) as server:
-        here = bench(http_target(server.url))
+        here = bench(http_target(server.url, limits={"request_timeout": 10_000.0}))  # whoever waits for its end hangs
         await here.pool.connect(1)
-        started = time.monotonic()
         with pytest.raises(kind) as caught:
             await here.call("echo", b'{"n":1}')
-        assert time.monotonic() - started < 25  # a server that says nothing is given thirty
         assert caught.value.sent
         assert len(server.calls()) == 1
         await here.pool.close()
@@ -364,13 +363,11 @@ async def test_a_hung_http_server_is_left_at_the_deadline_and_told(bench: Make, 
         here = bench(http_target(server.url))
         await here.pool.connect(1)
         with pytest.raises(TimedOut) as caught:
-            await here.call("echo", timeout=0.3)
+            await here.call("echo", timeout=1.0)
         assert caught.value.sent
-        await asyncio.wait_for(server.gone.wait(), 60)
+        await asyncio.wait_for(server.gone.wait(), HANG_LIMIT)
         if era == "legacy":
-            async with asyncio.timeout(60):
-                while "notifications/cancelled" not in [r.message.get("method") for r in server.requests]:
-                    await asyncio.sleep(0.01)
+            await until(lambda: "notifications/cancelled" in [r.message.get("method") for r in server.requests])
         await here.pool.close()
 
 

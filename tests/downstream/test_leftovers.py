@@ -16,7 +16,7 @@ from tests.downstream.conftest import Bench
 from tests.fakes.http import Echo, Request, event, fake_http, head
 from tests.fakes.sdk import make_server, serving
 from tests.fakes.targets import http_target
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Bench]
 CALLS = 50
@@ -78,6 +78,8 @@ def none_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
         return made[-1]
 
     monkeypatch.setattr(client, "Leftovers", make)
+    monkeypatch.setattr(leftovers, "SECONDS", HANG_LIMIT)  # a stream that ends late is not closed on a slow machine
+    monkeypatch.setattr(client, "KEEPALIVE_SECONDS", HANG_LIMIT)
     return lambda: not any(each._waiting for each in made)
 
 

@@ -14,6 +14,7 @@ from mcpregistry.downstream.pool import connection, offers
 from tests.downstream.conftest import Bench
 from tests.fakes.http import MODERN, Echo, Request, event, fake_http, head
 from tests.fakes.targets import http_target
+from tests.waiting import until
 
 Make = Callable[..., Bench]
 
@@ -85,12 +86,6 @@ async def test_an_older_server_may_say_what_it_likes_about_headers(bench: Make):
         here = bench(http_target(server.url))
         assert [each["name"] for each in (await here.pool.discover(1)).tools] == ["bad"]
         await here.pool.close()
-
-
-async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not look():
-            await asyncio.sleep(0.01)
 
 
 def description(here: Bench) -> str:

@@ -26,15 +26,11 @@ from tests.fakes.targets import http_target, stdio_target
 from tests.waiting import until
 
 Make = Callable[..., Bench]
+MOST = 10  # times as long as alone: more than a busy machine adds to the best of several looks
 
 
 async def heard(path: Path, method: str) -> dict:
-    async with asyncio.timeout(60):
-        while True:
-            for message in noted(path):
-                if message.get("method") == method:
-                    return message
-            await asyncio.sleep(0.01)
+    return await until(lambda: next((found for found in noted(path) if found.get("method") == method), None))
 
 
 # -- cancellation and progress ---------------------------------------------------------------------
@@ -62,7 +58,7 @@ async def test_a_timeout_tells_the_server_too_and_the_late_answer_disturbs_nobod
     here = bench(stdio_target("slow", protocol=protocol, env={"FAKE_JOURNAL": str(path)}))
     await here.pool.connect(1)
     with pytest.raises(TimedOut) as caught:
-        await here.call("count", b'{"steps":1000,"pause":0.05}', timeout=0.2)
+        await here.call("count", b'{"steps":1000,"pause":0.05}', timeout=1.0)
     assert caught.value.sent
     await heard(path, "notifications/cancelled")
 
@@ -91,7 +87,7 @@ async def test_a_hung_server_does_not_slow_a_good_one(bench: Make):
     await here.pool.connect(2)
     await asyncio.gather(*(here.pool.call(2, "echo", b"{}") for _ in range(100)))
 
-    async def times() -> float:
+    async def time_call() -> float:
         took = []
         for _ in range(300):
             started = time.perf_counter()
@@ -101,20 +97,20 @@ async def test_a_hung_server_does_not_slow_a_good_one(bench: Make):
 
     # What else the machine does comes and goes: of several looks, the best of each kind.
     alone, beside = [], []
-    while len(beside) < 6 and not (beside and min(beside) < max(min(alone) * 3, 0.01)):
-        alone.append(await times())
-        hung = [asyncio.create_task(here.pool.call(1, "hang", b"{}", timeout=600)) for _ in range(50)]
+    while len(beside) < 6 and not (beside and min(beside) < min(alone) * MOST):
+        alone.append(await time_call())
+        hung = [asyncio.create_task(here.pool.call(1, "hang", b"{}", timeout=10_000.0)) for _ in range(50)]
         await asyncio.sleep(0)
-        beside.append(await times())
+        beside.append(await time_call())
         for call in hung:
             call.cancel()
         await asyncio.gather(*hung, return_exceptions=True)
-    assert min(beside) < max(min(alone) * 3, 0.01)
+    assert min(beside) < min(alone) * MOST
 
 
 @pytest.mark.fault
 async def test_servers_connect_side_by_side(bench: Make):
-    mute = stdio_target("mute", limits={"connect_timeout": 60.0})
+    mute = stdio_target("mute", limits={"connect_timeout": 10_000.0})
     here = bench(
         mute, stdio_target("echo", server_id=2), stdio_target("mute", server_id=3, limits={"connect_timeout": 1.0})
     )
@@ -178,7 +174,7 @@ async def test_a_place_given_to_a_waiter_that_is_cancelled_is_passed_on():
 async def test_waiting_too_long_for_a_turn_is_a_timeout_with_nothing_sent(bench: Make):
     here = bench(stdio_target("hostile", limits={"max_concurrency": 1}))
     await here.pool.connect(1)
-    first = asyncio.create_task(here.call("hang", timeout=60))
+    first = asyncio.create_task(here.call("hang", timeout=10_000.0))
     await asyncio.sleep(0)
     with pytest.raises(TimedOut) as caught:
         await here.call("big", b'{"size":1}', timeout=0.1)
@@ -375,8 +371,11 @@ async def test_closing_while_connecting_leaves_nothing(bench: Make):
 
 async def test_a_probe_measures_a_server_of_either_era(bench: Make):
     here = bench(stdio_target("echo", protocol="legacy"), stdio_target("echo", server_id=2, protocol="modern"))
-    assert 0 < await here.pool.ping(1) < 5000
-    assert 0 < await here.pool.ping(2) < 5000
+    for server_id in (1, 2):
+        await here.pool.connect(server_id)
+        started = time.monotonic()
+        milliseconds = await here.pool.ping(server_id)
+        assert 0 < milliseconds <= (time.monotonic() - started) * 1000
 
 
 # -- tests of servers -------------------------------------------------------------------------------

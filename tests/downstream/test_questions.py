@@ -17,7 +17,7 @@ from mcpregistry.downstream.transports.http import _let_stop
 from mcpregistry.downstream.transports.request import Request
 from tests.downstream.conftest import Bench
 from tests.fakes.targets import stdio_target
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Bench]
 FORM = {"elicitation": {"form": {}}}
@@ -122,8 +122,8 @@ async def test_what_is_asked_after_its_call_has_ended_reaches_no_host_and_not_wi
 async def test_a_question_that_outlives_its_posted_call_is_declined():
     person = Person(ready=False)
     with Questions("asker", Redactor([])).during(person.host()) as call:
-        async with asyncio.timeout(60) as clock:
-            _let_stop(clock, Request(method="tools/call", params={}, timeout=60, patience=call.patience))
+        async with asyncio.timeout(HANG_LIMIT) as clock:
+            _let_stop(clock, Request(method="tools/call", params={}, timeout=HANG_LIMIT, patience=call.patience))
             asked = {"id": 1, "method": "elicitation/create", "params": {"message": "Sure?"}}
             replying = asyncio.ensure_future(reply_to(asked, call))
             await until(lambda: person.asked)

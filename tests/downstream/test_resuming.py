@@ -119,7 +119,7 @@ async def test_polling_ends_with_the_calls_own_time_and_tells_the_server(bench: 
         here = bench(http_target(server.url))
         await here.pool.connect(1)
         with pytest.raises(TimedOut) as caught:
-            await here.call("echo", timeout=0.5)
+            await here.call("echo", timeout=1.0)
         assert caught.value.sent
         await until(lambda: cancelled(server))
         await here.pool.close()

@@ -6,7 +6,6 @@ server was not started and the page says "none"; what a sandbox refuses cannot b
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from mcpregistry.downstream.transports.sandbox import needed_by, policy_of
 from mcpregistry.downstream.transports.stdio import LAUNCHER
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import SERVERS, stdio_target
+from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Bench]
 REFUSED = {"EACCES", "EPERM"}
@@ -134,7 +134,7 @@ def confined(tmp_path: Path, name: str = "probe", *, env: dict[str, str] | None 
 
 
 async def tries(here: Bench, wanted: dict[str, Any]) -> dict[str, Any]:
-    return json.loads((await here.call("try", json.dumps(wanted).encode()))["content"][0]["text"])
+    return json.loads((await here.call("try", json.dumps(wanted).encode(), timeout=HANG_LIMIT))["content"][0]["text"])
 
 
 @pytest.mark.attack
@@ -266,9 +266,7 @@ async def test_a_confined_servers_daemon_ends_with_it_too(bench: Make, tmp_path:
     if await not_started(here):
         return
     await here.pool.connect(1)
-    async with asyncio.timeout(60):
-        while not path.exists() or len(path.read_text().split()) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: path.exists() and len(path.read_text().split()) >= 2)
     pids = [int(line) for line in path.read_text().split()]
     await here.pool.disconnect(1)
     for pid in pids:
@@ -397,7 +395,7 @@ def test_a_launcher_that_fails_half_way_starts_nothing_and_says_why(tmp_path: Pa
             pass_fds=[theirs.fileno()],
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=HANG_LIMIT,
         )
         assert b"exit 126" in ours.recv(100)
     assert b"the sandbox cannot be applied" in ended.stderr
@@ -411,6 +409,8 @@ def test_a_launcher_that_finds_no_landlock_starts_nothing(tmp_path: Path):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         program = [*WITHOUT_LANDLOCK, LAUNCHER, str(theirs.fileno()), "r/", "/usr/bin/touch", str(done)]
-        ended = subprocess.run(program, pass_fds=[theirs.fileno()], capture_output=True, check=False, timeout=60)
+        ended = subprocess.run(
+            program, pass_fds=[theirs.fileno()], capture_output=True, check=False, timeout=HANG_LIMIT
+        )
     assert b"the sandbox cannot be applied" in ended.stderr
     assert not done.exists()

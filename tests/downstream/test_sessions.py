@@ -11,12 +11,14 @@ import psutil
 import pytest
 
 from mcpregistry.domain.errors import Busy, DownstreamError
+from mcpregistry.domain.servers import health
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.sdk import sdk_server
 from tests.fakes.targets import http_target, stdio_target
 from tests.waiting import until
 
 Make = Callable[..., Bench]
+ENDLESS = b'{"steps":1000000,"pause":0.05}'  # a call that ends only when it is cancelled
 
 
 async def pid(here: Bench, session: str) -> int:
@@ -50,11 +52,11 @@ async def test_beyond_the_limit_the_one_idle_longest_ends_and_none_that_is_busy(
     here = bench(stdio_target("slow", limits={"max_sessions": 2}))
     for session in ("a/1", "a/2"):
         await here.call("count", b'{"steps":1}', session=session)
-    busy = asyncio.create_task(here.call("count", b'{"steps":1000,"pause":0.05}', session="a/1"))
+    busy = asyncio.create_task(here.call("count", ENDLESS, session="a/1", timeout=10_000.0))
     await until(lambda: here.pool.states()[1].sessions == 2)
     await here.call("count", b'{"steps":1}', session="a/3")  # a/2 made way
     assert here.pool.states()[1].sessions == 2
-    also = asyncio.create_task(here.call("count", b'{"steps":1000,"pause":0.05}', session="a/3"))
+    also = asyncio.create_task(here.call("count", ENDLESS, session="a/3", timeout=10_000.0))
     await asyncio.sleep(0)
     with pytest.raises(Busy, match="2 sessions of its own, and all are in use"):
         await here.call("count", b'{"steps":1}', session="a/2")
@@ -71,7 +73,10 @@ async def test_an_idle_session_ends_by_itself_and_is_forgotten(bench: Make):
     await until(lambda: not here.pool.states())
 
 
-async def test_a_process_that_does_not_start_is_not_started_for_every_call(bench: Make):
+async def test_a_process_that_does_not_start_is_not_started_for_every_call(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(health, "FIRST_DELAY", health.MAX_DELAY)  # no stall lasts until it may be tried again
     here = bench(stdio_target("crash", env={"FAKE_CRASH": "start"}))
     with pytest.raises(DownstreamError):
         await here.call("pid", session="a/1")
@@ -79,7 +84,7 @@ async def test_a_process_that_does_not_start_is_not_started_for_every_call(bench
         await here.call("pid", session="a/1")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.exhaustive
 async def test_two_hundred_sessions_opened_and_dropped_leave_nothing(bench: Make):
     with sdk_server("http") as url:
         here = bench(http_target(url, protocol="legacy", limits={"max_sessions": 8}))
@@ -103,7 +108,7 @@ async def test_two_hundred_sessions_opened_and_dropped_leave_nothing(bench: Make
 
 async def test_a_session_that_got_no_connection_is_forgotten(bench: Make):
     here = bench(stdio_target("slow", limits={"max_sessions": 1}))
-    busy = asyncio.create_task(here.call("count", b'{"steps":1000,"pause":0.05}', session="a/0"))
+    busy = asyncio.create_task(here.call("count", ENDLESS, session="a/0", timeout=10_000.0))
     await here.event("session", "connected")
     for number in range(1, 6):
         with pytest.raises(Busy):

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,10 +21,11 @@ from mcpregistry.downstream.transports.wire import GARBAGE_LINES
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import stdio_target
 from tests.processes import below, runs
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Bench]
 MIB = 1024 * 1024
+UNENDING = {"request_timeout": 10_000.0}  # whoever waits for the end of it hangs
 
 
 async def test_the_child_sees_exactly_the_configured_environment_and_path(bench: Make, tmp_path: Path, monkeypatch):
@@ -75,25 +75,23 @@ async def test_a_server_that_dies_at_start_leaves_its_last_words(bench: Make):
 
 
 async def test_a_crash_during_a_call_is_told_at_once_and_the_next_call_starts_anew(bench: Make):
-    here = bench(stdio_target("crash"))
+    here = bench(stdio_target("crash", limits=UNENDING))
     first = await here.call("pid")
-    started = time.monotonic()
     with pytest.raises(ConnectionFailed) as caught:
         await here.call("crash")
-    assert time.monotonic() - started < 25  # a server that says nothing is given thirty
     assert caught.value.sent
     assert "about to fall over" in (await here.event("stderr")).detail
     assert await here.call("pid") != first
 
 
 async def test_kill_9_of_a_server_during_a_call_is_told_at_once(bench: Make):
-    here = bench(stdio_target("hostile"))
-    call = asyncio.create_task(here.call("hang", timeout=60))
+    here = bench(stdio_target("hostile", limits=UNENDING))
+    call = asyncio.create_task(here.call("hang"))
     pid = (await here.event("state", "connected")).pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ConnectionFailed):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_LIMIT):
             await call
 
 
@@ -103,23 +101,18 @@ async def test_kill_9_of_a_server_during_a_call_is_told_at_once(bench: Make):
 @pytest.mark.attack
 @pytest.mark.parametrize("tool", ["huge_line", "endless_line"])
 async def test_a_line_beyond_the_limit_is_a_typed_error_within_bounds(bench: Make, tool: str):
-    here = bench(stdio_target("hostile"), stdio_target("echo", server_id=2))
+    here = bench(stdio_target("hostile", limits=UNENDING), stdio_target("echo", server_id=2))
     await here.pool.connect(1)
     await here.pool.connect(2)
     process = psutil.Process()
-    before, started, worst = process.memory_info().rss, time.monotonic(), 0.0
+    before = process.memory_info().rss
     call = asyncio.create_task(here.call(tool))
-    while not call.done():
-        beat = time.monotonic()
-        await here.pool.call(2, "echo", b"{}")
-        worst = max(worst, time.monotonic() - beat)
-    took = time.monotonic() - started
+    while not call.done():  # that it ends at all: bounded by the limit, not by the size of the line
+        await here.pool.call(2, "echo", b"{}", timeout=HANG_LIMIT)
     with pytest.raises(ResourceLimit) as caught:
         await call
     assert caught.value.sent
     assert process.memory_info().rss - before < 64 * MIB
-    assert took < 25, "bounded by the limit, not by the size of the line"
-    assert worst < 15
 
 
 async def test_an_answer_just_below_the_limit_passes_and_one_above_its_own_bound_fails_alone(bench: Make):
@@ -136,28 +129,26 @@ async def test_an_answer_just_below_the_limit_passes_and_one_above_its_own_bound
 async def test_a_flood_of_garbage_is_counted_and_cut_off(bench: Make):
     here = bench(stdio_target("hostile"))
     with pytest.raises(ProtocolError, match=f"{GARBAGE_LINES}"):
-        await here.call("garbage")
+        await here.call("garbage", timeout=HANG_LIMIT)
     assert (await here.event("state", "error")).code == "PROTOCOL_ERROR"
 
 
 async def test_a_little_garbage_disturbs_nothing(bench: Make):
-    result = await bench(stdio_target("hostile")).call("garbage", b'{"count": 999}')
+    result = await bench(stdio_target("hostile")).call("garbage", b'{"count": 999}', timeout=HANG_LIMIT)
     assert result["content"][0]["text"] == "after garbage"
 
 
 @pytest.mark.attack
 async def test_a_flood_of_notices_neither_blocks_nor_breaks(bench: Make):
     here = bench(stdio_target("hostile"))
-    assert (await here.call("notices"))["content"][0]["text"] == "after notices"
+    assert (await here.call("notices", timeout=HANG_LIMIT))["content"][0]["text"] == "after notices"
 
 
 @pytest.mark.attack
 async def test_a_flood_on_standard_error_keeps_only_the_tail(bench: Make):
     here = bench(stdio_target("hostile"))
-    await here.call("stderr")
-    async with asyncio.timeout(60):
-        while "the last words" not in here.pool.stderr_tail(1):
-            await asyncio.sleep(0.01)
+    await here.call("stderr", timeout=HANG_LIMIT)
+    await until(lambda: "the last words" in here.pool.stderr_tail(1))
     assert len(here.pool.stderr_tail(1)) == 64 * 1024
 
 
@@ -175,7 +166,7 @@ async def test_wrong_ids_batches_and_broken_lines_never_reach_a_call(bench: Make
 async def test_a_value_that_json_or_we_cannot_hold_ends_its_call_typed_and_at_once(bench: Make, kind: str):
     here = bench(stdio_target("hostile"))
     with pytest.raises(ProtocolError) as caught:
-        await here.call("poison", json.dumps({"kind": kind}).encode(), timeout=60)
+        await here.call("poison", json.dumps({"kind": kind}).encode(), timeout=HANG_LIMIT)
     assert caught.value.sent
     assert await here.call("big", b'{"size": 1}')
 
@@ -185,7 +176,7 @@ async def test_a_value_that_json_or_we_cannot_hold_ends_its_call_typed_and_at_on
 async def test_a_result_that_nests_too_deep_ends_its_call_typed_and_at_once(bench: Make, kind: str):
     here = bench(stdio_target("hostile"))
     with pytest.raises(ResourceLimit, match="deeper") as caught:
-        await here.call("poison", json.dumps({"kind": kind}).encode(), timeout=60)
+        await here.call("poison", json.dumps({"kind": kind}).encode(), timeout=HANG_LIMIT)
     assert caught.value.sent
     assert await here.call("big", b'{"size": 1}')
 
@@ -215,20 +206,17 @@ async def test_too_many_content_items_are_refused(bench: Make):
 @pytest.mark.attack
 async def test_a_servers_own_output_schema_is_never_run_by_us(bench: Make):
     here = bench(stdio_target("hostile"))
-    async with asyncio.timeout(30):
-        assert (await here.call("redos"))["structuredContent"]["s"].endswith("!")
+    assert (await here.call("redos", timeout=HANG_LIMIT))["structuredContent"]["s"].endswith("!")
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize("tool", ["hang", "freeze", "drip"])
 async def test_a_server_that_hangs_stops_or_drips_is_left_at_the_deadline(bench: Make, tool: str):
-    here = bench(stdio_target("hostile"))
+    here = bench(stdio_target("hostile", limits=UNENDING))
     await here.pool.connect(1)
-    started = time.monotonic()
     with pytest.raises(TimedOut) as caught:
-        await here.call(tool, timeout=0.5)
+        await here.call(tool, timeout=1.0)
     assert caught.value.sent
-    assert time.monotonic() - started < 25  # its own limit is thirty
 
 
 # -- the end of processes ------------------------------------------------------------------------
@@ -240,9 +228,7 @@ def pids_in(path: Path) -> list[int]:
 
 async def started_stubborn(here: Bench, path: Path) -> list[int]:
     await here.pool.connect(1)
-    async with asyncio.timeout(60):
-        while not path.exists() or len(pids_in(path)) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: path.exists() and len(pids_in(path)) >= 2)
     return pids_in(path)
 
 
@@ -256,9 +242,7 @@ async def test_a_server_that_ignores_every_hint_is_ended_with_its_daemon(bench: 
     path = tmp_path / "pids"
     here = bench(stdio_target("stubborn", env={"FAKE_PIDS": str(path)}))
     pids = await started_stubborn(here, path)
-    started = time.monotonic()
     await here.pool.disconnect(1)
-    assert time.monotonic() - started < 45
     assert not any(map(runs, pids))
 
 
@@ -281,7 +265,7 @@ async def main():
     pool = Pool(target, lambda event: None)
     await pool.connect(1)
     print("up", flush=True)
-    await asyncio.sleep(600)
+    await asyncio.sleep(3600)
 asyncio.run(main())
 """
 

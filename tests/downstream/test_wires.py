@@ -23,7 +23,7 @@ from tests.downstream.conftest import Bench
 from tests.fakes.http import Always, Behaviour, Echo, Request, event, fake_http, head
 from tests.fakes.targets import http_target, stdio_target
 from tests.processes import below
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Bench]
 
@@ -210,11 +210,11 @@ async def test_a_websocket_call_that_is_left_while_it_is_written_counts_as_sent(
         sent = asyncio.Event()
         large = json.dumps({"text": "x" * 20_000_000}).encode()
         call = asyncio.create_task(here.call("echo", large, on_sent=sent.set))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             await sent.wait()
         assert not call.done()
         call.cancel()
-        async with asyncio.timeout(60):  # whoever cancels does not wait until the server reads
+        async with asyncio.timeout(HANG_LIMIT):  # whoever cancels does not wait until the server reads
             with pytest.raises(asyncio.CancelledError):
                 await call
         over.set()
@@ -257,11 +257,11 @@ async def echo_target(server_id: int):
 
 def test_a_loop_in_a_thread_serves_synchronous_code():
     loop = LoopThread()
-    pool = loop.run(make_pool(), 60)
-    assert loop.run(pool.call(1, "echo", b"{}"), 60)["content"]
+    pool = loop.run(make_pool(), HANG_LIMIT)
+    assert loop.run(pool.call(1, "echo", b"{}"), HANG_LIMIT)["content"]
     with pytest.raises(TimeoutError):
-        loop.run(asyncio.sleep(30), 0.05)
-    loop.run(pool.close(), 60)
+        loop.run(asyncio.sleep(3600), 0.05)
+    loop.run(pool.close(), HANG_LIMIT)
     loop.stop()
     assert loop.loop.is_closed()
 
@@ -269,8 +269,8 @@ def test_a_loop_in_a_thread_serves_synchronous_code():
 def test_stopping_the_loop_ends_the_servers_of_a_pool_that_was_never_closed():
     before = below()
     loop = LoopThread()
-    pool = loop.run(make_pool(), 60)
-    loop.run(pool.call(1, "echo", b"{}"), 60)
+    pool = loop.run(make_pool(), HANG_LIMIT)
+    loop.run(pool.call(1, "echo", b"{}"), HANG_LIMIT)
     loop.stop()
     assert below() <= before
     assert not [thread for thread in threading.enumerate() if thread.name == "mcp-loop"]

@@ -22,6 +22,7 @@ from mcpregistry.services.policy import rules
 from tests.externals import ROOT
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, folder
 from tests.launcher import Launcher
+from tests.waiting import HANG_LIMIT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 BIN = Path(sys.executable).parent
@@ -38,9 +39,9 @@ def repository() -> Path:
 @pytest.fixture(scope="module")
 def token(stage: Stage, site: Web, repository: Path) -> str:
     stage.endpoint()
-    time = stage.real("time", "get_current_time", command=[str(BIN / "mcp-server-time")], connect_timeout=60)
+    time = stage.real("time", "get_current_time", command=[str(BIN / "mcp-server-time")], connect_timeout=HANG_LIMIT)
     command = [str(BIN / "mcp-server-git"), "--repository", str(repository)]
-    git = stage.real("git", "git_create_branch", "git_log", "git_status", command=command, connect_timeout=60)
+    git = stage.real("git", "git_create_branch", "git_log", "git_status", command=command, connect_timeout=HANG_LIMIT)
     token = stage.agent("local", time, git)
     site.wait_known(token)
     return token
@@ -58,6 +59,7 @@ async def door(kind: str, mode: str, launched: Launcher, site: Web, token: str) 
             yield client
 
 
+@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-legacy"))
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 @pytest.mark.parametrize("kind", ["http", "stdio"])
 async def test_time_and_git_answer(launched, site, token, repository, kind, mode):

@@ -14,6 +14,7 @@ import pytest
 from tests.externals import ROOT, node_program, npm_module
 from tests.fakes.stage import Stage, Web, folder
 from tests.launcher import Launcher
+from tests.waiting import HANG_LIMIT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.node, pytest.mark.one_database]
 INSPECTOR = "@modelcontextprotocol/inspector/package.json"
@@ -33,13 +34,13 @@ def token(stage: Stage, site: Web, home: Path) -> str:
     stage.endpoint()
     everything = stage.real(
         "everything", "echo", "get-sum", "get-tiny-image", "get-structured-content",
-        command=[node_program(), npm_module(EVERYTHING)], connect_timeout=60,
+        command=[node_program(), npm_module(EVERYTHING)], connect_timeout=HANG_LIMIT,
     )  # fmt: skip
     files = stage.real(
         "files",
         "read_text_file",
         command=[node_program(), npm_module(FILESYSTEM), str(home)],
-        connect_timeout=60,
+        connect_timeout=HANG_LIMIT,
     )
     token = stage.agent("local", everything, files)
     site.wait_known(token)
@@ -83,6 +84,7 @@ def quick(kind: str, target: list[str], launched: Launcher) -> list[str]:
     return [*target[: target.index("--") + 1], *launched.command("manage.py", "runmcp")]
 
 
+@pytest.mark.exhaustive(but=("stdio-modern",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("kind", ["http", "stdio"])
 async def test_the_inspector_lists_and_calls(stage, site, token, home, launched, kind, era):

@@ -15,9 +15,9 @@ from playwright.sync_api import expect
 
 from tests.controlplane.test_up import NO_MODELS, running
 from tests.fakes.targets import SERVERS
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
-pytestmark = [pytest.mark.web, pytest.mark.e2e, pytest.mark.one_database, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.web, pytest.mark.e2e, pytest.mark.one_database]
 
 MOST_CLICKS = 12
 LISTED = [
@@ -94,7 +94,7 @@ def called(url: str, token: str, tool: str) -> str:
     """What a tool answers to the agent of this token."""
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
     answer = httpx2.post(
-        f"{url}/api/v1/tools/{tool}/call", json={"params": {"text": "hello"}}, headers=headers, timeout=60
+        f"{url}/api/v1/tools/{tool}/call", json={"params": {"text": "hello"}}, headers=headers, timeout=HANG_LIMIT
     )
     return f"{answer.status_code} {answer.text}"
 
@@ -104,6 +104,7 @@ def granted(answer: str) -> str:
     return "" if answer.startswith("404 ") else answer
 
 
+@pytest.mark.exhaustive
 def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_phone(
     tmp_path: Path, browser: Any
 ) -> None:

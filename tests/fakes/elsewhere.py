@@ -14,6 +14,7 @@ from django.db import connections
 
 from tests import forkserver, migrated
 from tests.conftest import child_env
+from tests.waiting import HANG_LIMIT
 
 PASSPHRASE = "correct horse battery"
 _SHOW = "import django; django.setup(); import json; print(json.dumps({expression}, default=str))"
@@ -41,7 +42,7 @@ class Site:
             given.write(stdin)
             given.seek(0)
             process = forkserver.popen(["manage.py", *words], env=self.env | env, stdin=given, stdout=said, stderr=said)
-            code = process.wait(timeout=380)
+            code = process.wait(timeout=4 * HANG_LIMIT)  # a backup or a restore may take minutes
             said.seek(0)
             return code, said.read()
 
@@ -51,7 +52,7 @@ class Site:
         process = forkserver.popen(["-c", code], env=self.env, stdout=subprocess.PIPE)
         assert process.stdout
         text = process.stdout.read()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=HANG_LIMIT) == 0
         return json.loads(text)
 
     def assert_whole(self) -> None:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.waiting import HANG_LIMIT
+
 Answer = tuple[int, dict[str, str], bytes]
 OK: Answer = (200, {}, b"")
 
@@ -68,4 +70,4 @@ def listening(receiver: Receiver) -> Iterator[Receiver]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(HANG_LIMIT)

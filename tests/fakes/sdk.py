@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp_types import JSONRPCMessage
 
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 
 def make_server() -> MCPServer:
@@ -87,7 +87,7 @@ def serving(app: Any) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             site.should_exit = True
-            thread.join(60)
+            thread.join(HANG_LIMIT)
 
 
 def free_port() -> int:

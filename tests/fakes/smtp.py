@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 
+from tests.waiting import HANG_LIMIT
+
 
 @dataclass
 class Mailbox:
@@ -69,4 +71,4 @@ def mailbox() -> Iterator[Mailbox]:
         thread.start()
         yield box
         server.shutdown()
-        thread.join(10)
+        thread.join(HANG_LIMIT)

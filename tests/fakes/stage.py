@@ -54,7 +54,7 @@ from tests.externals import ROOT
 from tests.fakes.targets import SERVERS
 from tests.fakes.websockets import websocket_client
 from tests.processes import with_words
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,7 +76,7 @@ async def outside(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -
     return await asyncio.to_thread(run)
 
 
-async def seen_outside(look: Callable[[], R | None], patience: float = 60) -> R:
+async def seen_outside(look: Callable[[], R | None], patience: float = HANG_LIMIT) -> R:
     """Ask as ``outside`` until it finds something, all the time on one connection: opening one costs more than asking."""
     found = await outside(eventually, look, patience)
     assert found is not None
@@ -110,7 +110,7 @@ class Stage:
         """``tests/fakes/servers/NAME.py``, active, with these tools approved; not started."""
         command = [sys.executable, "-S", str(SERVERS / f"{name}.py")]
         env = {"FAKE_LISTED": json.dumps(tools)} | env  # it says what is approved here
-        return self.server(slug or name, tools, command=command, env=env, connect_timeout=30)
+        return self.server(slug or name, tools, command=command, env=env, connect_timeout=HANG_LIMIT)
 
     def server(
         self,
@@ -198,11 +198,11 @@ class Web:
         def ready() -> bool:
             assert all(process.poll() is None for process in self.processes)
             with contextlib.suppress(httpx2.HTTPError):
-                return httpx2.get(f"http://{self.address}/readyz", timeout=5, **PLAIN).status_code == 200
+                return httpx2.get(f"http://{self.address}/readyz", timeout=HANG_LIMIT, **PLAIN).status_code == 200
             return False
 
         try:
-            eventually(ready, 110)
+            eventually(ready)
         except AssertionError:
             raise AssertionError(self.log()) from None
 
@@ -211,20 +211,18 @@ class Web:
         headers = {"authorization": f"Bearer {token}"}
 
         def known() -> bool:
-            with contextlib.suppress(httpx2.TimeoutException):  # a machine may be that busy
-                return httpx2.post(self.url(), headers=headers, json={}, timeout=20, **PLAIN).status_code != 401
-            return False
+            return httpx2.post(self.url(), headers=headers, json={}, timeout=HANG_LIMIT, **PLAIN).status_code != 401
 
         try:
             eventually(known)
-        except AssertionError:
+        except (AssertionError, httpx2.TimeoutException):
             raise AssertionError(self.log()) from None
 
     def log(self) -> str:
         self._log.seek(0)
         return self._log.read()
 
-    def stop(self, patience: float = 60) -> None:
+    def stop(self, patience: float = HANG_LIMIT) -> None:
         self.terminate()
         try:
             for process in self.processes:
@@ -249,7 +247,7 @@ class Web:
         usual = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         if token:
             usual["authorization"] = f"Bearer {token}"
-        timeout = httpx2.Timeout(60)
+        timeout = httpx2.Timeout(HANG_LIMIT)
         async with httpx2.AsyncClient(headers=usual | headers, timeout=timeout, **PLAIN) as client:
             yield client
 
@@ -262,14 +260,16 @@ class Web:
             address = f"{self.url(endpoint)}/{door}"
             known = {"authorization": f"Bearer {token}"}
             opened = (
-                websocket_client(address, token) if door == "ws" else sse_client(address, headers=known, timeout=60)
+                websocket_client(address, token)
+                if door == "ws"
+                else sse_client(address, headers=known, timeout=HANG_LIMIT)
             )
             async with Client(opened, mode=mode, cache=None, **options) as client:
                 yield client
             return
         limits = httpx2.Limits(max_connections=500, max_keepalive_connections=500)
         headers = {"authorization": f"Bearer {token}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=60, limits=limits, **PLAIN) as http:
+        async with httpx2.AsyncClient(headers=headers, timeout=HANG_LIMIT, limits=limits, **PLAIN) as http:
             http.event_hooks = {"response": [self._note]}
             transport = streamable_http_client(self.url(endpoint), http_client=http)
             async with Client(transport, mode=mode, cache=None, **options) as client:
@@ -329,7 +329,7 @@ class RawHost:
             self._news.clear()
             await self._news.wait()
 
-    async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = 60) -> dict[str, Any]:
+    async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = HANG_LIMIT) -> dict[str, Any]:
         """A copy of the first such message."""
         try:
             async with asyncio.timeout(patience):
@@ -341,7 +341,7 @@ class RawHost:
         except TimeoutError:
             raise AssertionError(f"{self.lines}\n{self.log()}") from None
 
-    async def answer(self, request_id: Any, patience: float = 60) -> dict[str, Any]:
+    async def answer(self, request_id: Any, patience: float = HANG_LIMIT) -> dict[str, Any]:
         return await self.until(lambda m: m.get("id") == request_id and "method" not in m, patience)
 
     async def ask(self, request_id: Any, method: str, **params: Any) -> dict[str, Any]:
@@ -361,13 +361,13 @@ class RawHost:
         """Whether one of its processes has this in its command line. Those that end just now have none."""
         return bool(with_words(program, self.family()))
 
-    async def end(self, patience: float = 60) -> int:
+    async def end(self, patience: float = HANG_LIMIT) -> int:
         """Close stdin and wait for the process and for the last byte."""
         assert self.process.stdin
         self.process.stdin.close()
         return await self.ended(patience)
 
-    async def ended(self, patience: float = 60) -> int:
+    async def ended(self, patience: float = HANG_LIMIT) -> int:
         async with asyncio.timeout(patience):
             code = await self.process.wait()
             await self._reader

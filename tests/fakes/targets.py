@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mcpregistry.domain.servers.target import Limits, Target
+from tests.waiting import HANG_LIMIT
 
 SERVERS = Path(__file__).parent / "servers"
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -22,7 +23,7 @@ def stdio_target(
         "revision": 1,
         "transport": "stdio",
         "argv": (sys.executable, "-S", str(SERVERS / f"{name}.py"), *args),
-        "limits": Limits(**({"connect_timeout": 20.0} | (limits or {}))),
+        "limits": Limits(**({"connect_timeout": HANG_LIMIT} | (limits or {}))),
     }
     return Target(**(values | changes))
 
@@ -36,6 +37,6 @@ def http_target(url: str, *, server_id: int = 1, limits: dict[str, Any] | None =
         "transport": "http",
         "url": url,
         "allowed_networks": LOOPBACK,
-        "limits": Limits(**({"connect_timeout": 20.0} | (limits or {}))),
+        "limits": Limits(**({"connect_timeout": HANG_LIMIT} | (limits or {}))),
     }
     return Target(**(values | changes))

@@ -13,6 +13,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
+from tests.waiting import HANG_LIMIT
+
 
 def dial(url: str, token: str = "", *, subprotocols: tuple[str, ...] = ("mcp",), **headers: str) -> connect:
     """``websockets``' own client, with a token."""
@@ -20,7 +22,7 @@ def dial(url: str, token: str = "", *, subprotocols: tuple[str, ...] = ("mcp",),
     offered = [Subprotocol(name) for name in subprotocols] or None
     return connect(
         url.replace("http", "ws", 1), subprotocols=offered, additional_headers=known | headers, proxy=None,
-        open_timeout=60, ping_timeout=None,  # a busy machine is no dead one
+        open_timeout=HANG_LIMIT, ping_timeout=None,  # a busy machine is no dead one
     )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ Nothing here starts a process: a raise needs none.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -46,10 +45,6 @@ async def elsewhere(look: Callable[[], T]) -> T:
     return await asyncio.to_thread(alone, look)
 
 
-async def until(condition: Callable[[], T], patience: float = 60) -> T:
+async def until(condition: Callable[[], T]) -> T:
     """Ask the database until it says so."""
-    deadline = time.monotonic() + patience
-    while not (found := await elsewhere(condition)):
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.02)
-    return found
+    return await waiting.until(lambda: elsewhere(condition))

@@ -51,14 +51,13 @@ from tests.fakes.hosts import StdioHost, stdio_host
 from tests.fakes.stage import Stage, Web, outside
 from tests.origin import Origin
 from tests.subagents.kit import Bench, calls
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 VICTIMS = {"worker": 7, "web": 2, "runmcp": 2}  # how often each kind is chosen
 BETWEEN = (0.3, 2.5)  # seconds between two kills
 RUNS, EXPERT_CALLS = 4, 1  # callers that start runs, and that wait for the answer of an expert tool, at the same time
 SLOWLY = {"steps": 3, "pause": 0.1}
-PATIENCE = 150  # seconds for all that is under way to end after the last kill
-GONE_WITHIN = 5.0  # seconds for what a dead process had started
+PATIENCE = 4 * HANG_LIMIT  # seconds for all that is under way to end after the last kill: leases run out meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ class Site:
 
     def stop(self) -> None:
         for worker in self.workers.values():
-            stop(worker, 20)  # type: ignore[arg-type]  # it has the face of a Popen
+            stop(worker, HANG_LIMIT)  # type: ignore[arg-type]  # it has the face of a Popen
         self.web.stop()
         self._log.close()
 
@@ -145,13 +144,13 @@ def site(env: dict[str, str], folder: Path) -> Iterator[Site]:
     try:
         for name in ("one", "two"):
             made.start_worker(name)
-        eventually(lambda: (folder / "workers.log").read_bytes().count(b"ready.") >= len(made.workers), PATIENCE)
+        eventually(lambda: (folder / "workers.log").read_bytes().count(b"ready.") >= len(made.workers))
         made.start_web()
         made.web.wait_ready()
         yield made
     finally:
         made.stop()
-        stop(clock, 20)
+        stop(clock, HANG_LIMIT)
 
 
 class Campaign:
@@ -320,7 +319,7 @@ class Campaign:
         task.add_done_callback(self._watching.discard)
 
     async def _family_gone(self, kind: str, family: list[psutil.Process]) -> None:
-        _, alive = await asyncio.to_thread(psutil.wait_procs, family, GONE_WITHIN)
+        _, alive = await asyncio.to_thread(psutil.wait_procs, family, HANG_LIMIT)
         self.figures.orphans += [f"{kind} left {each}" for each in alive]
 
     async def _taken_over(self, run: str, fence: int, at: float) -> None:

@@ -16,7 +16,7 @@ from tests.conftest import child_env
 from tests.fakes.journals import called
 from tests.fakes.stage import Stage, Web, listed, web
 from tests.fault.agreement import contradictions
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 CALLERS = 4
 
@@ -28,7 +28,10 @@ class Load:
         self.told: list[tuple[int, int, dict[str, Any]]] = []
         self._numbers, self._ending = count(), False
         self._http = httpx2.AsyncClient(
-            base_url=f"http://{site.address}", headers={"authorization": f"Bearer {token}"}, timeout=60, trust_env=False
+            base_url=f"http://{site.address}",
+            headers={"authorization": f"Bearer {token}"},
+            timeout=HANG_LIMIT,
+            trust_env=False,
         )
 
     @asynccontextmanager
@@ -49,16 +52,14 @@ class Load:
             lambda: {told[1] for told in self.told[at:][-CALLERS:]} == {status} and len(self.told) - at >= CALLERS
         )
 
-    async def until_any_told(self, status: int) -> None:
-        """Until the next caller hears it."""
-        at = len(self.told)
-        await until(lambda: any(told[1] == status for told in self.told[at:]))
-
     async def until_ready(self, status: int) -> dict[str, str]:
         """Until /readyz says this; its words."""
-        while (answer := await self._http.get("/readyz")).status_code != status:
-            await asyncio.sleep(0.05)
-        return dict(answer.json())
+
+        async def ready() -> dict[str, str]:
+            answer = await self._http.get("/readyz")
+            return dict(answer.json()) if answer.status_code == status else {}
+
+        return await until(ready)
 
     async def _call_on(self) -> None:
         while not self._ending:

@@ -35,10 +35,11 @@ from tests.fault.agreement import contradictions
 from tests.fault.ways import SHORT_HOLD, WAYS, Seen, Waiter, Way
 from tests.gateway.conftest import stage
 from tests.tasks import worker
+from tests.waiting import HANG_LIMIT
 
 __all__ = ["MARKS", "Cell", "Happening", "cell", "cells", "check", "place", "stage"]
 
-MARKS = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.timeout(300)]  # the first test starts the site
+MARKS = [pytest.mark.fault, pytest.mark.e2e]
 
 # Two tools for each kind of rule: one person decides, or two; and the same where the requester may confirm.
 TOOLS = ("ask", "ask_two", "mine", "mine_two")
@@ -77,7 +78,7 @@ def place(stage: Stage, broker: str) -> Iterator[Place]:
     token = stage.agent("local", server, owner=people["owner"])
     worker.empty_broker()
     with (
-        web(stage.env | {"SLIPSNISSE_HOLD": "60"}) as site,
+        web(stage.env | {"SLIPSNISSE_HOLD": f"{HANG_LIMIT:.0f}"}) as site,
         web(stage.env | {"SLIPSNISSE_HOLD": SHORT_HOLD}) as brisk,
         worker.running(stage.env, "matrix"),
     ):
@@ -415,11 +416,15 @@ def cells(door: str) -> Any:
         for what in HAPPENINGS
         if (way.door == "stdio") == (door == "stdio") and (way.kind, what) not in IMPOSSIBLE
     ]
-    marked = [
-        pytest.param(way, what, id=f"{way}-{what.__name__}", marks=() if twice(way, what) else pytest.mark.one_database)
-        for way, what in own
-    ]
+    marked = [pytest.param(way, what, id=f"{way}-{what.__name__}", marks=marks_of(way, what)) for way, what in own]
     return pytest.mark.parametrize(("way", "what"), marked)
+
+
+def marks_of(way: Way, what: Happening) -> list[pytest.MarkDecorator]:
+    """The gate has one cell for each kind of way and each happening, on SQLite."""
+    if twice(way, what):
+        return [pytest.mark.exhaustive(on="postgresql")]
+    return [pytest.mark.one_database, pytest.mark.exhaustive]
 
 
 def twice(way: Way, what: Happening) -> bool:

@@ -27,6 +27,7 @@ from tests.calls.test_approvals import asking, bob, calling, held, seated, until
 from tests.conftest import child_env
 from tests.externals import ROOT
 from tests.fault.database import until as comes_true
+from tests.waiting import HANG_LIMIT
 
 __all__ = ["asking", "bob", "journal", "site"]  # fixtures
 
@@ -63,15 +64,15 @@ async def killed_at(point: str, bob: User) -> Invocation:
     if point == "voted":
         with process("call", "held") as child:
             await held()
-            assert await db_call(child.wait, 60) == KILLED
+            assert await db_call(child.wait, HANG_LIMIT) == KILLED
         with process("vote", point) as child:
-            assert await db_call(child.wait, 60) == KILLED
+            assert await db_call(child.wait, HANG_LIMIT) == KILLED
     else:
         with process("call", point) as child:
             await held()
             if point != "held":
                 await db_call(vote, bob)
-            assert await db_call(child.wait, 60) == KILLED
+            assert await db_call(child.wait, HANG_LIMIT) == KILLED
     return await db_call(Invocation.objects.get)
 
 
@@ -129,7 +130,7 @@ async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_
     with process("call", "none") as child:
         await seated(2)
         child.kill()
-        await db_call(child.wait, 60)
+        await db_call(child.wait, HANG_LIMIT)
     at = await db_call(lambda: database_now() + seats.LEASE + timedelta(seconds=1))
     assert await db_call(held_calls.leave_dead_seats, at) == 0  # both leases are over then; one process still lives
 

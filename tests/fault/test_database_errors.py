@@ -30,6 +30,7 @@ from tests.calls.test_approvals import asking, bob
 from tests.calls.test_own_faults import given
 from tests.fault.agreement import agrees
 from tests.fault.database import elsewhere, failing, until
+from tests.waiting import HANG_LIMIT
 
 __all__ = ["asking", "bob", "journal", "site"]  # fixtures
 
@@ -119,7 +120,7 @@ async def expired(play: Play) -> CallOutcome:
     """Nobody decides in time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mcpregistry.domain.policy.rules.DEFAULT_TERMS", replace(DEFAULT_TERMS, decide_seconds=0.2))
-        return await play.call(host=Host(hold=5))
+        return await play.call(host=Host(hold=HANG_LIMIT))
 
 
 async def left(play: Play) -> CallOutcome:
@@ -148,7 +149,7 @@ def person(action: str, *, confirmed: bool = False) -> Host:
     async def ask(prompt: Prompt) -> Reply:
         return Reply(prompt.request, action, confirmed=confirmed, seconds=3.0)
 
-    return Host(name="x", transport="http", elicit=frozenset({"form"}), ask=ask, hold=10)
+    return Host(name="x", transport="http", elicit=frozenset({"form"}), ask=ask, hold=HANG_LIMIT)
 
 
 async def confirmed(play: Play) -> CallOutcome:
@@ -246,6 +247,7 @@ def prepare(story: str) -> None:
         PolicyRule.objects.create(name="own", outcome="ask", requester_may_confirm=True)
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("story", "point"), CELLS)
 async def test_what_is_told_agrees_with_the_record(site: Make, asking: Server, bob: User, story: str, point: str):
     await db_call(prepare, story)

@@ -20,7 +20,7 @@ from tests.calls.conftest import add_server, tool
 from tests.fakes.targets import SERVERS
 from tests.fault.database import elsewhere, failing
 from tests.subagents.maintenance.conftest import _no_broker, ask, manager
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 __all__ = ["_no_broker", "manager"]
 pytestmark = pytest.mark.fault
@@ -68,7 +68,7 @@ async def is_refused(here: Manager) -> str:
 
 
 async def _working(here: Manager) -> MaintenanceRequest:
-    await elsewhere(lambda: (add_server("mute", connect_timeout=60), ask(Kind.TEST, server="mute")))
+    await elsewhere(lambda: (add_server("mute", connect_timeout=HANG_LIMIT), ask(Kind.TEST, server="mute")))
     return await until_it(here, lambda row: row.step == 1)
 
 
@@ -128,6 +128,7 @@ POINTS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("story", "point"), [(story, point) for story in STORIES for point in POINTS[story]])
 async def test_what_was_asked_is_done_once_and_told_once(
     manager: Any, monkeypatch: pytest.MonkeyPatch, story: str, point: str

@@ -36,6 +36,7 @@ from tests.fault.agreement import contradictions
 from tests.fault.database import elsewhere, failing, reached, until
 from tests.subagents.kit import Bench, call, offered
 from tests.subagents.runs.conftest import Worker, bench, worker, working
+from tests.waiting import HANG_LIMIT
 
 __all__ = ["bench", "worker", "working"]  # fixtures
 
@@ -92,7 +93,7 @@ TOLD = {
 async def driven(here: Worker, run: Run, *ends: RunState) -> Run:
     """The run once it has ended, as a worker and its clock bring it there: what fails there is tried again."""
     wanted = ends or (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
-    async with asyncio.timeout(120):  # the first run of a process imports what counts tokens
+    async with asyncio.timeout(2 * HANG_LIMIT):  # the first run of a process imports what counts tokens
         while (found := await elsewhere(lambda: Run.objects.get(pk=run.pk))).state not in wanted:
             with suppress(OperationalError):
                 await here.runs.drive(run.pk)
@@ -168,7 +169,7 @@ async def limited(bench: Bench, here: Worker) -> Run:
     def slept() -> Run:
         return Run.objects.get(pk=run.pk)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_LIMIT):
         while (await elsewhere(slept)).wake_at is None:
             with suppress(OperationalError):
                 await here.runs.drive(run.pk)
@@ -265,6 +266,18 @@ def prepare(bench: Bench, story: str) -> None:
         person("bob")
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "answered-lease.take",
+        "answered-records.end_turn",
+        "answered-records.start_call",
+        "answered-records.finish",
+        "held-records.sleep",
+        "cancelled-records.finish",
+        "limited-records.sleep",
+        "given_back-lease.release",
+    )
+)
 @pytest.mark.parametrize(("story", "point"), [(story, point) for story in WORKED for point in POINTS[story]])
 async def test_a_run_goes_on_and_makes_nothing_twice(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, story: str, point: str

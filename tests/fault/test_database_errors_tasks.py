@@ -43,6 +43,7 @@ from tests.fakes.servers import tasks_server
 from tests.fakes.targets import LOOPBACK
 from tests.fault.agreement import contradictions
 from tests.fault.database import elsewhere, failing, reached, until
+from tests.waiting import HANG_LIMIT
 
 __all__ = ["journal", "site"]  # fixtures
 
@@ -111,7 +112,7 @@ class Play:
 
     async def until(self, task_id: str, *statuses: str) -> dict[str, Any]:
         wanted = set(statuses) or DONE
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             while (seen := await self.look(task_id))["status"] not in wanted:
                 assert wanted <= DONE or seen["status"] not in DONE, seen
                 await asyncio.sleep(0.02)
@@ -157,7 +158,7 @@ async def asks(play: Play) -> State:
 
 async def stops(play: Play) -> State:
     """The host cancels what is out: who knows what it has done by then."""
-    task_id = await play.begin("slow_compute", seconds=30)
+    task_id = await play.begin("slow_compute", seconds=10_000)
     await again(lambda: play.tasks.cancel(play.ctx, TaskParams(task_id=task_id)))
     assert (await play.until(task_id))["status"] == "cancelled"
     return State.UNKNOWN
@@ -168,7 +169,7 @@ async def hears(play: Play) -> State:
     task_id = await play.begin("slow_compute", until=str(play.done))
     streams = TaskStreams(play.tasks, play.here.engine.feed)
     params = t.SubscriptionsListenRequestParams.model_validate({"notifications": {"taskIds": [task_id]}})
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_LIMIT):
         listening = asyncio.ensure_future(
             again(lambda: streams.listen(CALLER, play.ctx, params, InMemorySubscriptionBus()))
         )
@@ -217,6 +218,7 @@ POINTS: dict[str, list[str]] = {
 CELLS = [(story, point) for story in STORIES for point in POINTS[story]]
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("story", "point"), CELLS)
 async def test_what_a_host_hears_of_a_task_is_the_end_of_its_call(
     site: Any, remote: Server, maker: tasks_server.TasksServer, tmp_path: Path, story: str, point: str

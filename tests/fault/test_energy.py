@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fault import energy
 
-pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("live_db", "site_env"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("live_db", "site_env")]
 
 
 @pytest.fixture
@@ -19,6 +19,7 @@ def made_so_far() -> list[int]:
 
 
 # Each example starts processes (2 to 3 s), and what one has left is the next one's beginning: few, and none is made smaller.
+@pytest.mark.exhaustive
 @settings(
     max_examples=3, deadline=None, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -164,7 +164,7 @@ async def test_a_caller_that_leaves_after_the_clock_gave_its_call_up_is_in_the_r
 ) -> None:
     await db_call(partial(add_server, "slow", tool("count"), env={"FAKE_JOURNAL": str(journal)}))
     here: Site = await site()
-    call = asyncio.ensure_future(here.call("slow__count", {"steps": 200, "delay": 0.1}))
+    call = asyncio.ensure_future(here.call("slow__count", {"steps": 100_000, "pause": 0.1}))
     await here.until_sent()
     assert await elsewhere(given_up) == 1
     call.cancel()

@@ -15,8 +15,7 @@ from tests.tasks import worker
 
 __all__ = ["approver", "brisk", "case", "journal", "site", "stage", "token"]  # fixtures
 
-# The first test starts the site.
-pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.one_database, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.one_database]
 
 
 @pytest.fixture(scope="module", autouse=True)

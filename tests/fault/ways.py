@@ -17,6 +17,7 @@ import httpx2
 
 from tests.fakes.hosts import FORM, TASKS, Host, Lost, StdioHost, http_host, stdio_host
 from tests.fakes.stage import MODERN, Stage, Web, folder
+from tests.waiting import HANG_LIMIT
 
 LEGACY = "2025-11-25"
 Kind = Literal["task", "question", "progress", "away", "rest"]
@@ -187,7 +188,7 @@ class TaskWaiter(Waiter):
         return answer["result"]
 
     async def end(self) -> Seen:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             while (view := await self.view())["status"] in ("working", "input_required"):
                 await asyncio.sleep(0.02)
         if view["status"] == "completed":
@@ -214,7 +215,7 @@ class RestWaiter(Waiter):
 
     async def end(self) -> Seen:
         """The same request once more, until it is decided; it then runs the call."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             while (response := await self._post()).status_code == 202:
                 await asyncio.sleep(0.02)
         body = response.json()

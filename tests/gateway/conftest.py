@@ -14,12 +14,13 @@ from tests import launcher
 from tests.conftest import child_env
 from tests.fakes.stage import Stage, Web, folder, web
 from tests.origin import Origin
+from tests.waiting import HANG_LIMIT
 
 
 @pytest.fixture(autouse=True)
 def _patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK's client takes us for a server of the older era after ten seconds, which a busy machine may need to start."""
-    monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", HANG_LIMIT)
 
 
 @pytest.fixture(scope="module")

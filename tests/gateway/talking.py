@@ -11,6 +11,7 @@ from mcpregistry.models import Agent, Grant, Server
 from mcpregistry.services.access import grants
 from tests.fakes.stage import ACTOR, Stage, fresh
 from tests.fakes.targets import SERVERS
+from tests.waiting import HANG_LIMIT
 
 # What a server and a host speak. The database is told the same of either, so both databases are asked for the newer only.
 _OLDER = pytest.param("legacy", marks=pytest.mark.one_database)
@@ -36,7 +37,8 @@ class Scene:
     def served(self, slug: str, era: str = "both") -> Server:
         return self.stage.real(
             slug, *OFFERED, command=[sys.executable, "-S", str(SERVERS / "talkative.py")],
-            env={"FAKE_ERA": era, "FAKE_WHO": slug, "API_KEY": SECRET}, connect_timeout=30,
+            env={"FAKE_ERA": era, "FAKE_WHO": slug, "API_KEY": SECRET},
+            connect_timeout=HANG_LIMIT, request_timeout=HANG_LIMIT,
         )  # fmt: skip
 
     def grant(self, **fields: Any) -> Grant:

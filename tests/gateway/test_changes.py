@@ -1,11 +1,10 @@
-"""Hosts learn of a change within a second, and only if their own list is another one."""
+"""Hosts learn of a change, and only if their own list is another one."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -25,12 +24,9 @@ from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, fresh, listed, outside
 from tests.launcher import Launcher
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 pytestmark = pytest.mark.e2e
-# Seconds. A busy machine is given more tries, and the best must keep the promise. What looks only now and then, every few
-# seconds, keeps it in none: each change follows at once on one that the process has seen, when that is longest away.
-PROMISE, TRIES = 1.0, 10
 STATUS = "mcp_check_subagent_status"
 
 
@@ -94,23 +90,22 @@ class Scene:
 
 
 class Listener:
-    """A connected host and when it was told that its list has changed."""
+    """A connected host, with an entry for each time that it was told that its list has changed."""
 
     def __init__(self) -> None:
         self.client: Client
-        self.told: asyncio.Queue[float] = asyncio.Queue()
+        self.told: asyncio.Queue[None] = asyncio.Queue()
 
     async def on_message(self, message: Any) -> None:
         if isinstance(message, t.ToolListChangedNotification):
-            self.told.put_nowait(time.monotonic())
+            self.told.put_nowait(None)
 
     async def names(self) -> set[str]:
         return {tool.name for tool in (await self.client.list_tools()).tools}
 
-    async def seconds_after(self, change: Callable[..., None], *arguments: Any) -> float:
+    async def hear_of(self, change: Callable[..., None], *arguments: Any) -> None:
         await outside(change, *arguments)
-        began = time.monotonic()
-        return await asyncio.wait_for(self.told.get(), 60) - began
+        await asyncio.wait_for(self.told.get(), HANG_LIMIT)
 
 
 @contextlib.asynccontextmanager
@@ -134,7 +129,7 @@ async def connected(door: str, mode: str, scene: Scene, site: Web, launched: Lau
 
             async def hear() -> None:
                 async for _ in subscription:
-                    listener.told.put_nowait(time.monotonic())
+                    listener.told.put_nowait(None)
 
             hearing = asyncio.create_task(hear())
             stack.callback(hearing.cancel)
@@ -143,42 +138,32 @@ async def connected(door: str, mode: str, scene: Scene, site: Web, launched: Lau
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 @pytest.mark.parametrize("door", ["http", "stdio"])
-async def test_every_change_made_by_another_process_is_told_within_a_second(stage, site, door, mode, launched):
+async def test_every_change_made_by_another_process_is_told(stage, site, door, mode, launched):
     scene = await outside(Scene, stage)
     await outside(site.wait_known, scene.stranger_token)
-    best: dict[str, float] = {}
     async with connected(door, mode, scene, site, launched) as host:
         assert await host.names() == scene.own()
-        for _ in range(TRIES):
-            for change, expected in (
-                (scene.approve, scene.own),
-                (scene.grant, lambda: scene.own() | scene.others()),
-                (scene.disable, scene.others),
-                (scene.enable, lambda: scene.own() | scene.others()),
-                (scene.withdraw, scene.own),
-                (scene.rename, scene.own),
-            ):
-                seconds = await host.seconds_after(change)
-                best[change.__name__] = min(seconds, best.get(change.__name__, seconds))
-                assert await host.names() == expected()
-            if max(best.values()) <= PROMISE:
-                break
-    assert max(best.values()) <= PROMISE, best
+        for change, expected in (
+            (scene.approve, scene.own),
+            (scene.grant, lambda: scene.own() | scene.others()),
+            (scene.disable, scene.others),
+            (scene.enable, lambda: scene.own() | scene.others()),
+            (scene.withdraw, scene.own),
+            (scene.rename, scene.own),
+        ):
+            await host.hear_of(change)
+            assert await host.names() == expected()
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(stage, site, mode, launched):
     scene = await outside(Scene, stage)
     await outside(site.wait_known, scene.stranger_token)
-    took: list[float] = []
     async with connected("http", mode, scene, site, launched) as host:
-        while len(took) < TRIES and min(took, default=TRIES) > PROMISE:
-            await host.seconds_after(scene.grant)
-            # Long enough that the process knows the end before it comes; where it does not, it is told later, but told.
-            took.append(await host.seconds_after(scene.end_grant_in, 1.5) - 1.5)
-            assert await host.names() == scene.own()
-            await outside(scene.withdraw)  # what has run out
-    assert min(took) <= PROMISE, took
+        await host.hear_of(scene.grant)
+        # Long enough that the process knows the end before it comes; where it does not, it is told later, but told.
+        await host.hear_of(scene.end_grant_in, 1.5)
+        assert await host.names() == scene.own()
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
@@ -189,9 +174,9 @@ async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, si
         await outside(scene.nothing_for_us)
         marker = await outside(stage.agent, fresh("marker"))
         await outside(site.wait_known, marker)  # the gateway has seen all of it
-        await host.seconds_after(scene.grant)
+        await host.hear_of(scene.grant)
         # Had the earlier changes been told, there would be one more.
-        await host.seconds_after(scene.withdraw)
+        await host.hear_of(scene.withdraw)
         assert host.told.empty()
 
 
@@ -225,9 +210,9 @@ async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progre
                 lambda p, m: queue.tell(request, MessageKind.STATUS, progress=p, message=m), progress, message
             )
             await outside(MaintenanceRequest.objects.filter(pk=request.pk).update, message=message)
-            assert await asyncio.wait_for(heard.get(), 60) == (progress, 100, message)
+            assert await asyncio.wait_for(heard.get(), HANG_LIMIT) == (progress, 100, message)
         await outside(lambda: queue.end(request, State.COMPLETED, result={"servers": []}))
-        said = (await asyncio.wait_for(calling, 60)).structured_content
+        said = (await asyncio.wait_for(calling, HANG_LIMIT)).structured_content
     assert (said["state"], said["progress"], said["result"]) == ("completed", 100, {"servers": []})
     left = await outside(lambda: queue.waiting_messages(MaintenanceRequest.objects.filter(pk=request.pk)).count())
     assert left == 3, "what was heard is still there to be polled"

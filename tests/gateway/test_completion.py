@@ -23,6 +23,7 @@ async def values(
     return found.completion.values
 
 
+@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])

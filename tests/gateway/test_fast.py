@@ -15,7 +15,7 @@ from mcpregistry.gateway.http.response import Response
 from mcpregistry.models import Invocation
 from tests.fakes.stage import Stage, fresh, in_order, listed, outside
 from tests.gateway.doors import META, Corpus, Doors, anonymous, doors
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 pytestmark = pytest.mark.one_database
 
@@ -188,7 +188,7 @@ async def test_a_host_that_leaves_cancels_its_call(stage, slug):
             await until(lambda: both.app.engine.pool.states())
             await until(lambda sent=sent, meta=meta: sent or not meta)
             left.set()
-            await asyncio.wait_for(call, 60)
+            await asyncio.wait_for(call, HANG_LIMIT)
             assert all(event.get("more_body", True) for event in sent)
     states = [row["state"] for row in await recorded(slug)]
     assert len(states) == 2

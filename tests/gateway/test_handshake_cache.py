@@ -24,6 +24,7 @@ from mcpregistry.gateway.stdio.preload import lists_path
 from tests import forkserver, migrated
 from tests.externals import ROOT
 from tests.fakes.stage import MODERN, RawHost, envelope, folder, raw_host
+from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.e2e
 
@@ -50,7 +51,7 @@ class OwnSite:
         self._rows = self._database(f"SELECT {ENDPOINTS}, id FROM mcpregistry_endpoint")
 
     def _database(self, statement: str, *values: Any) -> list[Any]:
-        with closing(sqlite3.connect(self.var / "slipsnisse.sqlite3", timeout=20)) as database, database:
+        with closing(sqlite3.connect(self.var / "slipsnisse.sqlite3", timeout=HANG_LIMIT)) as database, database:
             return database.execute(statement, values).fetchall()
 
     def as_new(self) -> None:
@@ -65,7 +66,7 @@ class OwnSite:
 
     def run(self, *arguments: str) -> None:
         with open(os.devnull, "w") as nothing:
-            assert forkserver.popen(arguments, env=self.env, stdout=nothing).wait(110) == 0
+            assert forkserver.popen(arguments, env=self.env, stdout=nothing).wait(2 * HANG_LIMIT) == 0
 
     def web(self, *arguments: str) -> None:
         """A web process, until it has kept what ``programs/web.py`` says."""
@@ -139,6 +140,7 @@ async def converse(host: RawHost, era: str) -> list[dict[str, Any]]:
     return answers
 
 
+@pytest.mark.exhaustive(but=("modern",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_second_start_answers_the_same_from_kept_bytes(own, era):
     where = str(folder())
@@ -206,6 +208,7 @@ async def test_a_change_stream_of_more_than_lists_is_left_to_the_server(own):
         assert acks(host) == []
 
 
+@pytest.mark.exhaustive(but=("modern",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_kept(own, era):
     """From the same bytes; not where some endpoint has instructions, and not what a forced era would refuse."""
@@ -217,7 +220,7 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
         async with start(parameters) as host:
             host.send({"id": "q0"} | OPENINGS[era][0])
             answer = await host.answer("q0")
-            await host.end(60)  # it may have been answered before anything was loaded
+            await host.end()  # it may have been answered before anything was loaded
         return answer
 
     def anywhere() -> tuple[str, str]:
@@ -233,6 +236,7 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
     assert (await opened(own.late(1, *anywhere())))["result"] == first
 
 
+@pytest.mark.exhaustive(but=("legacy",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kept(own, era):
     """The real server's own bytes; no others once the configuration has changed, until they are kept anew."""

@@ -21,7 +21,7 @@ from tests.gateway.doors import Corpus, Doors, doors, said
 from tests.gateway.talking import Scene
 from tests.gateway.test_fast import rows
 from tests.gateway.test_older import Stream, calling, recorded
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 one_database = pytest.mark.one_database
 GUIDE = "docs://guide"
@@ -171,7 +171,7 @@ async def test_an_answer_that_was_waited_for_does_not_reach_who_has_lost_access(
         await outside(lambda: tokens.revoke_token(token=token, actor=ACTOR))
         await until(lambda: both.app.engine.agent_of(token.hash) is None)
         (tmp_path / "done").touch()
-        await asyncio.wait_for(asyncio.gather(stream.task, again.task), 60)
+        await asyncio.wait_for(asyncio.gather(stream.task, again.task), HANG_LIMIT)
         assert (stream.messages, again.messages) == ([], [])
         assert (await both.ask(lane, "POST", slow.request(), list(slow.usual.items())))[0] == 401
     assert [row["state"] for row in await recorded(slug)] == [State.SUCCEEDED]

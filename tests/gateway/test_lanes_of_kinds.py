@@ -12,7 +12,7 @@ from tests.gateway import test_prompts, test_resources
 from tests.gateway.doors import Corpus, anonymous, doors
 from tests.gateway.test_fast import FIELDS
 
-pytestmark = [pytest.mark.one_database, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.one_database
 
 
 def of_kind(kind: str, slug: str, **more: Any) -> list[Corpus]:
@@ -22,6 +22,7 @@ def of_kind(kind: str, slug: str, **more: Any) -> list[Corpus]:
     return [Corpus("resources/read", named=uri, uri=uri, **more) for uri in ("docs://guide", "repo://a/issues/1")]
 
 
+@pytest.mark.exhaustive(but=("prompt-modern",))
 @pytest.mark.parametrize("era", ["modern", "older"])
 @pytest.mark.parametrize("kind", ["prompt", "resource"])
 async def test_every_odd_request_gets_the_same_answer_and_record_with_and_without_the_lane(stage: Stage, kind, era):

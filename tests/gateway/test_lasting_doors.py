@@ -24,7 +24,7 @@ from mcpregistry.services.access import grants, tokens
 from tests.fakes.journals import cancelled
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, folder, fresh, listed, outside, web
 from tests.fakes.websockets import dial
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 DOORS = ["sse", "ws"]
@@ -309,9 +309,7 @@ async def test_a_host_that_leaves_takes_its_calls_along(site, stage, token, door
         (record,) = stage.calls(arguments__contains=mark)
         return (record.state, record.error_code) == (State.UNKNOWN, "CANCELLED")
 
-    async with asyncio.timeout(60):
-        while not await outside(ended):
-            await asyncio.sleep(0.01)
+    await until(lambda: outside(ended))
     await until(lambda: cancelled(journal, mark))  # it is told beside the call's end
 
 
@@ -345,7 +343,7 @@ async def test_a_site_that_stops_answers_what_is_in_flight_then_ends_its_connect
         for host in hosts:
             assert (await host.answer(1))["result"]["content"][0]["text"] == "10 steps"
         assert [await until(lambda: host.over) for host in hosts] == ["ended in good order", 1001]  # noqa: B023
-        await asyncio.to_thread(own.processes[0].wait, 60)
+        await asyncio.to_thread(own.processes[0].wait, HANG_LIMIT)
 
 
 async def test_a_connection_that_lasts_has_a_row_and_ends_with_it(site, token, door):
@@ -421,4 +419,4 @@ async def test_a_token_that_runs_out_ends_a_connection_on_which_nothing_is_said(
     serving = asyncio.ensure_future(connections.serve(connection))
     await until(lambda: connections.find(connection.id, arrival.caller))
     live.clear()
-    assert await asyncio.wait_for(serving, 60) == lasting.REVOKED
+    assert await asyncio.wait_for(serving, HANG_LIMIT) == lasting.REVOKED

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.e2e
 LINK, UI = "made://report/7", "ui://widget/main.html"
 
 
+@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])

@@ -12,7 +12,7 @@ from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, MODERN, PLAIN, Stage, fresh, listed, outside
 from tests.gateway.doors import Corpus, doors
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 pytestmark = pytest.mark.one_database
 
@@ -93,7 +93,7 @@ def _listed(site: Any, token: str, slug: str, count: int) -> None:
                 site.url(slug),
                 headers=LIST.usual | {"authorization": f"Bearer {token}"},
                 content=content,
-                timeout=60,
+                timeout=HANG_LIMIT,
                 **PLAIN,
             ).json()
             if "error" in answer:  # it changed while we read

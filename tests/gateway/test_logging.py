@@ -36,6 +36,7 @@ class Heard:
         return [level for level, _, _ in self.lines]
 
 
+@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
@@ -65,7 +66,6 @@ async def test_a_flood_of_lines_costs_no_call_and_the_operator_sees_the_last(sta
         began = time.monotonic()
         await host.call_tool(f"{scene.slug}__flood", {})
         took = time.monotonic() - began
-        assert took < 30
         assert 0 < len(heard.lines) <= BURST + PER_SECOND * took + 1
         newest = max(
             numbers("\n".join(str(data) for _, _, data in heard.lines))

@@ -19,7 +19,7 @@ from tests.fakes.stage import Stage, Web, fresh, listed, outside, web
 from tests.processes import runs
 from tests.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "crowd", "version": "1"}}
 
 
@@ -75,6 +75,7 @@ def rows(slug: str) -> int:
     return HostSession.objects.filter(agent_slug=slug, ended_at=None).count()
 
 
+@pytest.mark.exhaustive
 async def test_200_sessions_opened_and_dropped_leave_nothing(stage: Stage, slug: str):
     """Half of them are ended by their hosts, the others idle until the clock ends them; some had a process of their own."""
     with web(stage.env) as site:

@@ -22,7 +22,7 @@ from tests.fakes.targets import SERVERS
 from tests.gateway.talking import ERAS, MODES
 from tests.gateway.test_prompts import approve
 from tests.launcher import Launcher
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 pytestmark = pytest.mark.e2e
 BLOB = "iVBORw0KGgo="
@@ -44,7 +44,7 @@ class Scene:
         program = [sys.executable, "-S", str(SERVERS / "resources.py")]
         names = ("docs://guide", "repo://{owner}/issues/{number}", "change")
         return self.stage.real(
-            slug, *names, command=program, env={"FAKE_ERA": era, "FAKE_WHO": slug}, connect_timeout=30
+            slug, *names, command=program, env={"FAKE_ERA": era, "FAKE_WHO": slug}, connect_timeout=HANG_LIMIT
         )
 
     def grant(self, **fields: Any) -> None:
@@ -84,6 +84,7 @@ async def once_it_ran(host: Client, uri: str) -> str:
         return ""
 
 
+@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])

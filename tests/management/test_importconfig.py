@@ -23,6 +23,7 @@ from mcpregistry.services.policy import rules
 from mcpregistry.services.servers.lifecycle import save_server
 from tests import forkserver
 from tests.domain.formats.samples import HERE, SAMPLES
+from tests.waiting import HANG_LIMIT
 
 
 def run(name: str, *words: str) -> tuple[int, str, str]:
@@ -248,7 +249,7 @@ class Watching:
         self.log = log
 
     def until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_LIMIT
         while not holds():
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
@@ -308,7 +309,7 @@ def test_a_watched_file_is_imported_at_every_change_and_a_broken_one_changes_not
     watch.until(watch.says("b is in the file again: draft"))
 
     watch.process.send_signal(signal.SIGINT)
-    assert watch.process.wait(30) == 0
+    assert watch.process.wait(HANG_LIMIT) == 0
     assert "no longer watched" in watch.log.read_text()
     assert {server.lifecycle for server in Server.objects.all()} == {"draft"}
 

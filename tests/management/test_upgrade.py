@@ -45,7 +45,7 @@ def test_database_from_before_the_first_release_is_refused(tmp_path: Path) -> No
 
 
 def newest_release() -> str:
-    """The newest tag that leads to this commit, or the commit itself if there is none."""
+    """Return the newest tag before this commit, or the commit itself if there is no tag."""
     found = subprocess.run(["git", "describe", "--tags", "--abbrev=0"], cwd=ROOT, capture_output=True, text=True)
     return found.stdout.strip() or "HEAD"
 

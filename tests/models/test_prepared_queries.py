@@ -23,6 +23,7 @@ from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.script import Script
 from subagents.models import Attempt, LanguageModel, Provider, Run, StoredOutput, ToolCall, Turn
 from tests.subagents.kit import Bench, confirmed
+from tests.waiting import HANG_LIMIT
 
 AWKWARD = "100 % of 'it', \"quoted\", %s ? :x \\ \r\n 🧌 ﷽"
 LATE = datetime(2031, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
@@ -211,7 +212,7 @@ def test_threads_may_compose_the_same_at_once(live_db: None, hasty: None, monkey
 
     def work() -> list[Any]:
         try:
-            return [select.get(id=asked.pk) for select in selects if together.wait(30) >= 0]
+            return [select.get(id=asked.pk) for select in selects if together.wait(HANG_LIMIT) >= 0]
         finally:
             connection.close()
 

@@ -25,6 +25,7 @@ from tests.fakes.http import Echo, fake_http
 from tests.fakes.receiver import Receiver, listening
 from tests.fakes.targets import SERVERS
 from tests.subagents.maintenance.conftest import ask, ended, manager
+from tests.waiting import HANG_LIMIT
 
 __all__ = ["journal", "manager", "site"]  # fixtures
 pytestmark = [pytest.mark.one_database, pytest.mark.node, pytest.mark.e2e]
@@ -59,7 +60,7 @@ def brought(raw: bytes, port: int) -> list[str]:
     found = import_file(raw=raw, path="mcp-servers.json", actor=ACTOR, may_rule=True)
     assert found.saved, found.refused
     Server.objects.filter(slug="github").update(allowed_networks=["127.0.0.0/8"])
-    Server.objects.filter(slug="filesystem").update(connect_timeout=60)
+    Server.objects.filter(slug="filesystem").update(connect_timeout=HANG_LIMIT)
     Server.objects.filter(slug="fetch").update(
         sandbox="enforce", sandbox_network="ports", sandbox_connect=[port], sandbox_read=[str(SERVERS)]
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from mcpregistry.services.exchange.importing import import_file
 from tests.calls.conftest import add_server, tool
 from tests.domain.formats.samples import sample
 from tests.externals import ROOT
+from tests.waiting import HANG_LIMIT, until
 
 
 async def test_a_starting_process_connects_eager_servers_and_no_others(site: Callable[..., Any], live_db: None):
@@ -27,9 +27,7 @@ async def test_a_starting_process_connects_eager_servers_and_no_others(site: Cal
 
     eager = await db_call(prepare)
     here = await site()
-    async with asyncio.timeout(60):
-        while here.engine.pool.states().get(eager.pk) is None or here.engine.pool.states()[eager.pk].pid is None:
-            await asyncio.sleep(0.02)
+    await until(lambda: eager.pk in here.engine.pool.states() and here.engine.pool.states()[eager.pk].pid is not None)
     assert set(here.engine.pool.states()) == {eager.pk}
 
 
@@ -43,5 +41,5 @@ def test_a_process_that_starts_later_finds_the_configuration_as_it_was(site_env:
     file = sample("mcp-servers/mcp-servers.json")
     assert import_file(raw=file, path="mcp-servers.json", actor="test").saved
     words = [sys.executable, "manage.py", "exportconfig", "--format", "mcp-servers"]
-    done = subprocess.run(words, cwd=ROOT, env=site_env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=ROOT, env=site_env, capture_output=True, text=True, timeout=HANG_LIMIT)
     assert json.loads(done.stdout) == json.loads(file), done.stderr

@@ -21,6 +21,7 @@ from mcpregistry.services.notifications import outbox
 from mcpregistry.services.notifications.delivery import Deliverer
 from mcpregistry.services.records import audit
 from tests.fakes import slack
+from tests.waiting import HANG_LIMIT
 
 LOOPBACK = ["127.0.0.1/32"]
 SIGNING = "whsec_" + base64.b64encode(b"canary-signing-key-0123456789abc").decode()
@@ -73,7 +74,7 @@ def tell(event: str, request: ApprovalRequest) -> list[Delivery]:
 class WaitedDeliverer(Deliverer):
     """A worker's deliverer that a test can wait for."""
 
-    def run_until_idle(self, timeout: float = 60.0) -> None:
+    def run_until_idle(self, timeout: float = HANG_LIMIT) -> None:
         """Look, and wait until everything that was due has been tried."""
         self._loop.run(self._finish(), timeout)
 

@@ -21,6 +21,7 @@ from tests import forkserver
 from tests.conftest import child_env
 from tests.fakes.archived import DAY, archive, files, half_a_year, holds, left, run
 from tests.fakes.tampered import process_wrote, seal, sealed_anew, unguarded, verify
+from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.django_db
 
@@ -133,6 +134,7 @@ def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monke
 # Broken off anywhere, nothing is lost and the next run goes on
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.usefixtures("site", "small")
 @pytest.mark.parametrize("times", range(6))
 def test_broken_off_between_two_transactions(tmp_path, monkeypatch, times):
@@ -176,7 +178,7 @@ def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
     child = forkserver.popen(
         ["-c", f"import django; django.setup(); {code}"], env=child_env() | {"SLIPSNISSE_FAILPOINT": f"{point}:crash"}
     )
-    assert child.wait(timeout=110) == -9
+    assert child.wait(HANG_LIMIT) == -9
     connections.close_all()
     assert not AuditArchive.objects.exists()
     assert left()["web:1"] == [1, 2, 3, 4, 5, 6, 7]
@@ -237,7 +239,7 @@ def test_of_two_that_remove_at_the_very_same_time_one_does(live_db, tmp_path, mo
     both, keep, ends = threading.Barrier(2), archive_files.keep, list[object]()
 
     def kept(part: Path) -> Path:
-        both.wait(timeout=100)
+        both.wait(HANG_LIMIT)
         return keep(part)
 
     def one(folder: Path) -> None:

@@ -130,8 +130,8 @@ def breaks(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
         call_hours.count_due(now)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db
-@pytest.mark.timeout(600)  # seconds by itself; a minute or more traced, beside six other processes
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.one_database)])  # chance is not the database's
 def test_what_was_counted_is_what_the_record_says(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     populated(calls=0)

@@ -18,6 +18,7 @@ from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.demo import set_up_demo
 from tests.services.rows import draft
 from tests.tasks import worker
+from tests.waiting import HANG_LIMIT
 
 
 def decided(snapshot: Snapshot, entry: Entry) -> str:
@@ -35,7 +36,7 @@ def test_an_empty_site_serves_two_real_servers_to_a_new_agent(site_env, broker, 
     User.objects.create_superuser("root")  # somebody to ask
     worker.empty_broker()
     with worker.running(site_env):
-        made = set_up_demo(say=said.append)
+        made = set_up_demo(say=said.append, patience=2 * HANG_LIMIT)  # two servers are tested
     assert made is not None
     expected = {"time": 2, "git": 12} if (Path(site.BASE_DIR) / ".git").exists() else {"time": 2}
     assert made.approved == expected

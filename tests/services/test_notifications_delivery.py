@@ -27,7 +27,7 @@ from tests.fakes.slack import slack
 from tests.fakes.smtp import mailbox
 from tests.services import telling
 from tests.services.telling import deliver, due_again, email, held, only, slack_room, tell, webhook
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 pytestmark = pytest.mark.usefixtures("live_db", "_no_broker")
 
@@ -64,7 +64,7 @@ def after(over: threading.Event):
     """An answer that comes only then."""
 
     def answer(_: object) -> tuple[int, dict[str, str], bytes]:
-        over.wait(100)
+        over.wait(HANG_LIMIT)
         return 200, {}, b""
 
     return answer
@@ -261,10 +261,10 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_one(receiver):
     )
     child = forkserver.popen(["-c", code], env=child_env())
     try:
-        eventually(lambda: receiver.requests, 60)
+        eventually(lambda: receiver.requests)
     finally:
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(60)
+        child.wait(HANG_LIMIT)
         over.set()
     row = only()
     assert (row.state, row.attempts) == ("waiting", 1)

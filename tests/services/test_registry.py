@@ -16,6 +16,7 @@ from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.registry import sources, sync
 from tests.fakes import registry as fake
 from tests.fakes.registry import PYPI, Registry, entry, told
+from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.django_db
 LOOPBACK = ["127.0.0.0/8"]
@@ -171,7 +172,7 @@ def test_a_reading_that_takes_too_long_ends(registry, source, monkeypatch):
     assert "not read within half an hour" in read(source).error
 
 
-@pytest.mark.parametrize(("lease", "reading"), [(timedelta(minutes=1), True), (timedelta(minutes=-1), False)])
+@pytest.mark.parametrize(("lease", "reading"), [(timedelta(hours=1), True), (timedelta(hours=-1), False)])
 def test_it_is_being_read_while_a_worker_has_it(source, lease, reading):
     RegistrySource.objects.update(lease_until=database_now() + lease, error="It was not read to its end.")
     row = RegistrySource.objects.get()
@@ -181,7 +182,7 @@ def test_it_is_being_read_while_a_worker_has_it(source, lease, reading):
 
 def test_a_registry_that_drips_is_left(registry, source):
     gate = threading.Event()
-    registry.receiver.answers = [lambda _: (gate.wait(100), told({"servers": []}))[1]]
+    registry.receiver.answers = [lambda _: (gate.wait(HANG_LIMIT), told({"servers": []}))[1]]
     after = read(source, seconds=0.3)
     gate.set()
     assert "gave no page within 0.3 s" in after.error
@@ -432,7 +433,7 @@ def test_it_is_due_when_asked_for_and_by_the_clock(source):
     assert sources.due() == []
     RegistrySource.objects.update(asked_at=now - timedelta(minutes=2))
     assert sources.due() == [source.pk]
-    RegistrySource.objects.update(lease_until=now + timedelta(minutes=1))
+    RegistrySource.objects.update(lease_until=now + timedelta(hours=1))
     assert sources.due() == []
     RegistrySource.objects.update(asked_at=None, lease_until=None, by_clock=True, tried_at=now - timedelta(minutes=61))
     assert sources.due() == [source.pk]

@@ -16,6 +16,7 @@ from mcpregistry import tasks
 from mcpregistry.models import AuditEntry, AuditSeal
 from mcpregistry.services.records import audit, sinks
 from tests.fakes.tampered import seal, sealed_anew, unguarded
+from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.django_db
 
@@ -130,7 +131,7 @@ def test_a_forged_line_is_told(kept):
 def syslog(tmp_path: Path, settings):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(tmp_path / "log"))
-        server.settimeout(20)
+        server.settimeout(HANG_LIMIT)
         settings.AUDIT_SYSLOG = str(tmp_path / "log")
         yield server
 

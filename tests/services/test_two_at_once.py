@@ -15,6 +15,7 @@ from mcpregistry.services.access import scopes
 from mcpregistry.services.access.logins import Attempt
 from subagents.models import ExpertTool
 from subagents.services.experts import grant_awaited
+from tests.waiting import HANG_LIMIT
 
 ROUNDS = 12
 
@@ -25,7 +26,7 @@ def at_once(*sides: Callable[[], object]) -> None:
 
     def go(side: Callable[[], object]) -> None:
         try:
-            start.wait(60)
+            start.wait(HANG_LIMIT)
             side()
         finally:
             connections.close_all()

@@ -22,7 +22,6 @@ from mcpregistry.queries.usage import By, Wanted
 from mcpregistry.services.records import call_hours, usage_sums
 from tests.services.test_call_hours import History
 
-pytestmark = pytest.mark.timeout(600)  # seconds by itself
 NARROWED = (
     Wanted(server="git"), Wanted(search="L"), Wanted(agent="a"), Wanted(endpoint="default"), Wanted(server="git", tool="diff"),
 )  # fmt: skip
@@ -56,6 +55,7 @@ def of_hours(monkeypatch: pytest.MonkeyPatch, now: datetime) -> dict[Any, Any]:
         return said(now)
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.django_db
 @pytest.mark.both_databases
 def test_they_say_what_the_hours_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +118,7 @@ def read_ahead(now: datetime) -> int:
     return sum(each is not None for each in found)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db
 def test_after_an_upgrade_days_are_made_first_in_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     history = History(random.Random(8))

@@ -19,7 +19,7 @@ from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
 from subagents.services import experts, runs
 from tests.calls.conftest import ACTOR, add_server, tool
 from tests.fakes.journals import called, noted
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
@@ -48,7 +48,8 @@ def overhear(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
 
 def ready_provider(slug: str, **fields: Any) -> Provider:
     """A provider that somebody has confirmed, reachable on this machine."""
-    row = Provider(slug=slug, **{"kind": "scripted", "allowed_networks": ["127.0.0.0/8"]} | fields)
+    facts = {"kind": "scripted", "allowed_networks": ["127.0.0.0/8"], "timeout": HANG_LIMIT} | fields
+    row = Provider(slug=slug, **facts)
     return confirmed(row)
 
 
@@ -65,7 +66,7 @@ class Bench:
     def __init__(self, base: str, models: ScriptedModels, journal: Path) -> None:
         self.models = models
         self.journal = journal
-        self.provider = ready_provider("scripts", base_url=f"{base}/v1", timeout=20)
+        self.provider = ready_provider("scripts", base_url=f"{base}/v1")
 
     def model(self, name: str, *turns: Any, final: Any = None, repeat: bool = False, **fields: Any) -> LanguageModel:
         """A model and its script."""
@@ -76,12 +77,14 @@ class Bench:
 
     def server(self, fake: str = "echo", *names: str, read_only: Sequence[str] = (), **fields: Any) -> Server:
         env = {"FAKE_JOURNAL": str(self.journal)} | fields.pop("env", {})
+        fields = {"connect_timeout": HANG_LIMIT, "request_timeout": HANG_LIMIT} | fields
         server = add_server(fake, *(tool(name) for name in names or ("echo",)), env=env, **fields)
         Tool.objects.filter(server=server, name__in=read_only).update(read_only=True)
         return server
 
     def expert(self, *targets: LanguageModel, uses: Sequence[Server] = (), **fields: Any) -> ExpertTool:
-        facts = {"name": "expert", "description": "Knows.", "arguments": WORDS, "max_seconds": 120} | fields
+        facts = {"name": "expert", "description": "Knows.", "arguments": WORDS} | fields
+        facts = {"max_seconds": int(4 * HANG_LIMIT)} | facts
         expert = experts.save_expert(expert=ExpertTool(**facts), targets=targets, actor=ACTOR)
         for server in uses:
             grants.grant(agent=expert.agent, server=server, actor=ACTOR)

@@ -24,7 +24,7 @@ from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, Turn
 from subagents.services import experts
 from tests.subagents.kit import ready_provider
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 MANAGE = str(Path(__file__).parents[2] / "manage.py")
 
@@ -139,7 +139,6 @@ def test_modelprices_fills_in_what_is_empty_and_dates_it(db: None) -> None:
     assert "made-up: not in the list" in out.getvalue()
 
 
-@pytest.mark.timeout(300)
 def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site_env: dict[str, str]) -> None:
     script = tmp_path / "mine.yaml"
     script.write_text("mine: {turns: [{text: 'hello {{ user.text }}'}]}")
@@ -152,11 +151,11 @@ def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site
             assert found is not None, line
             body = json.dumps({"model": "mine", "messages": [{"role": "user", "content": "you"}]}).encode()
             asked = urllib.request.Request(f"{found[1]}/v1/chat/completions", body)
-            with urllib.request.urlopen(asked, timeout=60) as answer:
+            with urllib.request.urlopen(asked, timeout=HANG_LIMIT) as answer:
                 assert json.load(answer)["choices"][0]["message"]["content"] == "hello you"
         finally:
             server.terminate()
-            server.wait(60)
+            server.wait(HANG_LIMIT)
 
 
 def test_a_script_that_is_none_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ from tests.fakes.targets import SERVERS
 from tests.processes import alive
 from tests.subagents.kit import calls, ready_provider
 from tests.tasks import worker
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.one_database, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 BIN = Path(sys.executable).parent
 COMMITS, SIZE = 20, 11_000  # bytes of text in each
 MODEL = "gemini-2.0-flash-001"
@@ -105,7 +105,8 @@ def example(path: Path, servers: dict[str, Any], **changes: Any) -> Path:
     """The example of the first source design with these servers in place of its own."""
     data = yaml.safe_load(sample("slipsnisse/worked_example.yaml"))
     data["mcps"] = servers
-    data["tools"][0] |= {"internal_tools": {"git": ["git_show", "git_log"], "time": ["get_current_time"]}} | changes
+    tools = {"git": ["git_show", "git_log"], "time": ["get_current_time"]}
+    data["tools"][0] |= {"internal_tools": tools, "max_seconds": int(4 * HANG_LIMIT)} | changes
     file = path / "slipsnisse.config.yaml"
     file.write_text(yaml.safe_dump(data, sort_keys=False))
     return file
@@ -144,7 +145,7 @@ async def host(parameters: StdioServerParameters, seen: list[str], mode: str = "
             tasks.cancel_scope.cancel()
 
     with tempfile.TemporaryFile("w+") as log:
-        async with Client(transport(log), mode=mode, cache=None, read_timeout_seconds=120) as client:  # type: ignore[arg-type]
+        async with Client(transport(log), mode=mode, cache=None, read_timeout_seconds=4 * HANG_LIMIT) as client:  # type: ignore[arg-type]
             yield client
 
 
@@ -216,7 +217,7 @@ def start(env: dict[str, str], file: Path) -> tuple[int, str]:
     words = ["manage.py", "runmcp", "--config", str(file)]
     with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as log:
         child = forkserver.popen(words, env=env, stdin=nothing, stdout=subprocess.PIPE, stderr=log)
-        assert child.communicate(120)[0] == ""
+        assert child.communicate(HANG_LIMIT)[0] == ""
         log.seek(0)
         return child.wait(), log.read()
 
@@ -259,6 +260,7 @@ def test_what_is_no_file_of_expert_tools_or_has_a_broken_server_is_refused(
     assert not ExpertTool.objects.filter(endpoints__isnull=False).exists()
 
 
+@pytest.mark.exhaustive
 def test_what_was_decided_here_stands(tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]) -> None:
     """A server of somebody else is not changed by a file, and one that was switched off is not switched on."""
     file = example(tmp_path, QUICK)
@@ -274,6 +276,7 @@ def test_what_was_decided_here_stands(tmp_path: Path, scripted: ScriptedModels, 
     assert "The server 'git' is disabled. Enable it, or take it out of the file." in said
 
 
+@pytest.mark.exhaustive(but=("15",))
 @pytest.mark.fault
 @pytest.mark.parametrize("ending", [None, signal.SIGTERM, signal.SIGKILL])
 async def test_its_own_worker_goes_with_the_host(
@@ -292,14 +295,15 @@ async def test_its_own_worker_goes_with_the_host(
         assert raw.runs("slow.py")
         family: list[psutil.Process] = raw.family()
         if ending is None:
-            await raw.end(40)
+            await raw.end()
         else:
             raw.process.send_signal(ending)
-            await raw.ended(40)
-        await until(lambda: not alive(family), 40)
+            await raw.ended()
+        await until(lambda: not alive(family))
         assert all(json.loads(line)["jsonrpc"] == "2.0" for line in raw.lines)
 
 
+@pytest.mark.exhaustive
 async def test_a_worker_of_the_site_is_used_where_one_runs(
     tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str], broker: str
 ) -> None:
@@ -317,6 +321,7 @@ async def test_a_worker_of_the_site_is_used_where_one_runs(
             await raw.end()
 
 
+@pytest.mark.exhaustive
 def test_a_site_whose_worker_does_not_see_the_keys_of_the_file_is_told_at_start(
     file: Path, site_env: dict[str, str], broker: str
 ) -> None:

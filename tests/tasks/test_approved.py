@@ -25,7 +25,7 @@ from mcpregistry.services.upkeep.invariants import calls
 from tests.calls.conftest import add_server, tool
 from tests.conftest import VAR
 from tests.fakes.journals import called
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 pytestmark = pytest.mark.e2e
 HIGH = Risk(Level.HIGH, False, True, True)
@@ -38,7 +38,8 @@ def journal(live_db: None) -> Path:
     """One file for all tests: the worker's server outlives them, since each test's looks the same to it."""
     path = VAR / "approved.journal"
     path.write_text("")
-    add_server("echo", tool("echo"), env={"FAKE_JOURNAL": str(path)}, max_concurrency=8)
+    env = {"FAKE_JOURNAL": str(path)}
+    add_server("echo", tool("echo"), env=env, max_concurrency=8, connect_timeout=HANG_LIMIT, request_timeout=HANG_LIMIT)
     Configuration.objects.update(default_outcome="ask")
     return path
 

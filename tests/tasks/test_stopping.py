@@ -22,9 +22,9 @@ pytestmark = pytest.mark.e2e
 @pytest.mark.one_database
 @pytest.mark.usefixtures("live_db", "broker")
 def test_a_worker_that_stops_does_not_wait_for_the_server_that_it_tests():
-    """Left to itself the test takes two minutes; a worker that was killed over it would leave it running for ever."""
+    """Left to itself the test takes ten minutes; a worker that was killed over it would leave it running for ever."""
     worker.empty_broker()
-    server = confirmed("mute")
+    server = confirmed("mute", connect_timeout=600)
     with worker.running(child_env(), "stopped"):
         test = request_test(server=server, actor="user:ann")
         eventually(lambda: ServerTest.objects.filter(pk=test.pk, verdict="running").exists())

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mcpregistry.worker_runtime import Part, WorkerRuntime
+from tests.waiting import HANG_LIMIT
 
 
 class Thing:
@@ -33,7 +34,7 @@ def test_many_threads_that_ask_at_once_get_the_same_one():
     part = Part(make)
 
     def ask() -> Thing:
-        together.wait(30)
+        together.wait(HANG_LIMIT)
         return part.get()
 
     with ThreadPoolExecutor(8) as threads:

@@ -16,7 +16,7 @@ from controlplane.children import stop
 from mcpregistry.services.configuration import dispatch
 from tests import forkserver
 from tests.conftest import VAR
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 
 @contextmanager
@@ -28,13 +28,13 @@ def running(env: Mapping[str, str], name: str = "worker") -> Iterator[Path]:
     with output.open("wb") as log:
         worker = forkserver.popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
-        eventually(lambda: b"ready." in output.read_bytes() or worker.poll() is not None, 60)
+        eventually(lambda: b"ready." in output.read_bytes() or worker.poll() is not None)
         assert worker.poll() is None, output.read_text()
         yield output
     finally:
         children = [] if worker.poll() is not None else psutil.Process(worker.pid).children(recursive=True)
-        stop(worker, 20)  # type: ignore[arg-type]  # it has the face of a Popen
-        assert not psutil.wait_procs(children, 10)[1], "the worker left processes behind"
+        stop(worker, HANG_LIMIT)  # type: ignore[arg-type]  # it has the face of a Popen
+        assert not psutil.wait_procs(children, HANG_LIMIT)[1], "the worker left processes behind"
 
 
 @contextmanager

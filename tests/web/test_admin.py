@@ -121,6 +121,7 @@ def test_secrets_stay_masked_and_survive_saving(page: Any, site: Site) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_token_appears_once(page: Any, site: Site) -> None:
     log_in(page, "admin")
     page.goto(reverse("admin:mcpregistry_agent_change", args=[site.agents["ci"].pk]))
@@ -135,8 +136,8 @@ def test_a_token_appears_once(page: Any, site: Site) -> None:
     assert text not in page.content()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
-@pytest.mark.timeout(600)
 def test_hostile_texts_never_run_hide_or_leave(page: Any, site: Site) -> None:
     poison()
     log_in(page, "root")
@@ -172,6 +173,7 @@ class _Everything:
             return True
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [390, 1280])
 def test_pages_fit_a_phone_and_a_screen(page: Any, site: Site, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})

@@ -32,7 +32,7 @@ from tests.fakes.seed import Site, govern
 from tests.web.test_script_policy import complaints, overheard
 from tests.web.test_set_up_pages import SEVERE, WindowOf
 
-pytestmark = [pytest.mark.web, pytest.mark.node, pytest.mark.one_database, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.web, pytest.mark.node, pytest.mark.one_database]
 
 AXE = Path(npm_module("axe-core/axe.min.js"))
 # Without "preload" it does not fetch each stylesheet again: that is for rules about audio and about turned screens.
@@ -141,6 +141,7 @@ def looked_at(window: Any) -> list[str]:
     return found + (["it is wider than a phone"] if window.evaluate(_WIDE) else [])
 
 
+@pytest.mark.exhaustive(but=("beside", "auth", "subagents"))
 @pytest.mark.parametrize("part", _SEEN)
 def test_every_page_keeps_the_policy_and_can_be_used_by_everybody(window_of: WindowOf, crowd: Site, part: str) -> None:
     window = overheard(window_of("admin", reduced_motion="reduce"))

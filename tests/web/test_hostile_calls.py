@@ -71,7 +71,7 @@ def unharmed(window: Any, address: str) -> None:
     )
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.exhaustive
 def test_25_polyglots_in_every_text_never_run_leave_or_hide(
     window_of: WindowOf, poisoned: list[ApprovalRequest]
 ) -> None:
@@ -114,7 +114,7 @@ def facts_come_first(window: Any) -> None:
     assert window.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.exhaustive
 def test_on_a_phone_everything_fits_and_stays_in_order(window_of: WindowOf, poisoned: list[ApprovalRequest]) -> None:
     window = window_of("approver", viewport={"width": 390, "height": 844})
     for address in ("/approvals/", "/approvals/history/", "/approvals/figures/"):
@@ -126,7 +126,7 @@ def test_on_a_phone_everything_fits_and_stays_in_order(window_of: WindowOf, pois
         unharmed(window, held.pk)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.exhaustive
 def test_ten_megabytes_are_folded_shown_whole_on_demand_and_never_cut(window_of: WindowOf, crowd: Site) -> None:
     held = hold(arguments={"query": "x", "text": "A" * 10_485_760 + "\u202eTHE END"})
     window = window_of("approver")

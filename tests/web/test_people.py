@@ -233,6 +233,7 @@ def test_a_renewed_list_is_never_seen_without_its_times(window_of: WindowOf):
     assert "" not in seen
 
 
+@pytest.mark.exhaustive
 def test_sound_is_off_until_it_is_switched_on(window_of: WindowOf):
     window = window_of("viewer")
     window.add_init_script(

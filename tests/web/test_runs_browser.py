@@ -106,6 +106,7 @@ def test_a_comparison_is_brought_up_to_date_while_the_other_run_goes_on(window_o
     expect(window.locator("#compared [data-live]")).to_have_count(0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 @pytest.mark.parametrize("width", [390, 1280])
 def test_hostile_texts_of_models_and_tools_never_run_and_never_break_the_page(

@@ -77,6 +77,7 @@ def complaints(window: Any) -> list[str]:
     return [*window.said, *window.evaluate("window.violations")]
 
 
+@pytest.mark.exhaustive(but=("/admin/login/", "/approvals/"))
 @pytest.mark.attack
 @pytest.mark.web
 @pytest.mark.one_database

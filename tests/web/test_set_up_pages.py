@@ -18,7 +18,7 @@ from mcpregistry.services.servers import lifecycle
 from tests.externals import npm_module
 from tests.fakes.seed import ACTOR, Site, tool
 
-pytestmark = [pytest.mark.web, pytest.mark.node, pytest.mark.one_database, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.web, pytest.mark.node, pytest.mark.one_database]
 WindowOf = Callable[..., Any]
 
 AXE = Path(npm_module("axe-core/axe.min.js"))
@@ -66,6 +66,7 @@ def served(slug: str, site: Site, *, granted: bool) -> Server:
     return server
 
 
+@pytest.mark.exhaustive(but=("390-dark",))
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_every_page_of_the_way_can_be_used_by_everybody(
     window_of: WindowOf, crowd: Site, width: int, scheme: str

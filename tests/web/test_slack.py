@@ -16,6 +16,7 @@ from mcpregistry.web import slack as web_slack
 from tests.fakes import slack as slack_fake
 from tests.fakes.slack import TEAM, slack
 from tests.services.telling import deliver, held, slack_room, tell
+from tests.waiting import HANG_LIMIT
 
 pytestmark = [pytest.mark.usefixtures("live_db"), pytest.mark.one_database]
 
@@ -29,7 +30,7 @@ def _no_broker(monkeypatch):
 @pytest.fixture(autouse=True)
 def _slack_is_waited_for(monkeypatch):
     """Two seconds are all that Slack's own patience leaves; a busy machine may need more to carry a word to the fake."""
-    monkeypatch.setattr(web_slack, "_WHISPER_SECONDS", 60.0)
+    monkeypatch.setattr(web_slack, "_WHISPER_SECONDS", HANG_LIMIT)
 
 
 @pytest.fixture

@@ -92,6 +92,7 @@ def test_the_busiest_come_first_with_their_figures_and_what_they_advise(client_o
     assert table(client_of, "?sort=p95")[1][-2][0].startswith("git_log"), "the unknown ones have none"
 
 
+@pytest.mark.exhaustive(but=("tool",))
 @pytest.mark.parametrize("by", [*By])
 def test_each_kind_of_rows_adds_up_to_the_same_calls(client_of: ClientOf, used: datetime, by: By) -> None:
     for period in PERIODS.values():

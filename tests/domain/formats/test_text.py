@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.notes import FileInvalid
+from tests.domain.growth import FACTOR, grows_at_most
 
 storable = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 values = st.recursive(
@@ -110,31 +111,29 @@ def aliases() -> bytes:
 @pytest.mark.parametrize(
     ("raw", "file"),
     [
-        (b"[" * 1_000_000, "x.json"),
         (b'{"a":' * 100 + b"1" + b"}" * 100, "x.json"),
-        (b"/*" * 500_000, "x.json"),
-        (b'"\\"' * 300_000, "x.json"),
-        (b"," + b"/* */" * 200_000, "x.json"),
-        (b"[" * 100_000, "x.yaml"),
         (aliases(), "x.yaml"),
-        (b"a: [" + b"a, " * 300_000 + b"]", "x.yaml"),
-        (b'{"a": [' + b"1," * 500_000 + b"1]}", "x.json"),
         (b" " * (text.MAX_BYTES + 1), "x.json"),
     ],
-    ids=[
-        "deep-json",
-        "objects",
-        "comments",
-        "quotes",
-        "comma",
-        "deep-yaml",
-        "alias-bomb",
-        "long-yaml",
-        "long-json",
-        "size",
-    ],
+    ids=["objects", "alias-bomb", "size"],
 )
-def test_a_hostile_file_is_refused_within_seconds(raw: bytes, file: str) -> None:
-    start = time.process_time()
+def test_a_hostile_file_is_refused(raw: bytes, file: str) -> None:
     refusal(raw, file)
-    assert time.process_time() - start < 10
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("times", "raw", "file"),
+    [
+        (1_000_000, lambda n: b"[" * n, "x.json"),
+        (500_000, lambda n: b"/*" * n, "x.json"),
+        (300_000, lambda n: b'"\\"' * n, "x.json"),
+        (200_000, lambda n: b"," + b"/* */" * n, "x.json"),
+        (100_000, lambda n: b"[" * n, "x.yaml"),
+        (300_000, lambda n: b"a: [" + b"a, " * n + b"]", "x.yaml"),
+        (500_000, lambda n: b'{"a": [' + b"1," * n + b"1]}", "x.json"),
+    ],
+    ids=["deep-json", "comments", "quotes", "comma", "deep-yaml", "long-yaml", "long-json"],
+)
+def test_a_long_hostile_file_is_refused_in_linear_time(times: int, raw: Callable[[int], bytes], file: str) -> None:
+    assert grows_at_most(lambda n: refusal(raw(n), file), times // FACTOR)

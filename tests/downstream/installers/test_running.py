@@ -17,7 +17,7 @@ from mcpregistry.downstream.installers import programs, tree
 from mcpregistry.downstream.installers.ending import ended
 from mcpregistry.downstream.installers.running import Bounds, Place, run
 from tests.processes import with_words
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def shell(script: str, place: Place, **bounds: float) -> tuple[int, str]:
-    bounded = Place(place.home, place.build, place.beat, Bounds(**{"seconds": 60, **bounds}))  # type: ignore[arg-type]
+    bounded = Place(place.home, place.build, place.beat, Bounds(**{"seconds": HANG_LIMIT, **bounds}))  # type: ignore[arg-type]
     return run(["sh", "-c", script], place=bounded, env={})
 
 
@@ -82,7 +82,7 @@ def test_it_dies_with_the_process_that_started_it(place: Place) -> None:
     worker = subprocess.Popen([sys.executable, "-c", script])
     eventually(lambda: started(f"sleep 4713.{os.getpid()}"))
     worker.send_signal(signal.SIGKILL)
-    worker.wait()
+    worker.wait(HANG_LIMIT)
     eventually(lambda: not started(f"sleep 4713.{os.getpid()}"))
 
 

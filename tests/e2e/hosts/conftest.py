@@ -33,7 +33,7 @@ from tests.fakes.stage import Stage, Web, folder, fresh, listed, web
 from tests.fakes.targets import SERVERS
 from tests.origin import Origin
 from tests.processes import alive, command_line
-from tests.waiting import eventually, pauses
+from tests.waiting import HANG_LIMIT, eventually, pauses
 
 PIPED, ASKED, NAMED = "slipsnisse", "slipsnisse-web", "slipsnisse-brief"  # what the entries are called in a host's file
 WAYS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
     ASKED: {"endpoint": "web", "http": True},
     NAMED: {"endpoint": "brief", "http": True, "in_environment": True},
 }
-PATIENCE, NEVER = 150.0, -999  # seconds for a program, and what stands for an exit code of one that did not end
+NEVER = -999  # stands for the exit code of a program that did not end
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PLACES = ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "COPILOT_HOME", "XDG_CONFIG_HOME")
 
@@ -92,8 +92,10 @@ def servers(stage: Stage, site: Web) -> list[Server]:
         mine, outcome = tool.name == "confirm", "deny" if tool.name == "never" else "ask"
         PolicyRule.objects.create(name=tool.name, outcome=outcome, tool=tool, requester_may_confirm=mine)
     python = [sys.executable, "-S"]
-    words = stage.real("words", "review", command=[*python, str(SERVERS / "prompts.py")], connect_timeout=30)
-    docs = stage.real("docs", "docs://guide", command=[*python, str(SERVERS / "resources.py")], connect_timeout=30)
+    words = stage.real("words", "review", command=[*python, str(SERVERS / "prompts.py")], connect_timeout=HANG_LIMIT)
+    docs = stage.real(
+        "docs", "docs://guide", command=[*python, str(SERVERS / "resources.py")], connect_timeout=HANG_LIMIT
+    )
     return [echo, words, docs]
 
 
@@ -110,7 +112,6 @@ class Said:
 
     code: int
     text: str
-    seconds: float
     left: list[str] = field(default_factory=list)
 
 
@@ -140,7 +141,6 @@ class Walk:
 
     def run(self, words: Sequence[str], model: str) -> Said:
         """The program, until it ends; whatever it has held meanwhile is approved."""
-        began = time.monotonic()
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
                 self.program.command(words), cwd=self.project, env=self._environment(model),
@@ -155,13 +155,13 @@ class Walk:
                         each.kill()
                 process.wait()
             output.seek(0)
-            return Said(code, _COLOURS.sub("", output.read()), time.monotonic() - began, left)
+            return Said(code, _COLOURS.sub("", output.read()), left)
 
     def _environment(self, model: str) -> dict[str, str]:
         return self.program.environment(self.home, model) | {"SLIPSNISSE_TOKEN": self.token}
 
     def _watched(self, process: subprocess.Popen[bytes]) -> int:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + 4 * HANG_LIMIT
         for pause in pauses():
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(pause)
@@ -180,7 +180,7 @@ class Walk:
 
     def _left(self) -> list[str]:
         with suppress(AssertionError):
-            eventually(lambda: not self._processes(), patience=10)
+            eventually(lambda: not self._processes())
         return [*map(command_line, alive(self._processes()))]
 
     def _processes(self) -> list[psutil.Process]:

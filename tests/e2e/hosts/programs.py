@@ -1,6 +1,6 @@
 """Hosts' own programs, without a person at them, a real model or the internet: how each is set up and asked.
 
-What a host needs for that was found out with the versions in ``.ci/run``. Everything that it writes lies in a home of its own.
+What a host needs for that was found out with the versions in ``.ci/programs``. Everything that it writes lies in a home of its own.
 """
 
 from __future__ import annotations

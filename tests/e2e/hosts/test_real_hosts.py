@@ -17,7 +17,7 @@ from tests.e2e.hosts.conftest import WAYS, Walked
 from tests.e2e.hosts.models import DONE
 from tests.e2e.hosts.programs import PROGRAMS, Program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.one_database, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.one_database, pytest.mark.exhaustive]
 
 
 def of(programs: Iterable[Program]) -> Any:

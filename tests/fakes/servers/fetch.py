@@ -21,7 +21,7 @@ READS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True,
 def call(context):
     asked = context.arguments
     try:
-        with urllib.request.urlopen(asked["url"], timeout=10) as answer:
+        with urllib.request.urlopen(asked["url"]) as answer:
             page = answer.read().decode()
     except OSError as error:
         return text(f"Failed to fetch {asked['url']}: {error}") | {"isError": True}

@@ -60,7 +60,7 @@ class Talkative(Server):
         self.logged.set()
 
     def do_hold(self, context):
-        self.logged.wait(30)
+        self.logged.wait()
 
     def do_die(self, context):
         os._exit(1)

@@ -18,7 +18,7 @@ from tests.fakes.stage import MODERN, Stage, Web, folder, fresh, in_order, liste
 
 LEGACY = "2025-11-25"
 ERAS = [LEGACY, MODERN]
-LONG_HOLD, SHORT_HOLD = "30", "0.3"
+LONG_HOLD, SHORT_HOLD = "3600", "0.3"  # the long one outlasts every wait of a test
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.asgi import application
+from tests.waiting import HANG_LIMIT
 
 
 def kept() -> list[str]:
@@ -22,7 +23,7 @@ def kept() -> list[str]:
 
 
 def change(assignments: str) -> None:
-    with closing(sqlite3.connect(settings.VAR_DIR / "slipsnisse.sqlite3", timeout=20)) as database, database:
+    with closing(sqlite3.connect(settings.VAR_DIR / "slipsnisse.sqlite3", timeout=HANG_LIMIT)) as database, database:
         database.execute(f"UPDATE mcpregistry_endpoint SET {assignments}")
 
 
@@ -32,7 +33,7 @@ async def run() -> None:
     heard.put_nowait({"type": "lifespan.startup"})
     serving = asyncio.create_task(application({"type": "lifespan"}, heard.get, told.put))
     assert (await told.get())["type"] == "lifespan.startup.complete"
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(HANG_LIMIT):
         while not kept():
             await asyncio.sleep(0.01)
         for assignments, word in [sys.argv[2:]] if sys.argv[2:] else []:

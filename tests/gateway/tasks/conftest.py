@@ -18,10 +18,11 @@ from tests.fakes.hosts import FORM, TASKS, Host, http_host, stdio_host
 from tests.fakes.servers import conformance_server, tasks_server
 from tests.fakes.stage import Stage, Web, folder, listed
 from tests.fakes.targets import LOOPBACK, SERVERS
+from tests.waiting import HANG_LIMIT
 
 ABLE = TASKS | FORM
 Open = Callable[..., Any]
-IMPATIENT: dict[str, Any] = {"connect_timeout": 60, "idle_timeout": 1}
+IMPATIENT: dict[str, Any] = {"connect_timeout": HANG_LIMIT, "idle_timeout": 1}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def token(stage: Stage, site: Web, addresses: dict[str, str], journal: Path) -> 
         stage.server("remote", tasks_server.TOOLS, url=addresses["remote"], **reachable),
         stage.server("asks", conformance_server.TOOLS, url=addresses["asks"], asks_roots=True, **reachable),
         stage.server("older", conformance_server.TOOLS, url=addresses["asks"], protocol_mode="legacy", **reachable),
-        stage.server("local", tasks_server.TOOLS, command=command, connect_timeout=60),
+        stage.server("local", tasks_server.TOOLS, command=command, connect_timeout=HANG_LIMIT),
         stage.server("sleepy", tasks_server.TOOLS, command=command, env={"FAKE_POLL_MS": "2500"}, **IMPATIENT),
         stage.fake("echo", listed("echo"), FAKE_JOURNAL=str(journal)),
     ]

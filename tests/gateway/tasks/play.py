@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.fakes.hosts import Host
+from tests.waiting import HANG_LIMIT
 
 DONE = {"completed", "failed", "cancelled"}
 
@@ -35,7 +36,7 @@ async def look(host: Host, task_id: str) -> dict[str, Any]:
     return answer["result"]
 
 
-async def until(host: Host, task_id: str, *statuses: str, patience: float = 60) -> dict[str, Any]:
+async def until(host: Host, task_id: str, *statuses: str, patience: float = HANG_LIMIT) -> dict[str, Any]:
     """The task once it has one of these statuses (by default: has ended)."""
     wanted = set(statuses) or DONE
     async with asyncio.timeout(patience):

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.fault]
 
 async def stall(process: subprocess.Popen[bytes], task_id: str) -> None:
     """Stop it, but not in the middle of a write: its lock would hold up everybody else."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(waiting.HANG_LIMIT):
         while True:
             process.send_signal(signal.SIGSTOP)
             await waiting.until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
@@ -66,18 +66,20 @@ def started(maker, label: str) -> list:
     ]
 
 
+@pytest.mark.exhaustive
 async def test_killed_while_it_followed_another_process_goes_on(stage, site, token, maker, tmp_path):
     label = fresh("label")
     with web(stage.env) as doomed:
         async with http_host(doomed, token, abilities=ABLE) as host:
             task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"), label=label)
         doomed.processes[0].send_signal(signal.SIGKILL)
-        doomed.processes[0].wait(60)
+        doomed.processes[0].wait(waiting.HANG_LIMIT)
         async with http_host(site, token, abilities=ABLE) as host:
             assert (await look(host, task_id))["status"] == "working"
             await outside(reaping.reap_calls, timezone.now() + remote_tasks.LEASE * 2)  # leaves it to who follows
             (tmp_path / "done").touch()
-            seen = await until(host, task_id, patience=90)
+            # The lease of the dead process must run out first.
+            seen = await until(host, task_id, patience=2 * waiting.HANG_LIMIT)
     assert seen["status"] == "completed"
     assert seen["result"]["structuredContent"] == {"label": label}
     call = await record(task_id)
@@ -99,7 +101,7 @@ async def test_what_a_host_says_to_another_process_reaches_the_server(stage, sit
             said = {"confirm": {"action": "accept", "content": {"confirm": True}}}
             await ask(elsewhere, "tasks/update", asking, inputResponses=said)
             assert "b deleted" in str((await until(elsewhere, asking))["result"])
-            running = await begin(host, "remote__slow_compute", seconds=60)
+            running = await begin(host, "remote__slow_compute", seconds=3600)
             await ask(elsewhere, "tasks/cancel", running)
             assert (await until(elsewhere, running))["status"] == "cancelled"
 
@@ -111,7 +113,7 @@ async def test_a_stopped_process_hands_over_at_once(stage, site, token, tmp_path
             task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"), label=label)
     (tmp_path / "done").touch()
     async with http_host(site, token, abilities=ABLE) as host:
-        seen = await until(host, task_id, patience=60)
+        seen = await until(host, task_id)
     assert seen["result"]["structuredContent"] == {"label": label}
 
 
@@ -126,7 +128,7 @@ async def test_a_stalled_process_that_wakes_changes_nothing_any_more(stage, site
         await outside(Invocation.objects.filter(pk=call.pk).update, lease_until=timezone.now() - timedelta(seconds=1))
         (tmp_path / "done").touch()
         async with http_host(site, token, abilities=ABLE) as host:
-            seen = await until(host, task_id, patience=60)
+            seen = await until(host, task_id)
             stalled.processes[0].send_signal(signal.SIGCONT)
             async with http_host(stalled, token, abilities=ABLE) as same:
                 assert await look(same, task_id) == seen
@@ -137,7 +139,7 @@ async def test_a_stalled_process_that_wakes_changes_nothing_any_more(stage, site
 
 async def test_a_task_of_a_server_on_stdio_dies_with_our_process_and_is_unknown(opened):
     async with opened("stdio") as host:
-        task_id = await begin(host, "local__slow_compute", seconds=60)
+        task_id = await begin(host, "local__slow_compute", seconds=3600)
         await host.kill()
         await host._pipe.ended()
     await outside(reaping.reap_calls, timezone.now() + remote_tasks.LEASE * 2)
@@ -149,14 +151,14 @@ async def test_a_task_of_a_server_on_stdio_dies_with_our_process_and_is_unknown(
 
 async def test_a_task_of_a_server_on_stdio_ends_as_unknown_when_its_host_leaves(opened):
     async with opened("stdio") as host:
-        task_id = await begin(host, "local__slow_compute", seconds=60)
+        task_id = await begin(host, "local__slow_compute", seconds=3600)
         await host.leave()
     assert (await record(task_id)).state == State.UNKNOWN
 
 
 async def test_a_task_that_nobody_follows_for_long_is_given_up(opened):
     async with opened() as host:
-        task_id = await begin(host, "remote__slow_compute", seconds=60)
+        task_id = await begin(host, "remote__slow_compute", seconds=3600)
         await outside(reaping.reap_calls, timezone.now() + remote_tasks.PATIENCE + remote_tasks.LEASE * 2)
         seen = await until(host, task_id)
     assert seen["result"]["structuredContent"]["state"] == "unknown"
@@ -164,7 +166,7 @@ async def test_a_task_that_nobody_follows_for_long_is_given_up(opened):
 
 async def test_a_server_that_dies_on_stdio_takes_its_task_along(opened):
     async with opened("stdio") as host:
-        task_id = await begin(host, "local__slow_compute", seconds=60)
+        task_id = await begin(host, "local__slow_compute", seconds=3600)
         family = host._pipe.family()
         children = with_words("tasks_server.py", family)
         assert children
@@ -172,5 +174,5 @@ async def test_a_server_that_dies_on_stdio_takes_its_task_along(opened):
             with contextlib.suppress(psutil.NoSuchProcess):  # its supervisor goes with it
                 process.kill()
         await waiting.until(lambda: not alive(children))
-        seen = await until(host, task_id, patience=60)
+        seen = await until(host, task_id)
     assert seen["result"]["structuredContent"]["state"] == "unknown"

@@ -29,6 +29,7 @@ from tests.fakes.stage import ACTOR, Stage, fresh, listed, outside, web
 from tests.gateway.tasks.conftest import ABLE
 from tests.gateway.tasks.play import ask, begin, call, look, text_of, until
 from tests.subagents.kit import ready_provider
+from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.e2e
 
@@ -49,7 +50,7 @@ def knowing(stage: Stage, token: str) -> Iterator[None]:
     """Two expert tools of the agent "local": one that answers, one that would count for minutes."""
     models = ScriptedModels(load(SCRIPT))
     with running(models) as base:
-        provider = ready_provider("scripts", base_url=f"{base}/v1", timeout=20)
+        provider = ready_provider("scripts", base_url=f"{base}/v1", timeout=HANG_LIMIT)
         said = stage.fake("echo", listed("echo"), slug="said")
         slow = stage.fake("slow", listed("count"))
         _expert(provider, "asks", said)
@@ -85,12 +86,12 @@ def clock(worker: Background) -> Iterator[threading.Event]:
     stops.set()
     begins.set()
     thread.join()
-    worker._thread.run(engine.stop(), 30)
+    worker._thread.run(engine.stop(), HANG_LIMIT)
 
 
 async def known(host: Any) -> None:
     """Until the gateway has heard of the expert tools."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_LIMIT):
         while True:
             answer = await host.request("tools/list", {"_meta": host.meta()})
             if "counts" in {tool["name"] for tool in answer["result"]["tools"]}:
@@ -103,6 +104,7 @@ async def run_of(task_id: str) -> Run:
     return await outside(Run.objects.get, call_id=record.pk)
 
 
+@pytest.mark.exhaustive(but=("http",))
 async def test_a_host_with_tasks_gets_one_and_reads_the_answer_later(opened, door, knowing, clock):
     clock.set()
     text = fresh("text")
@@ -129,7 +131,7 @@ async def test_the_answer_outlives_the_process_that_took_the_call(stage, site, t
             await known(host)
             task_id = await begin(host, "asks", text=text)
         doomed.processes[0].send_signal(signal.SIGKILL)
-        doomed.processes[0].wait(60)
+        doomed.processes[0].wait(HANG_LIMIT)
     async with http_host(site, token, abilities=ABLE) as host:
         assert (await look(host, task_id))["status"] == "working"
         clock.set()
@@ -158,7 +160,7 @@ async def test_cancelling_the_task_ends_the_run(opened, door, knowing, clock):
     async with opened(door) as host:
         await known(host)
         task_id = await begin(host, "counts", text="slowly")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             while (await look(host, task_id)).get("statusMessage") != "Calling slow__count.":
                 await asyncio.sleep(0.05)
         await ask(host, "tasks/cancel", task_id)

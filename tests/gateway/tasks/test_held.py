@@ -19,6 +19,7 @@ from tests.calls.conftest import broken
 from tests.fakes.journals import called
 from tests.fakes.stage import fresh, outside
 from tests.gateway.tasks.play import ask, begin, call, look, text_of, until
+from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.e2e
 MANY = 60  # approved calls at once, three times as many as are under way at any moment
@@ -157,13 +158,13 @@ async def test_a_task_is_not_forgotten_while_its_call_is_on_record(opened, bob, 
 async def test_polling_notes_that_the_host_was_seen(opened):
     async with opened() as host:
         task_id = await begin(host, "echo__echo", note=fresh("note"))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_LIMIT):
             while (await outside(HostTask.objects.get, pk=task_id)).seen_at is None:
                 await look(host, task_id)
         await ask(host, "tasks/cancel", task_id)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.exhaustive
 async def test_many_approvals_over_both_doors_are_exactly_as_many_effects(opened, bob, worker, journal, broker):
     notes = [fresh("race") for _ in range(MANY)]
     second = Background()
@@ -193,6 +194,7 @@ async def test_many_approvals_over_both_doors_are_exactly_as_many_effects(opened
     assert await outside(broken) == []
 
 
+@pytest.mark.exhaustive
 async def test_approvals_that_race_withdrawals_run_or_are_cancelled_never_both(opened, bob, worker, journal):
     notes = [fresh("race") for _ in range(40)]
 

@@ -52,7 +52,7 @@ async def test_without_the_extension_in_this_very_request_there_are_no_tasks(ope
 @pytest.mark.parametrize("method", METHODS)
 async def test_a_strangers_task_is_as_absent_as_one_that_never_was(opened, stage, site, token, method):
     async with opened() as host:
-        task_id = await begin(host, "remote__slow_compute", seconds=30)
+        task_id = await begin(host, "remote__slow_compute", seconds=3600)
         never = (await ask(host, method, "never-was"))["error"]
         async with http_host(site, stage.tokens["eve"], abilities=TASKS) as eve:
             foreign = (await ask(eve, method, task_id))["error"]

@@ -19,6 +19,7 @@ from mcpregistry.services.approvals import votes
 from tests.fakes.hosts import FORM, Host
 from tests.fakes.stage import ACTOR, Web, fresh, outside
 from tests.gateway.tasks.play import begin, call, text_of, until
+from tests.waiting import HANG_LIMIT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 ABLE = {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
@@ -88,7 +89,7 @@ async def test_nothing_is_added_to_what_people_approved(opened, site, bob, worke
     rule = await outside(PolicyRule.objects.create, name="ask about asks", server=server, outcome="ask")
     said = {"user_name": {"action": "accept", "content": {"name": "Ann"}}}
     try:
-        async with opened() as host, asyncio.timeout(60):
+        async with opened() as host, asyncio.timeout(HANG_LIMIT):
             while "taskId" not in (held := (await again(host, f"{PREFIX}elicitation", inputResponses=said))["result"]):
                 await asyncio.sleep(0.05)  # until the rule has reached the process
             request = await outside(ApprovalRequest.objects.get, call__host_task__pk=held["taskId"])
@@ -294,7 +295,7 @@ async def test_a_host_that_did_not_come_back_is_not_waited_for_again_and_a_quest
         await asyncio.wait({withdrawn})
         with pytest.raises(Unanswered):
             await ask("roots/list", {})
-        monkeypatch.setattr("mcpregistry.gateway.live_calls.PATIENCE", 600.0)
+        monkeypatch.setattr("mcpregistry.gateway.live_calls.PATIENCE", 10_000.0)
         with pytest.raises(Unanswered):
             await ask("roots/list", {})
         return CallOutcome("", State.SUCCEEDED, {})
@@ -302,5 +303,5 @@ async def test_a_host_that_did_not_come_back_is_not_waited_for_again_and_a_quest
     asked = await live.run(work())
     assert asked.result is not None
     assert list(asked.result["inputRequests"]) == ["question2"]
-    assert (await asyncio.wait_for(live._task, 30)).state is State.SUCCEEDED
+    assert (await asyncio.wait_for(live._task, HANG_LIMIT)).state is State.SUCCEEDED
     assert not calls._waiting

@@ -13,7 +13,7 @@ from mcpregistry.services.servers import lifecycle
 from tests.fakes.hosts import FORM, TASKS, Host, http_host
 from tests.fakes.stage import ACTOR, listed, outside
 from tests.gateway.tasks.play import ask, begin
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -45,7 +45,7 @@ async def test_the_ack_names_own_tasks_and_each_is_told_to_its_end(opened, door,
         async with listening(host, taskIds=[task_id, "never-was"]) as stream:
             await until(lambda: told(host, task_id))
             (tmp_path / "done").touch()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_LIMIT):
                 end = await stream
             await until(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first
     first, *frames = host.heard
@@ -68,7 +68,7 @@ async def test_a_question_is_told_and_its_answer_ends_it(opened, door):
             await until(lambda: "input_required" in told(host, task_id))
             said = {"confirm": {"action": "decline"}}
             await ask(host, "tasks/update", task_id, inputResponses=said)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_LIMIT):
                 await stream
             await until(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first
     assert told(host, task_id)[-1] == "completed"
@@ -76,10 +76,10 @@ async def test_a_question_is_told_and_its_answer_ends_it(opened, door):
 
 async def test_a_strangers_task_is_not_told(opened, stage, site):
     async with opened() as host:
-        task_id = await begin(host, "remote__slow_compute", seconds=30)
+        task_id = await begin(host, "remote__slow_compute", seconds=3600)
         async with http_host(site, stage.tokens["eve"], abilities=TASKS) as eve:
             async with listening(eve, taskIds=[task_id]) as stream:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(HANG_LIMIT):
                     await stream  # nothing of hers is left to wait for
             assert [m["method"] for m in eve.heard] == ["notifications/subscriptions/acknowledged"]
             assert eve.heard[0]["params"]["notifications"] == {"taskIds": []}

@@ -49,7 +49,6 @@ def added(row: EffortAgent) -> None:
     proposals.decline(proposal_id=Proposal.objects.get().pk, actor="user:ann")
 
 
-@pytest.mark.timeout(300)
 async def test_it_lacks_a_server_asks_hears_uses_it_and_pays_for_all_of_it(
     bench: Bench, talking: Any, manager: Any
 ) -> None:

@@ -11,6 +11,7 @@ from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.running import running
 from subagents.llm.scripted.script import load
 from subagents.llm.values import Target
+from tests.waiting import HANG_LIMIT
 
 KEY = "sk-canary-7f31"
 KINDS = ["openai", "anthropic", "google", "openrouter", "ollama", "compatible", "scripted"]
@@ -63,4 +64,4 @@ def base(models: ScriptedModels) -> Iterator[str]:
 
 def target(kind: str, base: str, model: str, **more: Any) -> Target:
     url = base if kind in ("anthropic", "google", "ollama") else f"{base}/v1"
-    return Target(kind, model, url, KEY, **({"timeout": 60.0, "networks": ("127.0.0.0/8",)} | more))
+    return Target(kind, model, url, KEY, **({"timeout": HANG_LIMIT, "networks": ("127.0.0.0/8",)} | more))

@@ -16,6 +16,8 @@ from subagents.models import MaintenanceRequest
 from tests.calls.conftest import broken
 from tests.waiting import until
 
+FOREVER = 600  # seconds: the longest that a server may be given to start
+
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:

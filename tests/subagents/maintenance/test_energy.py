@@ -19,7 +19,7 @@ from subagents.maintenance import manager as manager_module
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest
 from tests.calls.conftest import add_server, tool
-from tests.subagents.maintenance.conftest import ask, ended, now
+from tests.subagents.maintenance.conftest import FOREVER, ask, ended, now
 from tests.subagents.maintenance.test_manager import begun, children
 from tests.subagents.test_api import Caller, person
 from tests.waiting import until
@@ -27,7 +27,7 @@ from tests.waiting import until
 
 def asked_by_ann(level: float, **fields: Any) -> MaintenanceRequest:
     """A test of a server that never answers, for an agent whose pool holds so much and does not refill."""
-    add_server("mute", tool("say"), connect_timeout=60)
+    add_server("mute", tool("say"), connect_timeout=FOREVER)
     pool = EnergyPool(**{"slug": "p", "regeneration": 0.0} | fields)
     pools.save_pool(pool=pool, actor="test")
     ann = Agent.objects.get(slug="ann")

@@ -23,7 +23,7 @@ from subagents.maintenance import plans, proposals, queue, request_lease
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal
 from tests.calls.conftest import add_server, tool
 from tests.processes import with_words
-from tests.subagents.maintenance.conftest import ask, ended, now
+from tests.subagents.maintenance.conftest import FOREVER, ask, ended, now
 from tests.waiting import until
 
 
@@ -43,7 +43,7 @@ def children(name: str) -> list[int]:
 
 def mute(**fields: Any) -> Server:
     """A server that is started and never says anything."""
-    return add_server("mute", **{"connect_timeout": 60} | fields)
+    return add_server("mute", **{"connect_timeout": FOREVER} | fields)
 
 
 async def begun(here: Any, request: MaintenanceRequest, server: str = "mute.py") -> list[int]:

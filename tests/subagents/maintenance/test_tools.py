@@ -22,8 +22,8 @@ from subagents.maintenance.tools import LISTINGS
 from subagents.models import MaintenanceRequest
 from tests.calls.conftest import ACTOR, add_server, journal, site, tool
 from tests.fault.database import failing
-from tests.subagents.maintenance.conftest import ask, ended
-from tests.waiting import until
+from tests.subagents.maintenance.conftest import FOREVER, ask, ended
+from tests.waiting import HANG_LIMIT, until
 
 __all__ = ["journal", "site"]
 LIST = "mcp_list_available_tools"
@@ -130,7 +130,7 @@ async def test_bad_arguments_are_refused_before_anything_is_queued(site: Any) ->
 
 async def test_they_answer_at_once_while_a_server_that_hangs_is_tested(site: Any, manager: Any) -> None:
     await db_call(furnished)
-    await db_call(lambda: add_server("mute", connect_timeout=60))
+    await db_call(lambda: add_server("mute", connect_timeout=FOREVER))
     here, sub_agent = await site(), await manager()
     idle = [await _timed(here) for _ in range(20)]
     request = await db_call(ask, Kind.TEST, server="mute")
@@ -179,12 +179,12 @@ async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_
 
     def slow(**facts: Any) -> MaintenanceRequest:
         began.set()
-        assert go_on.wait(100)
+        assert go_on.wait(4 * HANG_LIMIT)
         return real(**facts)
 
     monkeypatch.setattr(queue, "ask", slow)
     calling = asyncio.ensure_future(call(here, "mcp_request_server_addition", serverName="git", purpose="x"))
-    assert await asyncio.to_thread(began.wait, 60)
+    assert await asyncio.to_thread(began.wait, HANG_LIMIT)
     calling.cancel()
     await asyncio.wait({calling})
     go_on.set()

@@ -26,7 +26,7 @@ from subagents.services import retention
 from tests.calls.conftest import journal, site
 from tests.fakes.http import Echo, fake_http
 from tests.fakes.targets import LOOPBACK, SERVERS, stdio_target
-from tests.subagents.maintenance.conftest import ask, ended, now
+from tests.subagents.maintenance.conftest import FOREVER, ask, ended, now
 from tests.subagents.maintenance.test_manager import _finished, ann, begun, children
 from tests.subagents.maintenance.test_tools import call, furnished, said
 from tests.subagents.test_api import agent, person
@@ -218,7 +218,7 @@ async def test_others_are_answered_while_a_server_hangs_in_its_trial_and_cancell
     site: Any, manager: Any
 ) -> None:
     await db_call(furnished)
-    await db_call(newcomer, command=[*stdio_target("mute").argv], connect_timeout=60)
+    await db_call(newcomer, command=[*stdio_target("mute").argv], connect_timeout=FOREVER)
     here, sub_agent = await site(), await manager()
     request = await db_call(ask, Kind.TRY, server="new")
     tree = await begun(sub_agent, request)

@@ -25,6 +25,7 @@ from subagents.runs.engine import RunEngine
 from subagents.services import runs
 from tests.calls.conftest import broken
 from tests.subagents.kit import Bench
+from tests.waiting import HANG_LIMIT, until
 
 
 @pytest.fixture
@@ -45,17 +46,21 @@ class Worker:
         return await db_call(Run.objects.get, pk=run.pk)
 
     async def until(self, run: Run, done: Callable[[Run], bool]) -> Run:
-        async with asyncio.timeout(60):
-            while not done(found := await self.drive(run)):
-                await db_call(Run.objects.filter(pk=run.pk).update, wake_at=None)
-                await asyncio.sleep(0.02)
+        async def drive() -> Run | None:
+            if done(found := await self.drive(run)):
+                return found
+            await db_call(Run.objects.filter(pk=run.pk).update, wake_at=None)
+            return None
+
+        found = await until(drive)
+        assert found is not None
         return found
 
 
 @pytest.fixture
 async def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
     """``await worker()`` starts one. All stop at the end, and every invariant must hold."""
-    monkeypatch.setattr(leases, "LEASE", timedelta(minutes=1))  # a busy machine may renew none in ten seconds
+    monkeypatch.setattr(leases, "LEASE", timedelta(seconds=HANG_LIMIT))  # a busy machine may renew none in ten seconds
     made: list[Worker] = []
 
     async def make(**options: Any) -> Worker:

@@ -43,11 +43,16 @@ from subagents.models import Run
 from subagents.runs import engine as run_engine
 from subagents.runs import lease
 from subagents.services import runs
+from tests import speed
+from tests.waiting import HANG_LIMIT
 
 # The dead are found soon instead of after ten seconds, their calls instead of after a minute.
-leases.LEASE, leases.RENEW_EVERY, leases.AT_RISK = timedelta(seconds=1.5), 0.3, timedelta(seconds=0.5)
+# All of it grows with the slowness of the machine, which must not take a living worker's work for lost.
+SLOWDOWN = speed.slowdown()
+leases.LEASE, leases.RENEW_EVERY = timedelta(seconds=1.5 * SLOWDOWN), 0.3
+leases.AT_RISK = timedelta(seconds=0.5 * SLOWDOWN)
 assert rows._LEASE_GRACE  # a name that has moved would change nothing
-rows._LEASE_GRACE = timedelta(seconds=3)  # a slow machine must not take a living worker's call for lost
+rows._LEASE_GRACE = timedelta(seconds=3 * SLOWDOWN)
 
 
 async def at_once() -> None:
@@ -162,7 +167,7 @@ def main(seed: int, kills: int, way: str) -> None:
             hits[point] += _died_by_itself(dead)
         else:
             dead, freed = worker(dead=dead)
-            time.sleep(chance.uniform(0, int(way) / 1000))
+            time.sleep(chance.uniform(0, int(way) / 1000 * SLOWDOWN))
             hits["random"] += _killed(dead)
         hits["runs"] += freed
     connections.close_all()
@@ -177,7 +182,7 @@ def _killed(child: int) -> bool:
 
 def _died_by_itself(child: int) -> bool:
     """Whether it got to its failpoint; else it is killed, for there may be nothing left to do."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + HANG_LIMIT
     while time.monotonic() < end:
         if os.waitpid(child, os.WNOHANG)[0]:
             return True
@@ -185,8 +190,6 @@ def _died_by_itself(child: int) -> bool:
     _killed(child)
     return False
 
-
-PATIENCE = 10.0  # seconds: longer than a lease, also where everything takes longer
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

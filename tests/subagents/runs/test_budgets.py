@@ -24,6 +24,7 @@ from subagents.runs.answers import answer_of
 from subagents.services import runs
 from tests.subagents.kit import ANSWER, LOOK, Bench, call, offered
 from tests.subagents.runs.test_answers_of_models import Models, said
+from tests.waiting import until
 
 
 def budget(slug: str, agent: str, unit: Unit, hard: Any) -> None:
@@ -56,10 +57,12 @@ async def test_a_call_of_an_expert_tool_spends_of_its_caller_and_of_its_own_agen
     await db_call(prepare)
     here = await worker()
     calling = asyncio.ensure_future(call(here))
-    while not (run := await db_call(Run.objects.first)):
+
+    async def begun() -> Run | None:
         assert not calling.done(), calling
-        await asyncio.sleep(0.02)
-    run = await here.until(run, lambda each: each.finished_at is not None)
+        return await db_call(Run.objects.first)
+
+    run = await here.until(await until(begun), lambda each: each.finished_at is not None)
     assert (await calling).state == State.SUCCEEDED
     assert (run.state, run.payers) == (RunState.DONE, "ann endpoint:default")
     money, tokens = of_dollars(run.cost or Decimal(0)), run.input_tokens + run.output_tokens
@@ -106,8 +109,7 @@ async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_say
 
     here = await worker(complete=complete)
     driving = [asyncio.ensure_future(here.drive(run)) for run in started]
-    while sum(each.done() for each in driving) < 2:
-        await asyncio.sleep(0.02)
+    await until(lambda: sum(each.done() for each in driving) == 2)
     go.set()
     ended = [await each for each in driving]
     assert sorted(run.state for run in ended) == [RunState.DONE, RunState.FAILED, RunState.FAILED]

@@ -26,6 +26,7 @@ from subagents.models import Run, ToolCall
 from subagents.runs import lease, records
 from subagents.services import runs
 from tests.subagents.kit import Bench, calls, states
+from tests.waiting import until
 
 WRITE = calls(("echo__echo", {"text": "write"}))
 TELL = {"text": "{{ last.text }}"}
@@ -245,9 +246,8 @@ async def test_a_run_that_waits_for_a_person_is_looked_at_when_that_person_has_d
     request = await db_call(ApprovalRequest.objects.get)
     user = await db_call(User.objects.get, username="ann")
     await db_call(votes.vote, request_id=request.pk, user=user, approve=False, reason="no", via="web")
-    async with asyncio.timeout(60):
-        while (done := await db_call(Run.objects.get, pk=run.pk)).finished_at is None:
-            await asyncio.sleep(0.02)
+    await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
+    done = await db_call(Run.objects.get, pk=run.pk)
     assert (done.state, done.fence) == (RunState.DONE, asleep.fence + 1)  # taken once more, by the decision
 
 

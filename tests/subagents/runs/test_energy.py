@@ -137,7 +137,7 @@ async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itsel
 
 
 async def test_a_run_does_not_wait_for_what_will_not_come_in_its_time(bench: Bench, worker: Any) -> None:
-    run = await db_call(started, bench, 0.0, 0.001, on_empty="wait")
+    run = await db_call(started, bench, 0.0, 1e-6, on_empty="wait")
     run = await (await worker(complete=Models(m=[]))).drive(run)
     assert (run.exit, "Call again in " in run.error) == ("EXIT-ENERGY", True)
 

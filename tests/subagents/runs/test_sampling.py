@@ -25,6 +25,7 @@ from tests.fakes import sdk
 from tests.fakes.servers import conformance_server
 from tests.fakes.targets import LOOPBACK
 from tests.subagents.kit import Bench, call
+from tests.waiting import until
 
 PARIS = {"text": "Paris."}
 TOOL = {"legacy": "asks__test_sampling", "modern": "asks__test_input_required_result_sampling"}
@@ -98,15 +99,11 @@ async def test_a_call_that_is_given_up_cancels_the_run_and_the_hosts_other_answe
     assert "decline" in json.dumps(declined.result)
     assert asked == ["elicitation/create"]
     out = asyncio.ensure_future(call(here, TOOL["legacy"], arguments={}, host=able))
-    async with asyncio.timeout(60):
-        while not await db_call(Run.objects.exists):
-            await asyncio.sleep(0.05)
+    await until(lambda: db_call(Run.objects.exists))
     out.cancel()
     await asyncio.gather(out, return_exceptions=True)
 
-    async with asyncio.timeout(60):
-        while not await db_call(Run.objects.filter(cancel_requested=True).exists):
-            await asyncio.sleep(0.05)
+    await until(lambda: db_call(Run.objects.filter(cancel_requested=True).exists))
     assert asked == ["elicitation/create"]
     await here.drive(await db_call(Run.objects.get))
 

@@ -131,14 +131,11 @@ async def test_a_caller_that_leaves_cancels_down_to_the_server(bench: Bench, wor
     calling = asyncio.ensure_future(call(here))
     await until(lambda: bench.sent())
     calling.cancel()
-    async with asyncio.timeout(60):
-        while (run := await db_call(Run.objects.get)).finished_at is None:
-            await asyncio.sleep(0.02)
+    await until(lambda: db_call(Run.objects.exclude(finished_at=None).exists))
+    run = await db_call(Run.objects.get)
     assert run.state == RunState.CANCELLED
     await bench.until_told_to_stop()
-    async with asyncio.timeout(60):
-        while await db_call(Invocation.objects.filter(finished_at=None).exists):
-            await asyncio.sleep(0.02)
+    await until(lambda: db_call(lambda: not Invocation.objects.filter(finished_at=None).exists()))
 
 
 async def test_an_expert_may_use_another_but_not_itself(bench: Bench, working: Any) -> None:

@@ -52,16 +52,13 @@ async def thinking(bench: Bench, worker: Any) -> tuple[Run, ToolCall, Slow, Any]
     run, model = await db_call(prepared, bench), Slow()
     here = await worker(complete=model)
     here.runs.wake(run.pk)
-    async with asyncio.timeout(30):
-        await model.asked.wait()
+    await until(model.asked.is_set)
     return run, await db_call(unknown, bench), model, here
 
 
 async def ended(run: Run) -> Run:
-    async with asyncio.timeout(60):
-        while (found := await db_call(Run.objects.get, pk=run.pk)).finished_at is None:
-            await asyncio.sleep(0.02)
-    return found
+    await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
+    return await db_call(Run.objects.get, pk=run.pk)
 
 
 async def test_a_call_is_made_again_although_the_model_is_asked_already(bench: Bench, worker: Any) -> None:

@@ -19,6 +19,7 @@ from subagents.models import Run, ToolCall
 from subagents.services import runs
 from tests.calls.conftest import broken
 from tests.subagents.kit import Bench, call, calls, offered, states
+from tests.waiting import until
 
 TAKES_TASKS = Host(name="host", tasks=True)
 LATER = timedelta(minutes=5)  # longer than any process keeps a call without a sign
@@ -41,11 +42,8 @@ async def shown(outcome: CallOutcome) -> dict[str, Any]:
     return await db_call(look)
 
 
-async def until(outcome: CallOutcome, status: str) -> dict[str, Any]:
-    async with asyncio.timeout(60):
-        while (view := await shown(outcome))["status"] != status:
-            await asyncio.sleep(0.02)
-    return view
+async def has_status(outcome: CallOutcome, status: str) -> bool:
+    return bool((await shown(outcome))["status"] == status)
 
 
 async def test_the_host_gets_a_handle_and_the_runs_end_is_its_answer(bench: Bench, worker: Any) -> None:
@@ -109,13 +107,11 @@ async def test_cancelling_the_task_cancels_the_run_down_to_the_server(bench: Ben
 
     await db_call(prepare)
     outcome = await begun(await working())
-    async with asyncio.timeout(60):
-        while not bench.sent():
-            await asyncio.sleep(0.02)
+    await until(bench.sent)
     assert (await shown(outcome))["statusMessage"] == "Calling slow__count."
     assert await db_call(host_tasks.withdraw, task_id=outcome.task_id)
     assert not await db_call(host_tasks.withdraw, task_id=outcome.task_id)
-    await until(outcome, "cancelled")
+    await until(lambda: has_status(outcome, "cancelled"))
     run = await db_call(Run.objects.get)
     assert run.state == RunState.CANCELLED
     await bench.until_told_to_stop()
@@ -180,9 +176,7 @@ async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker
     await db_call(offered, bench)
     here = await worker()
     calling = asyncio.ensure_future(call(here))
-    async with asyncio.timeout(60):
-        while not await db_call(Run.objects.exists):
-            await asyncio.sleep(0.02)
+    await until(lambda: db_call(Run.objects.exists))
     assert await db_call(runs.left_alone) == []
     # As when the process that waits is killed: its lease runs out, and the reaper ends the call.
     assert await db_call(reaping.reap_calls, timezone.now() + LATER) == 1
@@ -190,9 +184,7 @@ async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker
     assert await db_call(runs.left_alone) == [run.pk]
     calling.cancel()
     await asyncio.gather(calling, return_exceptions=True)
-    async with asyncio.timeout(60):
-        while not await db_call(Run.objects.filter(cancel_requested=True).exists):
-            await asyncio.sleep(0.02)
+    await until(lambda: db_call(Run.objects.filter(cancel_requested=True).exists))
     assert (await here.drive(run)).state == RunState.CANCELLED
     assert await db_call(ToolCall.objects.count) == 0
     assert await db_call(broken) == []

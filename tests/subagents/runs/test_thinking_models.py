@@ -31,7 +31,7 @@ def claude(bench: Bench, *turns: Any, name: str = "claude-sonnet-4-5", **fields:
     """A model that thinks, at a provider that speaks Anthropic's messages."""
     root = bench.provider.base_url.removesuffix("/v1")
     provider = Provider.objects.filter(slug="claudes").first() or ready_provider(
-        "claudes", kind="anthropic", base_url=root, options=THINKS, timeout=20
+        "claudes", kind="anthropic", base_url=root, options=THINKS
     )
     model = bench.model(name, *turns, **fields)
     LanguageModel.objects.filter(pk=model.pk).update(provider=provider)

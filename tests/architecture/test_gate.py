@@ -1,0 +1,33 @@
+"""What `make test` may cost, as counts: how many of its tests need something that takes long to start."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests import legs
+
+# More than this takes a reason: first look for a test that can be marked exhaustive, or show its point with less.
+MOST = {"a browser": 65, "whole processes": 700, "a broker": 180}
+
+
+def test_gate_stays_within_its_budget(request: pytest.FixtureRequest) -> None:
+    """It counts the tests of this run; a run of a few files says nothing of the others."""
+    items = list(request.session.items)
+    left_to_all = set(legs.of_test_all_alone(items, postgres=request.config.getoption("--postgres")))
+    counts: Counter[str] = Counter()
+    for item in items:
+        if item not in left_to_all:
+            counts.update(needs(item))
+    assert {need: count for need, count in counts.items() if count > MOST[need]} == {}
+
+
+def needs(item: pytest.Item) -> list[str]:
+    """What this test starts, or has started for it."""
+    found = {
+        "a browser": item.get_closest_marker("web"),
+        "whole processes": item.get_closest_marker("e2e"),
+        "a broker": "broker" in getattr(item, "fixturenames", ()),
+    }
+    return [need for need, needed in found.items() if needed]

@@ -1,0 +1,122 @@
+"""The command ``python -m tests``: which runs are red, and what the last lines of the output contain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import __main__ as suite
+
+CONFTEST = """
+from tests import results
+
+def pytest_addoption(parser):
+    parser.addoption("--results")
+    parser.addoption("--gate", action="store_true")
+
+def pytest_configure(config):
+    if writer := results.plugin(config):
+        config.pluginmanager.register(writer)
+"""
+PASSES = "def test_passes(): pass\n"
+Run = Callable[[str], tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a suite of one file on one leg; return its exit code and all that it printed."""
+    monkeypatch.setenv("PYTHONPATH", str(suite.ROOT))
+    monkeypatch.setattr(suite, "PYTEST", (sys.executable, "-m", "pytest", "-p", "no:django", "-p", "no:schemathesis"))
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    monkeypatch.setattr(suite, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(suite, "options_of_legs", lambda: [("SQLite", [])])
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+
+    def run_suite(tests: str) -> tuple[int, str]:
+        (tmp_path / "test_it.py").write_text(tests)
+        code = suite.main([])
+        return code, capfd.readouterr().out
+
+    return run_suite
+
+
+def last_lines(output: str) -> str:
+    return "\n".join(output.splitlines()[-40:])
+
+
+def unstable_tests(count: int, folder: Path) -> str:
+    """Tests that fail when they run for the first time, and pass then."""
+    return f"""
+import pathlib, pytest
+
+@pytest.mark.parametrize("number", range({count}))
+def test_unstable(number):
+    mark = pathlib.Path({str(folder)!r}, f"mark-{{number}}")
+    seen = mark.exists()
+    mark.touch()
+    assert seen, "it failed at first"
+"""
+
+
+def test_run_is_green_when_all_tests_pass(run: Run) -> None:
+    code, output = run(PASSES)
+    assert code == 0
+    assert output.endswith("1 passed, 0 failed\n")
+
+
+def test_failure_behind_many_tests_is_explained_at_the_end(run: Run) -> None:
+    passing = "import pytest\n@pytest.mark.parametrize('number', range(100))\ndef test_fine(number): pass\n"
+    code, output = run(f"{passing}def test_broken():\n    assert 2 + 2 == 5, 'arithmetic is broken'\n")
+    assert code == 1
+    shown = last_lines(output)
+    assert "FAILED on SQLite: test_it.py::test_broken: AssertionError: arithmetic is broken" in shown
+    assert "Run only these: .venv/bin/python -m pytest test_it.py::test_broken" in shown
+    assert shown.endswith("100 passed, 1 failed")
+    assert output.count("run again, alone") == suite.MOST_TRIES
+
+
+def test_unstable_test_is_listed_and_does_not_fail_the_run(run: Run, tmp_path: Path) -> None:
+    code, output = run(PASSES + unstable_tests(1, tmp_path))
+    assert code == 0
+    assert "UNSTABLE on SQLite: test_it.py::test_unstable[0]: AssertionError: it failed at first" in last_lines(output)
+    assert output.endswith("2 passed, 0 failed\n")
+
+
+def test_many_unstable_tests_fail_the_run(run: Run, tmp_path: Path) -> None:
+    code, output = run(PASSES + unstable_tests(suite.MOST_UNSTABLE + 1, tmp_path))
+    assert code == 1
+    assert "RED: 11 tests are unstable, more than 10" in last_lines(output)
+
+
+def test_hanging_test_does_not_run_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "options_of_legs", lambda: [("SQLite", ["-o", "timeout=5"])])
+    code, output = run(f"import time\n{PASSES}def test_hangs(): time.sleep(1_000)\n")
+    assert code == 1
+    assert "run again" not in output
+    assert "FAILED on SQLite: test_it.py::test_hangs: Failed: Timeout" in last_lines(output)
+
+
+def test_run_stops_after_twenty_failures(run: Run) -> None:
+    code, output = run(
+        "import pytest\n@pytest.mark.parametrize('number', range(60))\ndef test_broken(number): assert False\n"
+    )
+    assert code == 1
+    assert "run again" not in output
+    assert "RED: 20 tests failed" in last_lines(output)
+    assert output.endswith("0 passed, 20 failed\n")
+
+
+def test_run_that_takes_too_long_ends_with_its_summary(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "MOST_SECONDS", 0)
+    code, output = run(f"import time\n{PASSES}def test_slow(): time.sleep(1_000)\n")
+    assert code == 1
+    assert "RED: the run took too long" in last_lines(output)
+
+
+def test_file_that_cannot_be_imported_fails_the_run(run: Run) -> None:
+    code, output = run("import no_such_module\n")
+    assert code == 1
+    assert "FAILED on SQLite: test_it.py: ModuleNotFoundError" in last_lines(output)

@@ -14,6 +14,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
+from django.utils.datastructures import MultiValueDict
 from ninja import Router, Schema
 from ninja.operation import PathView
 from ninja.parser import Parser
@@ -82,12 +83,25 @@ def _conflict(methods: list[str]) -> tuple[int, ...]:
 class StrictParser(Parser):
     """JSON as RFC 8259 has it: NaN and infinities are no numbers, and have no place in a database.
 
-    A key that stands twice in an object is refused: what filters or logs in front of us might read the other one.
+    A key that stands twice in an object, or a parameter that is given twice, is refused: a filter or log in front of the
+    site might read the other value.
     """
 
     def parse_body(self, request: HttpRequest) -> Any:
         """The body as JSON; raises ``BadRequest``."""
         return json.loads(request.body, parse_constant=_no_number, object_pairs_hook=_once_each)
+
+    def parse_querydict(
+        self, data: MultiValueDict[str, Any], list_fields: list[str], request: HttpRequest
+    ) -> dict[str, Any]:
+        """The parameters of a query; raises ``BadRequest`` if one that is not a list is given more than once."""
+        for name, values in data.lists():
+            if name not in list_fields and len(values) > 1:
+                raise BadRequest(
+                    f"The parameter '{printable(name, 100)}' is given {len(values)} times.",
+                    remedy="Send each parameter once.",
+                )
+        return super().parse_querydict(data, list_fields, request)
 
 
 def _no_number(name: str) -> None:

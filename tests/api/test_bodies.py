@@ -64,3 +64,10 @@ async def test_hidden_characters_of_such_a_key_are_shown_and_its_value_is_not(si
     status, told = await raw(site, body)
     assert (status, "⟦U+202E⟧" in told["message"]) == (400, True)
     assert "hunter2" not in json.dumps(told)
+
+
+def test_parameter_that_is_given_twice_is_refused_by_name(db, caller):
+    response = caller("viewer").get("/permits?agent=ann&agent=bob")
+    assert response.status_code == 400
+    assert response.json()["code"] == "BAD_REQUEST"
+    assert response.json()["message"] == "The parameter 'agent' is given 2 times."

@@ -14,7 +14,7 @@ import psycopg
 
 from controlplane.children import die_with_parent, stop
 from tests.externals import PGBOUNCER
-from tests.waiting import eventually
+from tests.waiting import HANG_LIMIT, eventually
 
 _PORT = 6432
 _SETTINGS = """[databases]
@@ -47,7 +47,7 @@ def running(server: str, user: str) -> Iterator[str]:
             assert process.poll() is None, (folder / "log").read_text()
             yield f"postgres://{user}@{name.replace('/', '%2F')}:{_PORT}/postgres"
         finally:
-            stop(process, 5)
+            stop(process, HANG_LIMIT)
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:

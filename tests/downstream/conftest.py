@@ -13,6 +13,9 @@ from mcpregistry.downstream.pool.pool import ConnectionEvent, Pool
 from tests.processes import below, runs
 from tests.waiting import HANG_LIMIT, until
 
+# Seconds until a call runs out. They are more on a slow machine, which has to send the call within them.
+SENDING = HANG_LIMIT / 40
+
 
 class Bench:
     """A pool, the targets it serves (replace them as the operator would), and what it told."""

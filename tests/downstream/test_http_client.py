@@ -27,7 +27,7 @@ from mcpregistry.downstream.http_client.addresses import is_allowed, is_public, 
 from mcpregistry.downstream.http_client.client import Attempt, Outbound
 from mcpregistry.downstream.http_client.guard import origin
 from mcpregistry.downstream.transports.eventstream import Event, EventReader
-from tests.downstream.conftest import Bench
+from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Always, Echo, Hang, Raw, event, fake_http, gzip_bomb, head, json_reply
 from tests.fakes.targets import http_target
 from tests.waiting import HANG_LIMIT, until
@@ -363,7 +363,7 @@ async def test_a_hung_http_server_is_left_at_the_deadline_and_told(bench: Make, 
         here = bench(http_target(server.url))
         await here.pool.connect(1)
         with pytest.raises(TimedOut) as caught:
-            await here.call("echo", timeout=1.0)
+            await here.call("echo", timeout=SENDING)
         assert caught.value.sent
         await asyncio.wait_for(server.gone.wait(), HANG_LIMIT)
         if era == "legacy":

@@ -18,7 +18,7 @@ from mcpregistry.domain.servers.health import backoff
 from mcpregistry.downstream.pool.gate import QUEUE_PER_PLACE, Gate
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.pool.watching import Watched, Watches
-from tests.downstream.conftest import Bench
+from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Always, Echo, Raw, fake_http
 from tests.fakes.journals import called, noted
 from tests.fakes.sdk import listened_to
@@ -58,7 +58,7 @@ async def test_a_timeout_tells_the_server_too_and_the_late_answer_disturbs_nobod
     here = bench(stdio_target("slow", protocol=protocol, env={"FAKE_JOURNAL": str(path)}))
     await here.pool.connect(1)
     with pytest.raises(TimedOut) as caught:
-        await here.call("count", b'{"steps":1000,"pause":0.05}', timeout=1.0)
+        await here.call("count", b'{"steps":1000,"pause":0.05}', timeout=SENDING)
     assert caught.value.sent
     await heard(path, "notifications/cancelled")
 

@@ -15,7 +15,7 @@ from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.questions import Questions, reply_to
 from mcpregistry.downstream.transports.http import _let_stop
 from mcpregistry.downstream.transports.request import Request
-from tests.downstream.conftest import Bench
+from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.targets import stdio_target
 from tests.waiting import HANG_LIMIT, until
 
@@ -56,9 +56,9 @@ def said(result: dict[str, Any]) -> Any:
 async def test_the_only_call_that_is_out_is_asked_and_its_time_stands_still(bench: Make):
     here, person = bench(asking("elicitation")), Person(ready=False)
     await here.pool.connect(1)
-    call = asyncio.create_task(here.call("ask", host=person.host(), timeout=3.0))
+    call = asyncio.create_task(here.call("ask", host=person.host(), timeout=2 * SENDING))
     await until(lambda: person.asked)
-    asyncio.get_running_loop().call_later(3.5, person.ready.set)  # more than the call's time
+    asyncio.get_running_loop().call_later(2 * SENDING + 0.5, person.ready.set)  # more than the call's time
     assert said(await call) == {"action": "accept", "content": {"ok": True}}
     assert person.asked == ["The server asker asks: Sure?"]
 

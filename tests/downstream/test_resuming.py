@@ -16,7 +16,7 @@ import pytest
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ResourceLimit, TimedOut
 from mcpregistry.downstream.transports import http
-from tests.downstream.conftest import Bench
+from tests.downstream.conftest import SENDING, Bench
 from tests.externals import node_program, npm_module
 from tests.fakes.http import Echo, Request, event, fake_http, head
 from tests.fakes.sdk import free_port, resumable_server
@@ -119,7 +119,7 @@ async def test_polling_ends_with_the_calls_own_time_and_tells_the_server(bench: 
         here = bench(http_target(server.url))
         await here.pool.connect(1)
         with pytest.raises(TimedOut) as caught:
-            await here.call("echo", timeout=1.0)
+            await here.call("echo", timeout=SENDING)
         assert caught.value.sent
         await until(lambda: cancelled(server))
         await here.pool.close()

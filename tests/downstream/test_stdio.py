@@ -18,7 +18,7 @@ from mcp.client.stdio import PROCESS_TERMINATION_TIMEOUT
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, ResourceLimit, TimedOut
 from mcpregistry.downstream.transports.stdio import EXIT_GRACE, Lines, Tail
 from mcpregistry.downstream.transports.wire import GARBAGE_LINES
-from tests.downstream.conftest import Bench, gone
+from tests.downstream.conftest import SENDING, Bench, gone
 from tests.fakes.targets import stdio_target
 from tests.processes import below, runs
 from tests.waiting import HANG_LIMIT, until
@@ -215,7 +215,7 @@ async def test_a_server_that_hangs_stops_or_drips_is_left_at_the_deadline(bench:
     here = bench(stdio_target("hostile", limits=UNENDING))
     await here.pool.connect(1)
     with pytest.raises(TimedOut) as caught:
-        await here.call(tool, timeout=1.0)
+        await here.call(tool, timeout=SENDING)
     assert caught.value.sent
 
 

@@ -62,7 +62,7 @@ class VersionOut(Schema):
     changes: list[ChangeOfField] | None = Field(description="From the version before; null in lists of many records.")
 
 
-class ProposalOut(Schema):
+class RestoreOut(Schema):
     """What putting it back would change, or has changed, in the words of `exportconfig --all`."""
 
     saved: bool
@@ -78,7 +78,7 @@ class ProposalOut(Schema):
 class VersionDetail(VersionOut):
     """One version and what putting it back would change."""
 
-    proposal: ProposalOut | None = Field(
+    proposal: RestoreOut | None = Field(
         description="Null where it cannot be put back, or not by you: `problem` says why."
     )
     problem: str
@@ -137,26 +137,26 @@ def get_version(request: HttpRequest, kind: Section, version_id: lookup.Id) -> V
     return VersionDetail(**out, proposal=proposal, problem=problem)
 
 
-@router.post("/history/{kind}/{version_id}/restore", response={200: ProposalOut, 409: Problem})
+@router.post("/history/{kind}/{version_id}/restore", response={200: RestoreOut, 409: Problem})
 @once()
-def restore_version(request: HttpRequest, kind: Section, version_id: lookup.Id, payload: Restore) -> ProposalOut:
+def restore_version(request: HttpRequest, kind: Section, version_id: lookup.Id, payload: Restore) -> RestoreOut:
     """Put one version back, as an edit is done: the same checks and rights, and what people confirm waits anew."""
     row, _ = listing.one(_kind(request, kind), version_id)
     _check_may_change(request, row)
     return _done(request, _items(row), payload.shown, reason_of(row))
 
 
-@router.get("/config/as-of", response={200: ProposalOut, 409: Problem})
-def propose_site(request: HttpRequest, *, at: When) -> ProposalOut:
+@router.get("/config/as-of", response={200: RestoreOut, 409: Problem})
+def propose_site(request: HttpRequest, *, at: When) -> RestoreOut:
     """What making the whole configuration as it was at a time would change. Nothing is changed by this."""
     moment = min(at, timezone.now())
     found = propose(lambda: past.at(moment), actor=actor(request), user=_person(request))
     return _proposal(found, saved=False, kept=_since(moment))
 
 
-@router.post("/config/as-of", response={200: ProposalOut, 409: Problem})
+@router.post("/config/as-of", response={200: RestoreOut, 409: Problem})
 @once()
-def restore_site(request: HttpRequest, payload: RestoreSite) -> ProposalOut:
+def restore_site(request: HttpRequest, payload: RestoreSite) -> RestoreOut:
     """Make the whole configuration as it was at a time, in one transaction, exactly as it was shown."""
     moment = min(payload.at, timezone.now())
     return _done(request, lambda: past.at(moment), payload.shown, reason_at(moment), kept=_since(moment))
@@ -185,7 +185,7 @@ def _items(row: Any) -> Items:
     return lambda: [listing.item_of(row)]
 
 
-def _done(request: HttpRequest, items: Items, shown: str, reason: str, kept: Iterable[str] = ()) -> ProposalOut:
+def _done(request: HttpRequest, items: Items, shown: str, reason: str, kept: Iterable[str] = ()) -> RestoreOut:
     done = carry_out(items, actor=actor(request), user=_person(request), shown=shown, reason=reason)
     return _proposal(done, saved=True, kept=kept)
 
@@ -194,9 +194,9 @@ def _since(moment: datetime) -> list[str]:
     return [f"{kind.section}: {printable(name, 100)}" for kind, name in past.since(moment)]
 
 
-def _proposal(found: Proposal, *, saved: bool, kept: Iterable[str] = ()) -> ProposalOut:
+def _proposal(found: Proposal, *, saved: bool, kept: Iterable[str] = ()) -> RestoreOut:
     report, diff = found.report, "" if found.empty else capped("\n".join(found.lines), _DIFF)
-    return ProposalOut(
+    return RestoreOut(
         saved=saved, diff=diff, made=report.made, changed=report.changed, removed=report.removed,
         notes=[printable(note, _VALUE) for note in report.notes], kept=[*kept], shown=found.shown,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from mcpregistry.api.schemas.access_table import (
     AccessRow,
     Applied,
     Apply,
-    ProposalOut,
+    GrantProposalOut,
     RiskWord,
     proposal_out,
     row_out,
@@ -58,7 +58,7 @@ def list_access(
     return Page[AccessRow](items=[row_out(tool, agents, table) for tool in found.items], next=found.next)
 
 
-@router.get("/access/proposals", response=Page[ProposalOut])
+@router.get("/access/proposals", response=Page[GrantProposalOut])
 def list_narrower_grants(
     request: HttpRequest,
     *,
@@ -67,7 +67,7 @@ def list_narrower_grants(
     days: Annotated[int, Query(ge=1, le=365)] = DAYS,
     limit: Annotated[int, Query(ge=1, le=50, description="Grants that are looked at for one page.")] = 20,
     cursor: Cursor = None,
-) -> Page[ProposalOut]:
+) -> Page[GrantProposalOut]:
     """Each grant with what the access analyzer proposes of it; `proposal` is null where it is used as it is, or nothing
     can be concluded: it is younger than the period, calls are not kept that long, or there were too many to read."""
     rows, now = candidates(), timezone.now()
@@ -79,7 +79,7 @@ def list_narrower_grants(
     found = page(rows, order=("id",), limit=limit, cursor=cursor, show=lambda grant: grant)
     proposed = {each.grant.pk: each for each in analyse(found.items, days=days, now=now)}
     shown = [proposal_out(grant, proposed.get(grant.pk)) for grant in found.items]
-    return Page[ProposalOut](items=shown, next=found.next)
+    return Page[GrantProposalOut](items=shown, next=found.next)
 
 
 @router.post("/access/proposals/{grant_id}", response={200: Applied})

@@ -21,7 +21,7 @@ from mcpregistry.api.once import IdempotencyKey
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.approvals import Ticket, ticket_out
 from mcpregistry.api.schemas.basics import Problem
-from mcpregistry.api.schemas.calls import CallAnswer, CallMeta, CallOrder, CallResultMeta, EnergyOut
+from mcpregistry.api.schemas.calls import CallAnswer, CallEnergyOut, CallMeta, CallOrder, CallResultMeta
 from mcpregistry.api.tools import ToolName
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host
 from mcpregistry.calls.catalog import Entry
@@ -198,7 +198,7 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         approval=_ticket(outcome),
         warning=outcome.warning,
         record=RECORD_LATE if outcome.late else "",
-        energy=EnergyOut(charged=outcome.energy.amount, level=outcome.energy.level) if outcome.energy else None,
+        energy=CallEnergyOut(charged=outcome.energy.amount, level=outcome.energy.level) if outcome.energy else None,
     )
     return CallAnswer(
         tool_name=entry.name if entry else name,

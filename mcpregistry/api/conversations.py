@@ -18,10 +18,10 @@ from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.schemas.conversations import (
     ConversationChange,
+    ConversationMessageOut,
     ConversationNew,
     ConversationOut,
     MessageNew,
-    MessageOut,
     conversation_out,
     message_out,
 )
@@ -85,7 +85,7 @@ def end_conversation(request: HttpRequest, conversation_id: ConversationPath) ->
     return conversation_out(lifecycle.end(conversation=_one(request, conversation_id), actor=actor(request)))
 
 
-@router.get("/conversations/{conversation_id}/messages", response=Page[MessageOut])
+@router.get("/conversations/{conversation_id}/messages", response=Page[ConversationMessageOut])
 def list_conversation_messages(
     request: HttpRequest,
     conversation_id: ConversationPath,
@@ -94,7 +94,7 @@ def list_conversation_messages(
     thoughts: Annotated[bool, Query(description="Also what the agent has kept for itself.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[MessageOut]:
+) -> Page[ConversationMessageOut]:
     """Messages, the oldest first. Ask again with ``after`` for what was written since: none is missed."""
     rows = Message.objects.visible_to(principal(request).who).filter(conversation=_one(request, conversation_id))
     if not thoughts:
@@ -104,9 +104,11 @@ def list_conversation_messages(
     return page(rows, order=("id",), limit=limit, cursor=cursor, show=message_out)
 
 
-@router.post("/conversations/{conversation_id}/messages", response={201: MessageOut, 409: Problem})
+@router.post("/conversations/{conversation_id}/messages", response={201: ConversationMessageOut, 409: Problem})
 @once()
-def write_message(request: HttpRequest, conversation_id: ConversationPath, payload: MessageNew) -> Status[MessageOut]:
+def write_message(
+    request: HttpRequest, conversation_id: ConversationPath, payload: MessageNew
+) -> Status[ConversationMessageOut]:
     """Write to the agent, or with an agent's own token as the agent. Answers at once, whatever the agent is doing."""
     row = messages.say(
         conversation=_one(request, conversation_id), kind=_kind(principal(request), payload), text=payload.text,

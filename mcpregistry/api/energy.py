@@ -16,7 +16,7 @@ from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Problem, Slug
 from mcpregistry.api.schemas.energy import (
-    EntryOut,
+    EnergyEntryOut,
     GrantEnergy,
     PoolChange,
     PoolNew,
@@ -69,7 +69,7 @@ def delete_pool(request: HttpRequest, slug: Slug) -> Status[None]:
     return Status(204, None)
 
 
-@router.get("/energy/{slug}/entries", response=Page[EntryOut])
+@router.get("/energy/{slug}/entries", response=Page[EnergyEntryOut])
 def list_entries(
     request: HttpRequest,
     slug: Slug,
@@ -77,7 +77,7 @@ def list_entries(
     since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a greater id.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[EntryOut]:
+) -> Page[EnergyEntryOut]:
     """What was taken and given, the newest first. An agent is shown its own only."""
     rows = EnergyEntry.objects.filter(pool=_one(request, slug))
     if agent := _agent(request):
@@ -87,9 +87,9 @@ def list_entries(
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=entry_out)
 
 
-@router.post("/energy/{slug}/grant", response={201: EntryOut})
+@router.post("/energy/{slug}/grant", response={201: EnergyEntryOut})
 @once()
-def grant_energy(request: HttpRequest, slug: Slug, payload: GrantEnergy) -> Status[EntryOut]:
+def grant_energy(request: HttpRequest, slug: Slug, payload: GrantEnergy) -> Status[EnergyEntryOut]:
     """Give units, up to the pool's capacity."""
     row = _one(request, slug)
     return Status(201, entry_out(pools.grant(pool_id=row.pk, amount=payload.amount, actor=actor(request))))

@@ -18,9 +18,9 @@ from mcpregistry.api.schemas.registry import (
     EntryAdd,
     EntryAdded,
     EntryDigest,
-    EntryOut,
     EntryWhole,
     RegistryChange,
+    RegistryEntryOut,
     RegistryNew,
     RegistryOut,
     entry_added,
@@ -82,7 +82,7 @@ def sync_registry(request: HttpRequest, slug: Slug) -> Status[RegistryOut]:
     return Status(202, registry_out(sources.ask(source=_one(slug), actor=actor(request))))
 
 
-@router.get("/registry-entries", response=Page[EntryOut])
+@router.get("/registry-entries", response=Page[RegistryEntryOut])
 def list_registry_entries(
     request: HttpRequest,
     *,
@@ -91,7 +91,7 @@ def list_registry_entries(
     every_version: Annotated[bool, Query(description="Also older versions, and what was taken back.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[EntryOut]:
+) -> Page[RegistryEntryOut]:
     """Servers that registries list, by name."""
     rows = _ENTRIES.matching(search or "")
     if registry:

@@ -24,9 +24,9 @@ from mcpregistry.models import Configuration, RegistryEntry
 from subagents.api.maintenance_schemas import (
     Activity,
     CancelOrder,
-    EnergyOut,
     MessagesOut,
     Order,
+    PolledEnergyOut,
     ProposalApplication,
     ProposalOut,
     RequestOut,
@@ -172,14 +172,14 @@ def stop_sub_agent(request: HttpRequest) -> Activity:
     return get_activity(request)
 
 
-@router.post("/maintenance/energy/poll", response=EnergyOut)
+@router.post("/maintenance/energy/poll", response=PolledEnergyOut)
 @once()
-def poll_energy(request: HttpRequest) -> EnergyOut:
+def poll_energy(request: HttpRequest) -> PolledEnergyOut:
     """The energy used since this was last asked; each unit is told once, however many ask.
 
     What agents with an energy pool have used is taken from their pools, and not told here.
     """
-    return EnergyOut(energy=sum(queue.take_energy(unpooled(_visible(principal(request)))).values()))
+    return PolledEnergyOut(energy=sum(queue.take_energy(unpooled(_visible(principal(request)))).values()))
 
 
 @router.get("/maintenance/proposals", response=Page[ProposalOut])

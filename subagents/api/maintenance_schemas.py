@@ -164,7 +164,7 @@ class RequestOut(Schema):
     finishedAt: datetime | None
 
 
-class MessageOut(Schema):
+class MaintenanceMessageOut(Schema):
     """What the sub-agent tells."""
 
     type: str
@@ -176,7 +176,7 @@ class MessageOut(Schema):
 class MessagesOut(Schema):
     """Oldest first."""
 
-    items: list[MessageOut]
+    items: list[MaintenanceMessageOut]
 
 
 class Activity(Schema):
@@ -187,7 +187,7 @@ class Activity(Schema):
     open: int
 
 
-class EnergyOut(Schema):
+class PolledEnergyOut(Schema):
     """Units."""
 
     energy: float
@@ -234,9 +234,9 @@ def request_out(row: MaintenanceRequest) -> RequestOut:
     )  # fmt: skip
 
 
-def message_out(row: MaintenanceMessage) -> MessageOut:
+def message_out(row: MaintenanceMessage) -> MaintenanceMessageOut:
     """The message as programs see it."""
-    return MessageOut(type=row.kind, requestId=row.request_id, data=row.data, timestamp=row.created_at)
+    return MaintenanceMessageOut(type=row.kind, requestId=row.request_id, data=row.data, timestamp=row.created_at)
 
 
 def proposal_out(row: Proposal) -> ProposalOut:

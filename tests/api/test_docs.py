@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from django.contrib.staticfiles import finders
 from django.test import Client
+from ninja import Schema
 
 from mcpregistry.api.v1 import api
 from tests.api.conftest import ROOT
@@ -54,6 +57,19 @@ def test_every_operation_has_a_name_of_its_own(db):
     document = api.get_openapi_schema(path_prefix="")
     names = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
     assert sorted(set(names)) == sorted(names)
+
+
+def test_every_schema_of_the_document_has_a_name_of_its_own(db):
+    """Of two classes with one name, the document would describe one and use it for both."""
+    documented = set(api.get_openapi_schema(path_prefix="")["components"]["schemas"])
+    names = Counter(schema.__name__ for schema in subclasses(Schema))
+    assert sorted(name for name in documented if names[name] > 1) == []
+
+
+def subclasses(schema: type[Schema]) -> Iterator[type[Schema]]:
+    for each in schema.__subclasses__():
+        yield each
+        yield from subclasses(each)
 
 
 def test_no_secret_field_is_ever_an_output():

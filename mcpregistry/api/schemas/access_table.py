@@ -68,7 +68,7 @@ class NarrowerOut(Schema):
     )
 
 
-class ProposalOut(Schema):
+class GrantProposalOut(Schema):
     """A grant, and what is proposed of it."""
 
     grant: int
@@ -90,10 +90,10 @@ class Applied(Schema):
     grants: int
 
 
-def proposal_out(grant: Grant, found: Proposal | None) -> ProposalOut:
+def proposal_out(grant: Grant, found: Proposal | None) -> GrantProposalOut:
     """A grant with its proposal as the answer."""
     if found is None:
-        return ProposalOut(grant=grant.pk, about=str(grant), proposal=None)
+        return GrantProposalOut(grant=grant.pk, about=str(grant), proposal=None)
     after = [
         NarrowerGrant(
             tool=str(row.tool) if row.tool else None, server=row.server.slug if row.server else None, kind=row.kind,
@@ -105,7 +105,7 @@ def proposal_out(grant: Grant, found: Proposal | None) -> ProposalOut:
         kind=found.kind, key=found.key, says=found.says, after=after, calls=found.looked.calls, since=found.looked.since,
         stopped=len(found.stopped), unjudged=found.unjudged,
     )  # fmt: skip
-    return ProposalOut(grant=grant.pk, about=str(grant), proposal=shown)
+    return GrantProposalOut(grant=grant.pk, about=str(grant), proposal=shown)
 
 
 def row_out(tool: Tool, agents: Sequence[Agent], table: Table) -> AccessRow:

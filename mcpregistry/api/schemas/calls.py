@@ -32,7 +32,7 @@ class CallOrder(Input):
     )
 
 
-class EnergyOut(Schema):
+class CallEnergyOut(Schema):
     """What a call has cost of its agent's pool, as the books have it, and what was left then."""
 
     charged: float
@@ -58,7 +58,7 @@ class CallResultMeta(Schema):
         description="Empty; or what is odd about the result, such as that it breaks the tool's output schema.",
     )
     approval: Ticket | None = Field(default=None, description="With 202: the call is held, and this is its handle.")
-    energy: EnergyOut | None = Field(
+    energy: CallEnergyOut | None = Field(
         default=None, description="On endpoints that tell it, for agents with an energy pool."
     )
 

@@ -52,7 +52,7 @@ class MessageNew(Input):
     )
 
 
-class MessageOut(Schema):
+class ConversationMessageOut(Schema):
     """A message; the text is empty once retention has erased it."""
 
     id: int
@@ -62,9 +62,9 @@ class MessageOut(Schema):
     created_at: datetime
 
 
-def message_out(row: Message) -> MessageOut:
+def message_out(row: Message) -> ConversationMessageOut:
     """The row as its answer."""
-    return MessageOut(id=row.pk, kind=row.kind, text=row.text, author=row.author, created_at=row.created_at)
+    return ConversationMessageOut(id=row.pk, kind=row.kind, text=row.text, author=row.author, created_at=row.created_at)
 
 
 def conversation_out(row: Conversation) -> ConversationOut:

@@ -71,7 +71,7 @@ class PoolOut(Schema):
     agents: list[str] = Field(description="Who draws on it; an agent is shown itself alone.")
 
 
-class EntryOut(Schema):
+class EnergyEntryOut(Schema):
     """One charge or gift; ``amount`` below zero was given."""
 
     id: int
@@ -106,9 +106,9 @@ def pool_out(row: EnergyPool, *, to: str = "") -> PoolOut:
     )  # fmt: skip
 
 
-def entry_out(row: EnergyEntry) -> EntryOut:
+def entry_out(row: EnergyEntry) -> EnergyEntryOut:
     """The entry as its answer."""
-    return EntryOut(
+    return EnergyEntryOut(
         id=row.pk, kind=row.kind, amount=row.amount, before=row.before, after=row.after, overdraft=row.overdraft,
         agent=row.agent_slug, reference=row.reference, at=row.at,
     )  # fmt: skip

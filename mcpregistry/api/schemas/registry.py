@@ -93,7 +93,7 @@ class WayOut(Schema):
     problem: str
 
 
-class EntryOut(Schema):
+class RegistryEntryOut(Schema):
     """One version of one server, as a registry lists it. The word of whoever published it."""
 
     id: int
@@ -110,7 +110,7 @@ class EntryOut(Schema):
     published_at: datetime | None
 
 
-class EntryWhole(EntryOut):
+class EntryWhole(RegistryEntryOut):
     """With the ways in which it can become a server."""
 
     sha256: str = Field(description="Of its document.")
@@ -169,9 +169,9 @@ def registry_out(row: RegistrySource) -> RegistryOut:
     )
 
 
-def entry_out(row: RegistryEntry) -> EntryOut:
+def entry_out(row: RegistryEntry) -> RegistryEntryOut:
     """The entry as an element of a list."""
-    return EntryOut(**_facts(row))
+    return RegistryEntryOut(**_facts(row))
 
 
 def entry_whole(row: RegistryEntry) -> EntryWhole:

@@ -13,7 +13,7 @@ help:
 	@echo 'make run    start the site: web, worker, clock, broker (options: make run UP="--port 8001")'
 	@echo 'make test   the suite, on SQLite and on PostgreSQL at the same time'
 	@echo 'make test-all   everything that is checked, in an hour or so; ARGS=--continue leaves out what has passed'
-	@echo 'make test-fast  domain, models, services and calls on SQLite, in 90 seconds'
+	@echo 'make test-fast  domain, models, services and calls on SQLite, in two minutes'
 	@echo 'make coverage   branch coverage of the code that decides, sends and records'
 	@echo 'make pictures   the pictures of the docs, taken anew from the real pages'
 	@echo 'make lint   style, types, import contracts, templates'

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ninja import NinjaAPI, Swagger
+from ninja.openapi.schema import OpenAPISchema
 
 from mcpregistry.api import (
     access,
@@ -61,7 +64,25 @@ _ROOMS = (
     context_bill,
 )
 
-api = NinjaAPI(
+
+class Api(NinjaAPI):
+    """The OpenAPI document takes a second to make and never changes, so each process makes it once."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._documents: dict[str, OpenAPISchema] = {}
+
+    def get_openapi_schema(
+        self, *, path_prefix: str | None = None, path_params: dict[str, Any] | None = None
+    ) -> OpenAPISchema:
+        """Return the document for operations below ``path_prefix``; callers must not change it."""
+        prefix = self.get_root_path(path_params or {}) if path_prefix is None else path_prefix
+        if prefix not in self._documents:
+            self._documents[prefix] = super().get_openapi_schema(path_prefix=prefix)
+        return self._documents[prefix]
+
+
+api = Api(
     title="Slipsnisse",
     version="1",
     description=(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.contrib.staticfiles import finders
 from django.test import Client
-from ninja import Schema
+from ninja import NinjaAPI, Schema
 
 from mcpregistry.api.v1 import api
 from tests.api.conftest import ROOT
@@ -43,6 +43,13 @@ def test_a_browser_shows_the_operations_and_asks_nobody_else(live_server, browse
     own = (live_server.url, "data:", "blob:")
     assert [url for url in asked if not url.startswith(own)] == []
     page.close()
+
+
+def test_openapi_document_is_made_once(db, monkeypatch):
+    first = Client().get(f"{ROOT}/openapi.json")
+    assert first.json()["paths"]
+    monkeypatch.setattr(NinjaAPI, "get_openapi_schema", None)  # it must not be called again
+    assert Client().get(f"{ROOT}/openapi.json").content == first.content
 
 
 def test_every_operation_declares_its_refusals_and_who_may(db):

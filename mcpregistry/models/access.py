@@ -125,7 +125,7 @@ class Endpoint(models.Model):
     name = models.CharField(max_length=200, blank=True)
     instructions = models.TextField(blank=True, help_text="Told to the model by hosts that show it.")
     instructions_limit = models.PositiveIntegerField(
-        "characters of servers' instructions", default=4_000, db_default=0, validators=[MaxValueValidator(100_000)],
+        "characters of servers' instructions", default=4_000, db_default=4_000, validators=[MaxValueValidator(100_000)],
         help_text="The approved instructions of the servers that an agent sees follow the endpoint's own, by the servers' "
         "names, up to so many characters together. 0: none.",
     )  # fmt: skip

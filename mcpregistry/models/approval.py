@@ -60,9 +60,6 @@ class ApprovalRequest(models.Model):
     risk = models.CharField(max_length=10, default="high", help_text="low, medium or high")
     risk_rank = models.PositiveSmallIntegerField(default=3, editable=False)
     waiting_as = models.CharField(max_length=10, choices=Waiting.choices, default=Waiting.HOLD)
-    holders = models.IntegerField(
-        default=1, editable=False, help_text="Counted for processes of the release before; see ApprovalSeat."
-    )
     expert = models.CharField("expert tool", max_length=100, blank=True, help_text="Whose run made the call.")
     host = models.CharField(max_length=200, blank=True, help_text="The host's name as rules saw it.")
     said = models.TextField("the agent says", blank=True, help_text="The agent's own words. Not to be trusted.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from django.db import models
@@ -16,14 +15,12 @@ USUAL_KINDS = ("call.dispatched", "call.succeeded")
 _TEXT = ["varchar_pattern_ops", "int8_ops"]
 
 
-def entry_hash(prev: str, body: str, key_id: str = "") -> str:
-    """The signature over the previous hash and this entry's canonical body, in hex.
+def entry_hash(prev: str, body: str, key_id: str) -> str:
+    """Return the signature over the previous hash and this entry's canonical body, in hex.
 
-    Without a key it is their SHA-256: so it was before the chains were keyed. Raises ConfigInvalid for a key that the
-    site does not have.
+    Raises:
+        ConfigInvalid: The site does not have the key.
     """
-    if not key_id:
-        return hashlib.sha256(prev.encode() + body.encode()).hexdigest()
     return signature(key_id, "entry", prev + body)
 
 
@@ -39,10 +36,7 @@ class AuditEntry(models.Model):
     body = models.TextField()
     prev = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
-    key_id = models.CharField(
-        "key", max_length=100, blank=True, default="", db_default="",
-        help_text="The key that signed it; empty: a process of before the chains were keyed.",
-    )  # fmt: skip
+    key_id = models.CharField("key", max_length=100, help_text="The key that signed it.")
 
     class Meta:
         verbose_name_plural = "audit log"
@@ -105,7 +99,7 @@ class AuditArchive(models.Model):
     from_seq = models.BigIntegerField()
     to_seq = models.BigIntegerField()
     head = models.CharField(max_length=64, help_text="The hash of the last of them.")
-    head_key = models.CharField(max_length=100, blank=True, help_text="The key that signed the last of them.")
+    head_key = models.CharField(max_length=100, help_text="The key that signed the last of them.")
     file = models.CharField(max_length=200)
     digest = models.CharField(max_length=64, help_text="The SHA-256 of the file.")
     prev = models.CharField(max_length=64)

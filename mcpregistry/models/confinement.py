@@ -45,13 +45,13 @@ class Confined(models.Model):
     sandbox_write = models.JSONField("may write", default=list, db_default=[], blank=True)
     sandbox_connect = models.JSONField("ports it may connect to", default=list, db_default=[], blank=True)
     sandbox_listen = models.JSONField("ports it may listen on", default=list, db_default=[], blank=True)
-    # Of its processes, in its sandbox or not. Servers of before keep what they had: no limit.
+    # Of its processes, in its sandbox or not.
     max_memory_mb = models.PositiveIntegerField(
-        "memory (MB)", default=MEMORY_MB, db_default=0, validators=[MaxValueValidator(MOST_MB)],
+        "memory (MB)", default=MEMORY_MB, db_default=MEMORY_MB, validators=[MaxValueValidator(MOST_MB)],
         help_text="All its processes together; beyond it, it is ended. 0: no limit.",
     )  # fmt: skip
     max_processes = models.PositiveIntegerField(
-        "processes", default=PROCESSES, db_default=0, validators=[MaxValueValidator(100_000)],
+        "processes", default=PROCESSES, db_default=PROCESSES, validators=[MaxValueValidator(100_000)],
         help_text="At the same time; beyond it, it is ended. 0: no limit.",
     )  # fmt: skip
     max_cpu_seconds = models.PositiveIntegerField(

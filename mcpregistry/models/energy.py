@@ -73,16 +73,15 @@ class EnergyPool(models.Model):
         help_text="From sending to the end; time in which people were asked costs nothing.",
     )  # fmt: skip
     per_kilobyte = models.FloatField("cost per KiB", default=0.0, validators=_AT_LEAST_0)
-    # Pools from before these columns go on as they were.
     per_1000_input = models.FloatField(
-        "per 1,000 input tokens", default=0.5, db_default=0.0, validators=_AT_LEAST_0,
+        "per 1,000 input tokens", default=0.5, db_default=0.5, validators=_AT_LEAST_0,
         help_text="Of turns of models, in runs of the agents' expert tools.",
     )  # fmt: skip
     per_1000_cached = models.FloatField(
-        "per 1,000 cached tokens", default=0.05, db_default=0.0, validators=_AT_LEAST_0,
+        "per 1,000 cached tokens", default=0.05, db_default=0.05, validators=_AT_LEAST_0,
         help_text="Input that the provider had in its cache.",
     )  # fmt: skip
-    per_1000_output = models.FloatField("per 1,000 output tokens", default=2.0, db_default=0.0, validators=_AT_LEAST_0)
+    per_1000_output = models.FloatField("per 1,000 output tokens", default=2.0, db_default=2.0, validators=_AT_LEAST_0)
     level = models.FloatField(default=100.0, editable=False)
     level_at = models.DateTimeField(default=timezone.now, editable=False)
 

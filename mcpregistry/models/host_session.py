@@ -90,9 +90,6 @@ class HostMessage(models.Model):
     """What a host sent that concerns a request which another web process serves: an answer to its question, say."""
 
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="messages")
-    body = models.TextField(
-        blank=True, default="", db_default="", help_text="The JSON-RPC message, of a process of the release before."
-    )
     sealed_body = models.TextField(
         default="", db_default="", help_text="The JSON-RPC message: people's answers are in it."
     )
@@ -134,9 +131,6 @@ class HostStream(models.Model):
     call_id = models.CharField(max_length=32, blank=True, help_text="Of the call that it makes, if it makes one.")
     asked_at = models.DateTimeField(db_index=True)
     answered_at = models.DateTimeField(null=True, blank=True)
-    answer = models.TextField(
-        blank=True, default="", db_default="", help_text="The JSON-RPC message, of a process of the release before."
-    )
     sealed_answer = models.TextField(
         blank=True, default="", db_default="", help_text="The JSON-RPC message; empty where it was too large."
     )

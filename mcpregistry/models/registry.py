@@ -31,7 +31,7 @@ class RegistrySources(models.QuerySet["RegistrySource"]):
 class RegistrySource(models.Model):
     """One registry. Nothing is read of it before somebody says so, or has it read by the clock."""
 
-    uid = models.UUIDField(default=uuid.uuid4, null=True, unique=True, editable=False)
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     base_url = models.CharField(
         "address", max_length=500, help_text="Without /v0.1, e.g. https://registry.modelcontextprotocol.io."

@@ -175,8 +175,8 @@ def news(since: datetime, told: Container[object] = ()) -> News:
     recent = HostMessage.objects.filter(created_at__gt=since).order_by("pk")
     keys = [key for key in recent.values_list("pk", flat=True) if key not in told][:_AT_ONCE]
     messages = HostMessage.objects.filter(pk__in=keys).order_by("pk") if keys else recent.none()
-    said = messages.values_list("pk", "session_id", "sealed_body", "body")
-    opened = [(key, session, _opened(session, sealed) if sealed else body) for key, session, sealed, body in said]
+    said = messages.values_list("pk", "session_id", "sealed_body")
+    opened = [(key, session, _opened(session, sealed)) for key, session, sealed in said]
     return News(list(ended), opened, more=len(keys) == _AT_ONCE)
 
 

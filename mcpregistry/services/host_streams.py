@@ -45,9 +45,11 @@ def answer(stream_id: str, message: str) -> None:
 
 
 def kept(stream: HostStream) -> str:
-    """The message that was kept; empty if none was, or its key is gone."""
+    """Return the message that was kept; empty if none was, or its key is gone."""
+    if not stream.sealed_answer:
+        return ""
     try:
-        return str(unseal(stream.sealed_answer, place=_place(stream.pk))) if stream.sealed_answer else stream.answer
+        return str(unseal(stream.sealed_answer, place=_place(stream.pk)))
     except ConfigInvalid:
         log.warning("stream.answer_not_opened", exc_info=True)
         return ""
@@ -64,9 +66,7 @@ def named(session_id: str, event_id: str) -> HostStream | None:
 
 def states(stream_ids: list[str]) -> dict[str, str]:
     """How their answers can be had: from the row, from the call's record, not at all, or, if "", not yet."""
-    streams = {
-        stream.pk: stream for stream in HostStream.objects.filter(pk__in=stream_ids).defer("answer", "sealed_answer")
-    }
+    streams = {stream.pk: stream for stream in HostStream.objects.filter(pk__in=stream_ids).defer("sealed_answer")}
     calls = [stream.call_id for stream in streams.values() if stream.call_id and stream.answered_at is None]
     found = dict(Invocation.objects.filter(pk__in=calls).values_list("pk", "state"))
     return {key: _state(streams.get(key), found) for key in stream_ids}

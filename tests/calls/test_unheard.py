@@ -331,7 +331,7 @@ async def test_a_leaving_that_was_not_heard_of_is_done_once(
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await here.engine.approvals.settled()
-    assert (await db_call(ApprovalRequest.objects.get)).holders == 1
+    await seated(1)
     await vote(bob)
     assert (await second).state == State.SUCCEEDED
 

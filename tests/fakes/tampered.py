@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification
-from mcpregistry.models.audit import GENESIS, entry_hash
+from mcpregistry.models.audit import GENESIS
 from mcpregistry.services.records import seals, verification
 from mcpregistry.services.records.audit import Chain, Fact
 from tests import origin
@@ -40,16 +41,12 @@ def verify(*, full: bool = False) -> verification.Report:
     return verification.verify(timezone.now(), full=full)
 
 
-def process_wrote(writer: str, numbers: int, *, minutes_ago: float = 0, keyed: int | None = None) -> Chain:
-    """Entries of a process's own chain, the first ``keyed`` of them signed (all, where nothing is said)."""
+def process_wrote(writer: str, numbers: int, *, minutes_ago: float = 0) -> Chain:
+    """Write entries of a process's own chain."""
     chain, at = Chain(writer), timezone.now() - timedelta(minutes=minutes_ago)
     for number in range(numbers):
         chain, made = chain.extended([Fact("test", "ann", "x", {"number": number})], at)
-        row = made[0]._asdict()
-        if keyed is not None and number >= keyed:
-            row |= {"key_id": "", "hash": entry_hash(row["prev"], row["body"])}
-            chain = Chain(writer, chain.seq, row["hash"])
-        AuditEntry.objects.create(**row)
+        AuditEntry.objects.create(**made[0]._asdict())
     return chain
 
 
@@ -57,5 +54,5 @@ def rewrite_without_key(entries: list[AuditEntry]) -> None:
     """A chain from its first entry on, in one piece, as whoever has no key can write it."""
     head = GENESIS
     for entry in entries:
-        head, prev = entry_hash(head, entry.body), head
+        head, prev = hashlib.sha256((head + entry.body).encode()).hexdigest(), head
         AuditEntry.objects.filter(pk=entry.pk).update(prev=prev, hash=head, key_id="", body=entry.body)

@@ -106,15 +106,6 @@ def test_entries_of_a_call_stay_as_long_as_its_record(tmp_path):
     holds(tmp_path)
 
 
-def test_entries_of_before_the_keys_are_archived_as_they_are(tmp_path):
-    process_wrote("web:old", 4, minutes_ago=300 * DAY, keyed=0)
-    process_wrote("configuration", 4, minutes_ago=300 * DAY, keyed=0)
-    sealed_anew()
-    assert archive(tmp_path).startswith("6 entries of 2 chains")
-    assert set(AuditArchive.objects.values_list("head_key", flat=True)) == {""}
-    holds(tmp_path)
-
-
 @pytest.mark.usefixtures("site")
 def test_what_retention_has_said_is_said_again_ahead_of_it(tmp_path):
     moment = (timezone.now() - timedelta(days=400)).isoformat()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
-from django.db.models import F
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import ApprovalRequest, ApprovalSeat, AuditEntry
+from mcpregistry.models import ApprovalSeat, AuditEntry
 from mcpregistry.services.approvals import held_calls, seats
 from mcpregistry.services.approvals.held_calls import Ticket
 from mcpregistry.services.approvals.votes import runs_by_itself
@@ -58,9 +57,8 @@ def test_a_caller_that_leaves_twice_takes_nobody_elses_seat():
 def test_a_caller_that_comes_again_from_another_process_has_one_seat():
     first = ask(1)
     request = request_of(first)
-    seats.join(request, caller=first.caller, process="worker:2")
+    seats.take(request, caller=first.caller, process="worker:2")
     assert list(request.seats.values_list("process", flat=True)) == ["worker:2"]
-    assert request_of(first).holders == 1
 
 
 def test_the_seat_of_a_dead_process_ends_by_itself_and_the_call_with_the_last():
@@ -81,7 +79,7 @@ def test_a_process_that_was_only_slow_keeps_its_seats():
     assert sweep(at) == 1
     assert (state_of(slow), sitting()) == (State.PENDING, {slow.caller})
     assert leave(slow) is True
-    assert (state_of(dead), request_of(dead).holders) == (State.CANCELLED, 0)
+    assert state_of(dead) == State.CANCELLED
 
 
 def test_a_seat_whose_lease_is_over_counts_for_nobody_who_leaves():
@@ -113,13 +111,3 @@ def test_an_end_that_was_told_leaves_no_seat():
     held_calls.cancel(request_id=ticket.id, reason="Enough", actor="x")
     held_calls.delivered(request_id=ticket.id, caller=ticket.caller, now=database_now())
     assert sitting() == set()
-
-
-def test_callers_in_processes_of_the_release_before_still_count():
-    """They know only the counter, for themselves and for ours."""
-    ours = ask(1)
-    rows = ApprovalRequest.objects.filter(pk=ours.id)
-    rows.update(holders=F("holders") + 1)  # one of theirs joins
-    assert rows.get().holders == 2  # so their leaving would not be the last
-    assert leave(ours) is False
-    assert (state_of(ours), rows.get().holders) == (State.PENDING, 1)

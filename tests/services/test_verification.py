@@ -90,8 +90,7 @@ def test_a_whole_log_that_was_written_anew_without_the_key_is_found(full):
             rewrite_without_key(of(writer))
         AuditSeal.objects.exclude(number=1).delete()
         AuditVerification.objects.all().delete()
-    told = found(full)
-    assert [each for each in told if "web:1: 3 of its entries carry no key, and no seal vouches for them" in each]
+    assert "web:1 #1: it carries no key, so anybody may have written it" in found(full)
 
 
 def test_seals_that_were_cut_off_are_found(site):
@@ -104,7 +103,7 @@ def test_seals_that_were_cut_off_are_found(site):
 def test_a_log_without_any_seal_is_no_log_of_a_site(full):
     with unguarded():
         AuditSeal.objects.all().delete()
-    assert "The first seal is gone. Every site has one from its installation or upgrade on." in found(full)
+    assert "The first seal is gone. Every site has one from its installation on." in found(full)
 
 
 @pytest.mark.parametrize(
@@ -146,30 +145,6 @@ def test_a_forged_note_of_what_was_verified_is_found_and_not_believed(site):
 
 
 # What is no tampering
-
-
-def test_what_an_older_process_writes_is_told_not_refused(site):
-    """Two releases share one database for a while. The clock vouches for when its entries came."""
-    process_wrote("web:old", 2, minutes_ago=OLD, keyed=0)
-    assert seal(OLD - 2) is not None
-    report = verify()
-    assert report.problems == ()
-    assert report.notes == (
-        "2 entries carry no key: a process of an earlier release has written them, or somebody without one.",
-    )
-
-
-def test_what_was_there_before_the_keys_is_held_by_the_first_seal():
-    process_wrote("web:old", 3, minutes_ago=300, keyed=0)
-    sealed_anew()
-    report = verify()
-    assert report.problems == ()
-    assert report.notes == ("3 entries are from before the chains were keyed; the first seal holds them.",)
-    with unguarded():
-        changed = of("web:old")
-        changed[1].body = changed[1].body.replace("ann", "eve")
-        rewrite_without_key(changed)
-    assert "web:old #3: it was sealed, and was changed" in found(True)
 
 
 def test_what_no_clock_has_sealed_for_long_is_told(site):

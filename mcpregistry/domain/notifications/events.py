@@ -205,7 +205,7 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _requester(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Who asked, where one is known: who that is may not approve it. Messages of an older version name nobody."""
+    """Who asked, if that is known: this person may not approve it."""
     return [("Requested by", one_line(data["requester"], 150))] if data.get("requester") else []
 
 

@@ -52,7 +52,7 @@ class Policy:
         return mine is not None and {*mine.connect} <= {*theirs.connect} and {*mine.listen} <= {*theirs.listen}
 
     def facts(self) -> dict[str, Any]:
-        """For the launch that a person confirms. A launch of before strict and ports stays the same."""
+        """Return what a person confirms of it, as part of the launch."""
         facts: dict[str, Any] = {"network": self.reach(), "read": list(self.read), "write": list(self.write)}
         if self.network and self.ports is not None:
             facts |= {"connect": list(self.ports.connect), "listen": list(self.ports.listen)}

@@ -113,7 +113,7 @@ def join(*, row: Held, now: datetime) -> Ticket | None:
 
 
 def _seated(request: ApprovalRequest, row: Held) -> Ticket:
-    seats.join(request, caller=row["id"], process=row["writer"])
+    seats.take(request, caller=row["id"], process=row["writer"])
     return ticket_of(request, joined=True, caller=row["id"])
 
 
@@ -161,7 +161,7 @@ def _hold(
         rule_id=terms.rule_id, rule_name=plain(terms.rule, 200), rule_fingerprint=terms.fingerprint,
         group_id=terms.group_id, quorum=terms.quorum, execute_seconds=terms.execute_seconds,
         requester_may_confirm=terms.requester_may_confirm, run_if_caller_left=terms.run_if_caller_left,
-        risk=risk.level.value, risk_rank=risk.level.rank, waiting_as=waiting_as, holders=0 if task else 1,
+        risk=risk.level.value, risk_rank=risk.level.rank, waiting_as=waiting_as,
         **words, asked_at=now, decide_by=decide_by, join_key=None if task else call.binding,
     )  # fmt: skip
     audit.record(

@@ -25,11 +25,8 @@ def asked_of(request: ApprovalRequest) -> str:
 
 
 def asked_by(request: ApprovalRequest, user: User) -> bool:
-    """Whether this person asked for the call. A process of the release before named them in ``host_name`` alone."""
-    call = request.call
-    if call.requester_id is not None:
-        return bool(call.requester_id == user.pk)
-    return call.origin == "rest" and call.host_name == f"user:{user.get_username()}"[:100]
+    """Return whether this person asked for the call."""
+    return request.call.requester_id is not None and bool(request.call.requester_id == user.pk)
 
 
 def current_arguments(request: ApprovalRequest) -> str:

@@ -3,17 +3,12 @@
 A caller takes its seat with the request, or by joining it, and gives it back when it goes. Meanwhile its process renews
 the seat's lease (``calls/approvals/seats.py``), by the database's clock. Whoever leaves may end the call as the last
 one: that rule is in ``held_calls.leave``, for callers that go and, through the clock, for those whose process died.
-
-The column ``ApprovalRequest.holders`` is what processes of the release before count in, by which they too decide who is
-the last: it is kept equal to our seats and their callers together, and goes with the next release.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
-
-from django.db.models import F
 
 from mcpregistry.db import database_now
 from mcpregistry.models import ApprovalRequest, ApprovalSeat
@@ -23,19 +18,14 @@ DOUBT = timedelta(seconds=30)  # for which a seat is kept once its lease is over
 _BATCH = 200
 
 
-def take(request: ApprovalRequest, *, caller: str, process: str) -> bool:
-    """The caller (the id of the call that it made) waits now. False: it had its seat already, in whatever process."""
+def take(request: ApprovalRequest, *, caller: str, process: str) -> None:
+    """The caller (the id of the call that it made) waits now. It may have its seat already, also in another process.
+
+    Within a transaction that has created or locked the request.
+    """
     values = {"request": request, "process": process, "lease_until": database_now() + LEASE, "doubted": False}
-    if ApprovalSeat.objects.filter(pk=caller).update(**values):
-        return False
-    ApprovalSeat.objects.create(pk=caller, **values)
-    return True
-
-
-def join(request: ApprovalRequest, *, caller: str, process: str) -> None:
-    """One more caller waits for a request that is there. Within a transaction that has locked it."""
-    if take(request, caller=caller, process=process):
-        _counted(request, +1)
+    if not ApprovalSeat.objects.filter(pk=caller).update(**values):
+        ApprovalSeat.objects.create(pk=caller, **values)
 
 
 def give_back(request: ApprovalRequest, *, caller: str, over: datetime | None = None) -> bool:
@@ -45,8 +35,6 @@ def give_back(request: ApprovalRequest, *, caller: str, over: datetime | None = 
     """
     seat = ApprovalSeat.objects.filter(pk=caller, request=request)
     given, _ = (seat.filter(lease_until__lt=over, doubted=True) if over else seat).delete()
-    if given:
-        _counted(request, -1)
     return bool(given)
 
 
@@ -55,16 +43,9 @@ def forget(caller: str) -> None:
     ApprovalSeat.objects.filter(pk=caller).delete()
 
 
-def _counted(request: ApprovalRequest, more: int) -> None:
-    ApprovalRequest.objects.filter(pk=request.pk).update(holders=F("holders") + more)
-
-
 def anybody(request: ApprovalRequest) -> bool:
-    """Whether a caller waits for it, in a living process or in one of the release before."""
-    leases = list(ApprovalSeat.objects.filter(request=request).values_list("lease_until", flat=True))
-    counted = ApprovalRequest.objects.values_list("holders", flat=True).get(pk=request.pk)
-    now = database_now()
-    return counted > len(leases) or any(lease > now for lease in leases)
+    """Return whether a caller in a living process waits for it."""
+    return ApprovalSeat.objects.filter(request=request, lease_until__gt=database_now()).exists()
 
 
 def renew(callers: Collection[str]) -> None:

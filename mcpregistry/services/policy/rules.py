@@ -105,9 +105,7 @@ def save_rule(*, rule: PolicyRule, actor: str, unanswered: bool = False) -> Poli
     ``unanswered``: also one that nobody could answer yet, as on a site whose people come after its rules. A call that it
     asks about is refused until then, which is stricter than no rule at all.
     """
-    rule.enabled = (
-        rule.live
-    )  # a draft is off as well: so an older release, which knows no drafts, lets it decide nothing
+    rule.enabled = rule.live  # a draft decides nothing
     check_rule(rule, unanswered=unanswered)
     kind = "rule.created" if rule._state.adding else "rule.changed"
     save_checked(rule)

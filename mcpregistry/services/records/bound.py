@@ -80,13 +80,10 @@ class _Said:
     first: datetime
     told: dict[str, set[str]] = field(default_factory=dict)  # of each kind of digest
     votes: dict[object, str] = field(default_factory=dict)  # of each voter the last
-    all_votes: bool = True  # every vote was told with its digest
 
     def hear(self, entry: AuditEntry, body: Mapping[str, Any]) -> None:
         if entry.kind == "approval.vote":
-            self.all_votes &= "vote" in body
-            if "vote" in body:
-                self.votes[body["voter"] or body["vote"]] = body["vote"]
+            self.votes[body["voter"] or body["vote"]] = body["vote"]
         elif entry.kind.startswith("call.") or entry.kind == "approval.edited":
             for name in ("row", "arguments", "reason", "end", "result", "binding", "conversation"):
                 if name in body and not (name == "arguments" and "row" not in body):
@@ -104,7 +101,7 @@ class Forgotten:
         self.calls = self.payloads = datetime.min.replace(tzinfo=UTC)
         self.archived = AuditArchive.objects.exists()
         for entry in AuditEntry.objects.filter(subject=FORGOTTEN).order_by("-id")[:50]:
-            if entry.key_id and not entry_problem(entry):
+            if not entry_problem(entry):
                 body = json.loads(entry.body)
                 self.calls = max(self.calls, datetime.fromisoformat(body["calls_before"]))
                 self.payloads = max(self.payloads, datetime.fromisoformat(body["payloads_before"]))
@@ -128,7 +125,7 @@ _Found = tuple[_Said, Invocation | None, list[ApprovalVote]]
 def _heard(entries: Iterable[AuditEntry]) -> dict[str, _Said]:
     heard: dict[str, _Said] = {}
     for entry in entries:
-        if entry.subject.startswith("call:") and entry.key_id:
+        if entry.subject.startswith("call:"):
             try:
                 body = json.loads(entry.body)
                 heard.setdefault(entry.subject[5:], _Said(entry.at)).hear(entry, body)
@@ -178,8 +175,8 @@ def _payloads(said: _Said, row: Invocation, forgotten: Forgotten) -> Iterator[st
 
 
 def _votes(said: _Said, votes: list[ApprovalVote]) -> Iterator[str]:
-    if not said.votes or not said.all_votes:
-        return  # a process of an earlier release has written some
+    if not said.votes:
+        return
     for vote in votes:
         word = _vote(
             {name: getattr(vote, name) for name in ("name", "approve", "reason", "arguments_hash", "via", "at")}

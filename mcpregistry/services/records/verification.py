@@ -104,7 +104,7 @@ def noted() -> tuple[State, str]:
     said = json.loads(row.state)
     stands = {writer: Stand(*stand) for writer, stand in said["stands"].items()}
     again = (said["again"][0], Stand(*said["again"][1])) if said["again"] else None
-    archived = tuple(said["archives"]) if said.get("archives") else None
+    archived = tuple(said["archives"]) if said["archives"] else None
     return State(**said | {"stands": stands, "again": again, "archives": archived}), ""
 
 
@@ -112,8 +112,7 @@ def _note(report: Report, state: State) -> None:
     """Where something is wrong, the next verification begins where this one did."""
     row = asdict(report) | {"intact": not report.problems}
     if not report.problems:
-        said = {name: value for name, value in asdict(state).items() if (name, value) != ("archives", None)}
-        text, key_id = canonical(said), newest_key()  # without archives as earlier releases know it
+        text, key_id = canonical(asdict(state)), newest_key()
         row |= {"state": text, "key_id": key_id, "hash": signature(key_id, "verified", text)}
     AuditVerification.objects.update_or_create(
         pk=1, defaults=row, create_defaults={"state": "", "hash": "", "key_id": "", **row}
@@ -130,10 +129,7 @@ class _Look:
         self._seal_before, self._archive_before = (before.seal, before.head), before.archives
         self.problems: list[str] = []
         self.entries = 0
-        self.unkeyed = {"before": 0, "since": 0}
-        self._first: seals.Heads = {}  # what the first seal says: what was there when the chains got their keys
         self._forgotten = bound.Forgotten()
-        self._bare: dict[str, int] = {}  # how many entries of a writer have neither key nor seal
 
     def all(self) -> None:
         """Everything, in order: archives and seals first, so that what they tell of must be there."""
@@ -144,16 +140,11 @@ class _Look:
         self._new()
         if not self.full:
             self._again()
-        self.problems += [_bare(writer, number) for writer, number in self._bare.items()]
 
     def notes(self) -> Iterator[str]:
         """What is no fault, and yet should be known."""
         if archived := self.known.note():
             yield archived
-        if old := self.unkeyed["before"]:
-            yield f"{old:,} entries are from before the chains were keyed; the first seal holds them."
-        if young := self.unkeyed["since"]:
-            yield f"{young:,} entries carry no key: a process of an earlier release has written them, or somebody without one."
         late = AuditSeal.objects.order_by("-number").values_list("at", flat=True).first()
         if late and AuditEntry.objects.filter(at__gt=late, at__lt=self.now - SEALED_BY).exists():
             yield f"What came after {late:%Y-%m-%d %H:%M} UTC is not sealed: no clock has run since."
@@ -174,11 +165,8 @@ class _Look:
     def _seals(self) -> seals.Heads:
         """What the seals since the last verification say of the chains."""
         state, told = self.state, seals.Heads()
-        first = AuditSeal.objects.filter(number=1).first()
-        if first is None:
-            self.problems.append("The first seal is gone. Every site has one from its installation or upgrade on.")
-        else:
-            self._first = {} if seals.seal_problem(first) else seals.heads_of(first)
+        if not AuditSeal.objects.filter(number=1).exists():
+            self.problems.append("The first seal is gone. Every site has one from its installation on.")
         number, head = self._seal_before
         if number and not AuditSeal.objects.filter(number=number, hash=head).exists():
             self.problems.append(f"Seal {number} was verified, and is gone or changed.")
@@ -228,8 +216,6 @@ class _Look:
         while page := list(islice(walked, _PAGE)):
             for entry, problems in page:
                 self.problems += [f"{entry.writer} #{entry.seq}: {problem}" for problem in problems]
-                if not entry.key_id:
-                    self._without_key(entry)
                 stand = Stand(entry.seq, entry.hash, entry.key_id)
                 if again:
                     self.state.again = entry.writer, stand
@@ -238,19 +224,6 @@ class _Look:
             self.problems += bound.misfits([entry for entry, _ in page], self._forgotten)
             self.entries += len(page)
 
-    def _without_key(self, entry: AuditEntry) -> None:
-        """A seal vouches that it was there within a minute of its writing. Without key and seal, anybody wrote it."""
-        if entry.seq <= self._first.get(entry.writer, (0, ""))[0]:
-            self.unkeyed["before"] += 1
-            return
-        self.unkeyed["since"] += 1
-        if entry.seq > self.state.sealed.get(entry.writer, 0) and entry.at < self.now - SEALED_BY:
-            self._bare[entry.writer] = self._bare.get(entry.writer, 0) + 1
-
 
 def _seq(stand: Stand) -> int:
     return stand.seq
-
-
-def _bare(writer: str, number: int) -> str:
-    return f"{writer}: {number:,} of its entries carry no key, and no seal vouches for them. Anybody may have written them."

@@ -6,7 +6,6 @@ networks, enters the token again: who may say where a secret goes could else hav
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -55,8 +54,6 @@ def save_source(*, source: RegistrySource, actor: str, token: str | None = None)
 
 
 def _set_token(source: RegistrySource, before: RegistrySource | None, token: str | None) -> None:
-    if source.uid is None:  # made by a process of an older release
-        source.uid = uuid.uuid4()
     if token is None:
         source.sealed_token = before.sealed_token if before else source.sealed_token
         if before and before.sealed_token and _goes_elsewhere(source, before):

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import IO
 
 from tests import results, speed, stress
+from tests.legs import SLOW, SLOW_SECONDS
 from tests.results import FAILED, PASSED, SKIPPED, Result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,6 +140,8 @@ def main(given: list[str]) -> int:
         if not stopped_because:
             run_failed_again(outcomes, deadline)
         whole = not (arguments or options.kept)
+        if whole and not options.all:
+            print_unexplained(outcomes)
         return summarize(outcomes, stopped_because, whole=whole, seconds=time.monotonic() - started)
 
 
@@ -264,6 +267,16 @@ def summarize(outcomes: Sequence[Outcome], stopped_because: str, *, whole: bool,
     print(f"{unstable} unstable; {seconds:.0f} s, {cpu.ru_utime + cpu.ru_stime:.0f} s of processor time")
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     return 1 if failed or problems else 0
+
+
+def print_unexplained(outcomes: Sequence[Outcome]) -> None:
+    """Print which files of the gate are slow for no stated reason."""
+    for outcome in outcomes:
+        slowest = results.slowest_files(results.read(outcome.leg.path), SLOWEST)
+        found = [f"{file} {took:.0f} s" for file, took in slowest if took > SLOW_SECONDS]
+        unexplained = [words for words in found if words.partition(" ")[0].removeprefix("tests/") not in SLOW]
+        if unexplained:
+            print(f"Slow on {outcome.leg.name}, without a reason in tests/legs.py: {', '.join(unexplained)}")
 
 
 def print_failures(outcome: Outcome) -> None:

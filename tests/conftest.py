@@ -84,7 +84,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     part = config.getoption("--part")
-    return True if part and legs.of_another_part(collection_path, part) else None
+    if part and legs.of_another_part(collection_path, part):
+        return True
+    on_both = not (config.getoption("--gate") and config.getoption("--postgres"))
+    return None if on_both or not legs.of_sqlite_in_gate(collection_path) else True
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -33,23 +33,35 @@ _UNTRACED = tuple(HERE / file for file in (
 _UNTRACED_TOO = (HERE / "domain" / "test_schema.py",)  # it bounds processor time, more strictly where nothing traces
 
 
-# The files that take longest, longest first: `make test` and `make test-all` print them.
-_LONGEST = (
-    "web/test_every_page.py",
-    "controlplane/test_up.py",
-    "controlplane/test_backups.py",
-    "e2e/hosts/test_real_hosts.py",
-    "fault/test_matrix_http.py",
-    "fault/test_matrix_stdio.py",
-    "subagents/test_runmcp_config.py",
-    "web/test_admin.py",
-)
+# The files that take longest, longest first: `make test` and `make test-all` start with them. A file that takes more than
+# SLOW_SECONDS in the gate states the reason here; else its tests are made cheaper, or marked exhaustive.
+SLOW_SECONDS = 20
+SLOW = {
+    "web/test_every_page.py": "in the gate, a browser looks at one page of each kind",
+    "controlplane/test_up.py": "the first run of a site: all its processes start twice, and once they load litellm",
+    "controlplane/test_backups.py": "each backup and each restored site is a database of its own",
+    "e2e/hosts/test_real_hosts.py": "not in the gate: it starts real hosts",
+    "fault/test_matrix_http.py": "each way to hold a call, and each thing that may happen to it",
+    "fault/test_matrix_stdio.py": "the same through the other door",
+    "subagents/test_runmcp_config.py": "each test starts a process that loads a file and serves it",
+    "web/test_admin.py": "forms in a real browser",
+    "subagents/llm/test_client.py": "each test has a provider of its own, which takes 0.2 s to stop",
+    "conformance/test_requirements.py": "the protocol's own suite, on Node",
+    "gateway/test_stdio.py": "each test starts a process for a host",
+    "admin/test_roles.py": "each role, and each button and list of the admin",
+    "admin/test_servers.py": "the pages of a server, each mistake on its form",
+    "api/test_calls.py": "each test has a server of its own, and the site's engine",
+    "api/test_once.py": "each operation that takes a key, twice",
+    "services/test_approvals.py": "each way to vote, with its transactions",
+    "subagents/runs/test_takeover.py": "runs of workers that die",
+    "calls/test_pipeline.py": "each way that a call may end",
+}
 
 
 def position(path: Path) -> int:
     """Return the place of a file in the order of the run: the longest files come first, so that no worker ends with one."""
     name = str(path.relative_to(HERE)) if path.is_relative_to(HERE) else ""
-    return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
+    return [*SLOW].index(name) if name in SLOW else len(SLOW)
 
 
 def of_another_part(path: Path, part: str) -> bool:
@@ -79,36 +91,56 @@ def _needs_database(item: pytest.Item) -> bool:
     return "django_db_setup" in item.fixturenames or item.get_closest_marker("django_db") is not None  # type: ignore[attr-defined]
 
 
-# Packages in which the database decides what happens. Other packages use it the same way on both, so the gate runs them on
-# SQLite only.
-_POSTGRES_IN_GATE = tuple(HERE / name for name in (
-    "models", "services", "calls", "fault", "tasks", "management", "controlplane/test_databases.py",
-    "controlplane/test_empty_lists.py", "admin/test_query_budgets.py", "admin/test_records.py", "web/test_queue.py",
-    "web/test_history.py", "web/test_usage.py", "api/test_calls.py", "api/test_approvals.py", "api/test_records.py",
-    "api/test_once.py", "subagents/runs/test_engine.py", "subagents/runs/test_takeover.py",
-    "subagents/maintenance/test_manager.py", "gateway/tasks/test_held.py", "gateway/test_changes.py",
-))  # fmt: skip
+# Files whose tests depend on the database: its locks, notifications, triggers, sums and search. Other files use it the same
+# way on both, so the gate runs them on SQLite only.
+_POSTGRES_IN_GATE = tuple(HERE / f"{folder}{name}" for folder, names in {
+    "": ("models", "fault", "tasks"),
+    "api/test_": ("once.py", "records.py"),
+    "calls/test_": (
+        "approvals.py", "bound.py", "changes.py", "claims.py", "conversations.py", "energy.py", "live_configuration.py",
+        "own_faults.py", "rates.py", "recorder.py", "unheard.py", "waiting.py",
+    ),
+    "controlplane/test_": ("databases.py",),
+    "gateway/": ("tasks/test_held.py", "test_changes.py"),
+    "management/test_": ("commands.py",),
+    "services/test_": (
+        "access.py", "approvals.py", "archiving.py", "audit.py", "budgets.py", "call_hours.py", "call_search.py", "chains.py",
+        "database_clock.py", "definitions.py", "energy.py", "exchange.py", "health.py", "invariants.py",
+        "notifications_delivery.py", "reaping.py", "resealing.py", "retention.py", "server_figures.py", "sinks.py",
+        "snapshots.py", "tasks.py", "two_at_once.py", "verification.py",
+    ),
+    "subagents/": ("maintenance/test_manager.py", "runs/test_takeover.py"),
+    "web/test_": ("queue.py",),
+}.items() for name in names)  # fmt: skip
+
+
+def of_sqlite_in_gate(path: Path) -> bool:
+    """Whether `make test` runs this file on SQLite only. Folders are looked through if one of their files is for PostgreSQL."""
+    return not any(path.is_relative_to(each) or each.is_relative_to(path) for each in _POSTGRES_IN_GATE)
 
 
 def of_test_all_alone(items: list[pytest.Item], *, postgres: bool) -> list[pytest.Item]:
     """The tests that `make test` leaves to `make test-all`."""
-    return [item for item in items if _is_exhaustive(item, postgres) or (postgres and not _is_for_postgres(item))]
+    cases: Counter[str] = Counter()
+    left_out = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        if any(_leaves_out(mark, item, cases[test], postgres) for mark in item.iter_markers("exhaustive")):
+            left_out.append(item)
+        cases[test] += 1
+    return left_out
 
 
-def _is_for_postgres(item: pytest.Item) -> bool:
-    if item.get_closest_marker("postgres_only"):
-        return True
-    return any(item.path.is_relative_to(path) for path in _POSTGRES_IN_GATE)
+def _leaves_out(mark: pytest.Mark, item: pytest.Item, number: int, postgres: bool) -> bool:
+    """Whether this mark leaves out the item, which is case ``number`` (from 0) of its test.
 
-
-def _is_exhaustive(item: pytest.Item, postgres: bool) -> bool:
-    return any(_leaves_out(mark, item, postgres) for mark in item.iter_markers("exhaustive"))
-
-
-def _leaves_out(mark: pytest.Mark, item: pytest.Item, postgres: bool) -> bool:
-    """``exhaustive(but=IDS)`` leaves the cases with these ids in the gate; ``exhaustive(on="postgresql")`` SQLite's leg."""
+    ``exhaustive(but=IDS)`` leaves the cases with these ids in the gate, ``exhaustive(one_in=N)`` each N-th case, and
+    ``exhaustive(on="postgresql")`` the leg on SQLite.
+    """
     if mark.kwargs.get("on") == "postgresql" and not postgres:
         return False
+    if "one_in" in mark.kwargs:
+        return number % int(mark.kwargs["one_in"]) != 0
     case = getattr(item, "callspec", None)
     return case is None or case.id not in mark.kwargs.get("but", ())
 

@@ -61,6 +61,7 @@ def test_unstable(number):
 """
 
 
+@pytest.mark.exhaustive
 def test_run_is_green_when_all_tests_pass(run: Run) -> None:
     code, output = run(PASSES)
     assert code == 0
@@ -116,6 +117,7 @@ def test_run_that_takes_too_long_ends_with_its_summary(run: Run, monkeypatch: py
     assert "RED: the run took too long" in last_lines(output)
 
 
+@pytest.mark.exhaustive
 def test_file_that_cannot_be_imported_fails_the_run(run: Run) -> None:
     code, output = run("import no_such_module\n")
     assert code == 1

@@ -41,6 +41,7 @@ def test_the_first_look_shows_a_whole_entry_that_starts_this_site(client_of: Cli
     assert "Waiting for the first call" in page
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.parametrize("slug", [*HOSTS, "python", "typescript", "curl"])
 @pytest.mark.parametrize("way", ["stdio", "http"])
 def test_every_host_is_shown_or_says_what_to_choose(client_of: ClientOf, site: Site, slug: str, way: str) -> None:

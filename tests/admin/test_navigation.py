@@ -33,6 +33,7 @@ def test_there_are_at_most_eight_areas_and_each_list_is_in_one() -> None:
     assert len(keys) == len({*keys})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("who", ["viewer", "root"])
 def test_every_page_of_it_opens(client_of: ClientOf, site: Site, who: str) -> None:
     client = client_of(who)

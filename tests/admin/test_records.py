@@ -79,6 +79,7 @@ def test_a_long_result_is_cut_until_all_of_it_is_wanted(client_of: ClientOf, sit
     assert "xEND" in client.get(call_page(call) + "?all=1").content.decode()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "payload", ['"\\ud800"', "[" * 50_000, "9" * 6_000, '"\u202e\x1b[2J"', "not json \x00"[:8], '{"a": NaN}']
@@ -214,6 +215,7 @@ def test_percentiles_are_those_of_the_last_day(site: Site) -> None:
     assert calls.call_figures(now=now, server=site.servers["time"]) == calls.CallFigures(calls=1)
 
 
+@pytest.mark.exhaustive(but=("admin",))
 @pytest.mark.parametrize("role", ROLES)
 def test_nobody_reads_a_sealed_value_on_the_page_of_a_record(client_of: ClientOf, site: Site, role: str) -> None:
     """Also not whoever may only look: for them a page shows attributes of the record instead of a form."""

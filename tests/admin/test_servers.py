@@ -93,6 +93,7 @@ def test_secrets_of_a_refused_form_are_kept_and_never_shown_again(client_of: Cli
     assert "no stored value" in " ".join(errors(client.post(ADD, made_up))["env"])
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("wrong", "where", "says"),
     [

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, PolicyRule
-from mcpregistry.services.approvals import requests, votes
+from mcpregistry.services.approvals import votes
 from tests.api.test_approvals import held, send  # noqa: F401 - the fixture
 from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
 from tests.services.test_invariants import broken
@@ -109,14 +109,3 @@ async def test_a_vote_from_before_stops_counting_and_the_invariant_names_it(held
 
     lost, named = await db_call(forge)
     assert (bool(lost), named) == (True, True)
-
-
-async def test_a_process_of_the_release_before_named_the_person_as_host(held):  # noqa: F811
-    held_id = await ask_as(held, "ann", a=8)
-    calls = Invocation.objects.filter(arguments='{"a":8}')
-    await db_call(lambda: calls.update(requester="", requester_id=None))
-    assert (await approve(held, held_id, "ann"))[0] == 403
-    request = await db_call(ApprovalRequest.objects.select_related("call").get, pk=held_id)
-    request.call.origin = "http"  # where a host says its own name, which proves nothing
-    users = await db_call(lambda: list(User.objects.all()))
-    assert not any(requests.asked_by(request, user) for user in users)

@@ -9,7 +9,7 @@ import pytest
 from tests import legs
 
 # More than this takes a reason: first look for a test that can be marked exhaustive, or show its point with less.
-MOST = {"a browser": 65, "whole processes": 700, "a broker": 180}
+MOST = {"a browser": 35, "whole processes": 550, "a broker": 75}
 
 
 def test_gate_stays_within_its_budget(request: pytest.FixtureRequest) -> None:

@@ -60,6 +60,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("change", CHANGES)
 async def test_whatever_changes_after_the_approval_voids_it(
     site: Make, asking: Server, bob: User, settings: Any, change: str
@@ -255,6 +256,7 @@ ENDS: dict[str, Callable[[Permit], Any]] = {
 }
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("end", ENDS)
 async def test_a_permit_ends_with_what_it_was_given_for(site: Make, asking: Server, bob: User, settings: Any, end: str):
     here: Site = await site()

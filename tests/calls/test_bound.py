@@ -99,6 +99,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.exhaustive(on="postgresql")
 async def test_any_change_of_a_finished_call_is_found(recorded):
     """One at a time, and each is taken back before the next."""
     assert await told() == []
@@ -173,6 +174,7 @@ VOTES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.exhaustive(on="postgresql")
 def test_any_change_of_a_vote_is_found(voted):
     """One at a time, and each is taken back before the next."""
     mine = ApprovalVote.objects.filter(user__username="other")

@@ -154,6 +154,7 @@ CHANGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_arrives_within_a_second(live: LiveConfiguration, looks: Looks, server: Server, name: str):
     change, arrived = _changes()[name]

@@ -207,6 +207,7 @@ async def test_values_that_json_does_not_have_are_refused_and_still_recorded(sit
     await refused(await site(), "echo__echo", {"v": value}, "ARGUMENTS_INVALID")
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "value",
@@ -679,6 +680,7 @@ async def test_a_process_that_cannot_write_its_last_ends_stops_all_the_same_and_
 # -- changes under way ---------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.fault
 @pytest.mark.parametrize("how", ["disable", "withdraw", "reject", "switch off", "disable agent"])
 async def test_soon_after_a_change_no_call_gets_through_whatever_runs_meanwhile(site: Make, echo: Server, how: str):

@@ -445,6 +445,7 @@ def child(env: dict[str, str], first: int, count: int) -> forkserver.Process:
     return forkserver.popen(["-c", _CHILD, str(first), str(count)], env=env, stdout=subprocess.PIPE)
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.fault
 def test_two_processes_write_to_one_database_each_with_its_own_chain(site_env: dict[str, str]):
     children = [child(site_env, first, 300) for first in (0, 1_000)]

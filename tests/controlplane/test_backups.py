@@ -131,6 +131,7 @@ def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
     assert "The database is not empty" in again[1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_what_processes_of_the_other_site_had_in_hand_has_ended(tmp_path):
     """They live no more: nothing waits for them, and the records hold together before any clock has run."""
@@ -149,6 +150,7 @@ def test_what_processes_of_the_other_site_had_in_hand_has_ended(tmp_path):
     assert other.shown("apps.get_model('mcpregistry.Connection').objects.count()") == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_a_restored_site_knows_its_archives(tmp_path):
     """Of which a backup holds the records, for whatever database; the files lie where they lay."""
@@ -214,6 +216,7 @@ def test_what_was_cut_changed_or_swapped_is_no_backup(tmp_path):
     assert dumping.verify(path, PASSPHRASE) > 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_a_changed_backup_leaves_the_database_empty(tmp_path):
     Server.objects.create(slug="one")
@@ -257,6 +260,7 @@ def test_what_ends_early_leaves_no_file(tmp_path, monkeypatch):
     assert list((tmp_path / "full").iterdir()) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_a_process_killed_in_the_middle_leaves_nothing_that_looks_whole(tmp_path):
     code = (
@@ -269,6 +273,7 @@ def test_a_process_killed_in_the_middle_leaves_nothing_that_looks_whole(tmp_path
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_a_backup_keeps_no_writer_waiting_and_sees_none_of_what_they_write(tmp_path, monkeypatch):
     """A server that is saved while the tables are read is not in it, wherever the reading is."""

@@ -218,6 +218,7 @@ def test_what_is_exported_makes_the_same_site_and_once_more_changes_nothing(peop
     assert reading.take(document, {}, confirm=False).changed == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_what_was_decided_there_waits_for_a_person_unless_the_importer_has_read_it(people):
     furnished()
@@ -236,6 +237,7 @@ def test_what_was_decided_there_waits_for_a_person_unless_the_importer_has_read_
     assert (again.made, again.changed) == ([], [])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_without_its_secrets_nothing_counts_as_confirmed_and_their_names_are_told(people):
     furnished()
@@ -379,6 +381,7 @@ def test_what_is_over_of_a_permit_does_not_begin_again_by_a_file():
     assert reading.take(document, secrets, confirm=True).made == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_once_more_changes_nothing_though_accounts_and_secrets_are_missing(people):
     furnished()

@@ -46,6 +46,7 @@ def test_a_start_that_was_stopped_before_the_administrator_was_made_makes_it(uns
     assert opens(create_admin(unshown))
 
 
+@pytest.mark.exhaustive
 def test_who_has_signed_in_keeps_the_password(unshown):
     mine = create_admin(unshown)
     User.objects.update(last_login=timezone.now())
@@ -79,6 +80,7 @@ class Stopped(BaseException):
     """The process was ended here."""
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_demo_stopped_at_any_step_is_finished_by_the_next_start(step, when, monkeypatch):

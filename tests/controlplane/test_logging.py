@@ -80,6 +80,7 @@ def test_records_are_json_on_stderr_and_stdout_stays_empty():
     assert theirs["event"] == "from a library"
 
 
+@pytest.mark.exhaustive
 def test_tracebacks_are_scrubbed_too():
     done = _run(
         f"try: raise ValueError('Bearer {_SECRET}')\nexcept ValueError: log.exception('failed', password='{_SECRET}')"
@@ -88,6 +89,7 @@ def test_tracebacks_are_scrubbed_too():
     assert json.loads(done.stderr)["password"] == MASK
 
 
+@pytest.mark.exhaustive
 def test_text_format_and_level_follow_the_environment():
     done = _run("log.info('quiet'); log.warning('loud')", SLIPSNISSE_LOG_FORMAT="text", SLIPSNISSE_LOG_LEVEL="WARNING")
     assert "loud" in done.stderr

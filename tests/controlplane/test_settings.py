@@ -27,12 +27,14 @@ def _python(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=os.environ | env, capture_output=True, text=True)
 
 
+@pytest.mark.exhaustive
 def test_production_settings_pass_djangos_deployment_checks_without_a_warning():
     done = _python("manage.py", "check", "--deploy", "--fail-level", "WARNING", **_PRODUCTION)
     assert done.returncode == 0, done.stderr
     assert "no issues" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_half_finished_production_site_is_told_all_that_is_missing():
     env = {name: value for name, value in _PRODUCTION.items() if name not in ("CELERY_BROKER_URL", "SLIPSNISSE_KEYS")}
     done = _python("manage.py", "check", "--deploy", "--fail-level", "WARNING", **env)

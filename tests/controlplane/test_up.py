@@ -117,7 +117,7 @@ def _manage(var: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
 
 
-def test_a_first_run_from_start_to_sigterm(tmp_path):  # and a second one, by who has lost the password
+def test_a_first_run_from_start_to_sigterm(tmp_path):
     var = tmp_path / "var"
     with running(var) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
@@ -158,14 +158,23 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):  # and a second one, by wh
         assert not alive(family)
     assert password not in "".join(path.read_text(errors="replace") for path in var.rglob("*") if path.is_file())
 
-    with running(var, "--new-password", **NO_MODELS) as up:  # who has lost it gets a new one
-        second = up.says(r"Password, shown this once:  (\S+)")[1]
-        up.says("starting the clock")
-        assert up.text.index("Three things to do next") < up.text.index("starting the clock"), "it leaves the worker be"
-        up.process.terminate()
-        up.ended()
+
+@pytest.mark.exhaustive
+def test_new_password_replaces_the_one_that_was_lost(tmp_path):
+    var = tmp_path / "var"
+    migrated.put_into(var)
+    passwords = []
+    for arguments in ([], ["--new-password"]):
+        with running(var, *arguments, **NO_MODELS) as up:
+            passwords.append(up.says(r"Password, shown this once:  (\S+)")[1])
+            up.says("starting the clock")
+            if arguments:
+                order = [up.text.index(words) for words in ("Three things to do next", "starting the clock")]
+                assert order == sorted(order), "it must not wait for the worker"
+            up.process.terminate()
+            up.ended()
     opens = "from django.contrib.auth import authenticate; print([bool(authenticate(username='admin', password=p)) for p in {}])"
-    assert _manage(var, "shell", "-c", opens.format([password, second])).stdout.strip().endswith("[False, True]")
+    assert _manage(var, "shell", "-c", opens.format(passwords)).stdout.strip().endswith("[False, True]")
 
 
 @pytest.mark.exhaustive
@@ -184,6 +193,7 @@ def test_kill_9_leaves_no_process_and_the_next_run_starts_over_it(tmp_path):
         assert "nothing is left running" in up.ended()
 
 
+@pytest.mark.exhaustive
 def test_a_taken_port_is_said_before_anything_starts(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -194,6 +204,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path):
     assert not (tmp_path / "var/slipsnisse.sqlite3").exists()
 
 
+@pytest.mark.exhaustive
 def test_an_unsafe_site_is_not_started(tmp_path):
     keys.load(tmp_path / "var")
     (tmp_path / "var/keys.json").chmod(0o644)

@@ -36,6 +36,7 @@ async def use(here: Bench, **wanted: int) -> str:
     return (await here.call("use", json.dumps(wanted).encode(), timeout=HANG_LIMIT))["content"][0]["text"]
 
 
+@pytest.mark.exhaustive(but=("True",))
 @pytest.mark.fault
 @pytest.mark.parametrize("strict", [False, STRICT])
 async def test_more_memory_than_its_limit_ends_the_tree_and_the_caller_hears_how_much(

@@ -356,6 +356,7 @@ async def test_a_refused_credential_in_a_call_was_not_executed(bench: Make):
         await here.pool.close()
 
 
+@pytest.mark.exhaustive(but=("modern",))
 @pytest.mark.fault
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_hung_http_server_is_left_at_the_deadline_and_told(bench: Make, era: str):

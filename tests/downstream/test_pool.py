@@ -50,6 +50,7 @@ async def test_cancelling_a_call_tells_the_server_which(bench: Make, tmp_path: P
     assert await here.call("count", b'{"steps":1}')
 
 
+@pytest.mark.exhaustive(but=("modern",))
 @pytest.mark.parametrize("protocol", ["legacy", "modern"])
 async def test_a_timeout_tells_the_server_too_and_the_late_answer_disturbs_nobody(
     bench: Make, tmp_path: Path, protocol: str

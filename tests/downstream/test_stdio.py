@@ -209,6 +209,7 @@ async def test_a_servers_own_output_schema_is_never_run_by_us(bench: Make):
     assert (await here.call("redos", timeout=HANG_LIMIT))["structuredContent"]["s"].endswith("!")
 
 
+@pytest.mark.exhaustive(but=("hang",))
 @pytest.mark.fault
 @pytest.mark.parametrize("tool", ["hang", "freeze", "drip"])
 async def test_a_server_that_hangs_stops_or_drips_is_left_at_the_deadline(bench: Make, tool: str):
@@ -287,6 +288,7 @@ async def test_kill_9_of_our_own_process_leaves_no_process(tmp_path: Path):
         await gone(pid)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 async def test_many_connections_leave_no_descriptor_thread_or_child(bench: Make):
     # One thread, for how many the loop's own executor has by and by hangs on when each is seen to be idle.

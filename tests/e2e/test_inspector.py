@@ -84,7 +84,7 @@ def quick(kind: str, target: list[str], launched: Launcher) -> list[str]:
     return [*target[: target.index("--") + 1], *launched.command("manage.py", "runmcp")]
 
 
-@pytest.mark.exhaustive(but=("stdio-modern",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("kind", ["http", "stdio"])
 async def test_the_inspector_lists_and_calls(stage, site, token, home, launched, kind, era):

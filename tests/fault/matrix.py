@@ -421,10 +421,12 @@ def cells(door: str) -> Any:
 
 
 def marks_of(way: Way, what: Happening) -> list[pytest.MarkDecorator]:
-    """The gate has one cell for each kind of way and each happening, on SQLite."""
-    if twice(way, what):
-        return [pytest.mark.exhaustive(on="postgresql")]
-    return [pytest.mark.one_database, pytest.mark.exhaustive]
+    """The gate has each happening in a third of the kinds of ways, on SQLite."""
+    if not twice(way, what):
+        return [pytest.mark.one_database, pytest.mark.exhaustive]
+    kinds = sorted({each.kind for each in WAYS})
+    in_gate = (kinds.index(way.kind) + HAPPENINGS.index(what)) % 3 == 0
+    return [pytest.mark.exhaustive(on="postgresql") if in_gate else pytest.mark.exhaustive]
 
 
 def twice(way: Way, what: Happening) -> bool:

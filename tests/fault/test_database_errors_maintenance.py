@@ -128,6 +128,7 @@ POINTS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("story", "point"), [(story, point) for story in STORIES for point in POINTS[story]])
 async def test_what_was_asked_is_done_once_and_told_once(

@@ -60,6 +60,7 @@ async def test_told_that_it_was_not_made_it_was_not(site: Site, point: str) -> N
     assert (await site.call("echo__echo", **KEYED))[0] == 200
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "error",
     [OperationalError("database or disk is full"), OperationalError("database is locked"), InterfaceError("gone"),

@@ -26,6 +26,7 @@ def _worker(stage: Stage, broker: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_approved_it_runs_once_and_the_caller_has_the_result(stage, site, brisk, token, case: Case, way: Way):
     async with way.open(stage, site, brisk, token) as waiter:
@@ -40,6 +41,7 @@ async def test_approved_it_runs_once_and_the_caller_has_the_result(stage, site, 
     assert call.state == State.SUCCEEDED
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_refused_it_never_runs_and_the_caller_has_the_reason(stage, site, brisk, token, case: Case, way: Way):
     async with way.open(stage, site, brisk, token) as waiter:

@@ -140,7 +140,7 @@ async def converse(host: RawHost, era: str) -> list[dict[str, Any]]:
     return answers
 
 
-@pytest.mark.exhaustive(but=("modern",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_second_start_answers_the_same_from_kept_bytes(own, era):
     where = str(folder())
@@ -208,7 +208,7 @@ async def test_a_change_stream_of_more_than_lists_is_left_to_the_server(own):
         assert acks(host) == []
 
 
-@pytest.mark.exhaustive(but=("modern",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_kept(own, era):
     """From the same bytes; not where some endpoint has instructions, and not what a forced era would refuse."""
@@ -264,6 +264,7 @@ async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kep
     assert [tool["name"] for tool in tools["tools"]] == ["echo_echo", "echo_pid"]
 
 
+@pytest.mark.exhaustive
 async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
     own.web("lists/*.json", "naming_style = 'single'", "echo_echo")
     mark(lists_path(own.var, "default", "local"))

@@ -192,6 +192,7 @@ async def test_nothing_of_the_hosts_meta_or_headers_reaches_the_server_but_trace
     assert seen.get("traceparent") == trace
 
 
+@pytest.mark.exhaustive
 async def test_a_long_silence_is_kept_alive_by_pings_and_with_a_token_by_progress(site, stage):
     """Node drops a silent stream after 300 s, and some hosts a call without progress after 60 s."""
 

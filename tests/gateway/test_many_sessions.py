@@ -120,6 +120,7 @@ def left(slug: str) -> int:
     return sum(each.count() for each in found) + HostSession.objects.filter(agent_slug=slug).count()
 
 
+@pytest.mark.exhaustive
 async def test_a_web_process_that_is_killed_loses_none_of_50_sessions_and_leaves_no_process(
     stage: Stage, site: Web, slug: str
 ):

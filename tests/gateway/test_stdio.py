@@ -163,6 +163,7 @@ def _strict(line: bytes) -> bool:
     return line.endswith(b"\n") and message["jsonrpc"] == "2.0"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 async def test_a_library_that_prints_does_not_disturb_the_protocol(floor, runmcp):
     """``sitecustomize`` runs before anything of ours, an ``atexit`` after."""
@@ -375,6 +376,7 @@ async def test_it_starts_fast_stays_small_and_loads_no_model_library(floor, runm
         assert await host.end() == 0
 
 
+@pytest.mark.exhaustive
 async def test_litellm_is_loaded_in_neither_door():
     code = (
         "import sys; from django.core.management import load_command_class as l; import django; django.setup(); "

@@ -32,6 +32,7 @@ GRANT = {"agent": "a", "server": "s"}
 GRANTED = {"agents": {"a": {}}, "servers": {"s": ECHO}}
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     "said",
     [
@@ -196,6 +197,7 @@ def test_what_no_document_could_hold_is_not_saved(columns: dict[str, Any]):
         saved("t", command=["/bin/echo"], description="a\0b")
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("levels", range(54, 62))
 def test_values_as_deep_as_the_site_takes_them_travel(people: Any, levels: int):
     server, agent = new_server("s"), new_agent("ann")

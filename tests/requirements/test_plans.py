@@ -157,6 +157,7 @@ def test_whole_lists_are_read_in_the_order_of_an_index(admin: Client) -> None:
             assert "TEMP B-TREE FOR ORDER BY" not in plan, query
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 def test_the_clock_lets_sqlite_look_at_its_tables(db: None) -> None:
     fill()

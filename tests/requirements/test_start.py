@@ -36,6 +36,7 @@ def test_the_site_listens_on_this_machine_only_unless_told_otherwise(words: list
     assert Command().create_parser("manage.py", "up").parse_args(words).host == host
 
 
+@pytest.mark.exhaustive
 @pytest.mark.e2e
 def test_a_process_that_starts_later_finds_the_configuration_as_it_was(site_env: dict[str, str]):
     file = sample("mcp-servers/mcp-servers.json")

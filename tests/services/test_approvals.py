@@ -112,6 +112,7 @@ WHO: dict[str, tuple[Callable[[], User], Callable[[], dict[str, Any]], str]] = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("who", WHO)
 def test_who_may_decide(who: str):
     make, change, words = WHO[who]

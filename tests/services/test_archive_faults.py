@@ -134,7 +134,7 @@ def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monke
 # Broken off anywhere, nothing is lost and the next run goes on
 
 
-@pytest.mark.exhaustive(on="postgresql")
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.usefixtures("site", "small")
 @pytest.mark.parametrize("times", range(6))
 def test_broken_off_between_two_transactions(tmp_path, monkeypatch, times):

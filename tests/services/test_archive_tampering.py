@@ -207,7 +207,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.mark.exhaustive(on="postgresql")
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("lines", ODD, ids=lambda lines: str(lines[:60]))
 def test_a_file_that_somebody_wrote_to_be_odd_is_told_of_and_breaks_nothing(folder, lines):
     odd = folder / "audit-odd.jsonl.gz"

@@ -31,6 +31,7 @@ def said() -> list[str]:
     return []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.e2e
 def test_an_empty_site_serves_two_real_servers_to_a_new_agent(site_env, broker, said):
     User.objects.create_superuser("root")  # somebody to ask

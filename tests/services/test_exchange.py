@@ -46,6 +46,7 @@ def test_a_file_comes_back_from_the_database_unchanged(name: str, path: Any) -> 
     assert json.dumps(written.data, sort_keys=True) == json.dumps(original, sort_keys=True)
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(("name", "path"), SAMPLES, ids=IDS)
 def test_importing_a_file_twice_changes_nothing(name: str, path: Any) -> None:
     options = {"path": path.name, "actor": "test", "format_name": name, "variables": {}, "folders": {"workspace": "/w"}}

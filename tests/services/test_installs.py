@@ -223,6 +223,7 @@ function serve(network) {
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 @pytest.mark.one_database
 @pytest.mark.node
@@ -272,6 +273,7 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     assert offers.comparison(Install.objects.get(pk=new.pk)) is None, "there is nothing to compare any more"
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.one_database
 @pytest.mark.node
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def test_a_guard_that_is_missing_is_named():
     assert check(timezone.now())[0].violations == 0
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(
     ("rule", "violate"),
     [

@@ -347,6 +347,7 @@ def test_doctor_says_how_many_a_place_lacks(webhook):
     ]
 
 
+@pytest.mark.exhaustive
 @hypothesis(max_examples=60, deadline=None)
 @given(
     path=st.lists(

@@ -184,6 +184,7 @@ def _changed(chance: random.Random) -> None:
             fill_from(chance.randrange(10**9))
 
 
+@pytest.mark.exhaustive(on="postgresql")
 def test_what_is_read_with_what_is_known_is_what_is_read_anew():
     chance, known = random.Random(7), {}
     fill(3)

@@ -55,7 +55,7 @@ def of_hours(monkeypatch: pytest.MonkeyPatch, now: datetime) -> dict[Any, Any]:
         return said(now)
 
 
-@pytest.mark.exhaustive(on="postgresql")
+@pytest.mark.exhaustive
 @pytest.mark.django_db
 @pytest.mark.both_databases
 def test_they_say_what_the_hours_say(monkeypatch: pytest.MonkeyPatch) -> None:

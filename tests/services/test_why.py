@@ -80,6 +80,7 @@ BROKEN: list[tuple[str, str, Callable[[Tool], Any]]] = [
 ]
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(("stage", "says", "breaks"), BROKEN, ids=[f"{s}: {w}" for s, w, _ in BROKEN])
 def test_the_stage_that_hides_a_tool_is_named_with_what_to_do(
     tool: Tool, stage: str, says: str, breaks: Callable[[Tool], Any]

@@ -125,6 +125,7 @@ def test_mcprun_refuses_before_anything_starts(expert: ExpertTool, words: list[s
     assert not Run.objects.exists()
 
 
+@pytest.mark.exhaustive
 def test_modelprices_fills_in_what_is_empty_and_dates_it(db: None) -> None:
     provider = Provider.objects.create(slug="o", kind="openai")
     mini = LanguageModel.objects.create(provider=provider, name="gpt-4o-mini", output_price="9")
@@ -139,6 +140,7 @@ def test_modelprices_fills_in_what_is_empty_and_dates_it(db: None) -> None:
     assert "made-up: not in the list" in out.getvalue()
 
 
+@pytest.mark.exhaustive
 def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site_env: dict[str, str]) -> None:
     script = tmp_path / "mine.yaml"
     script.write_text("mine: {turns: [{text: 'hello {{ user.text }}'}]}")

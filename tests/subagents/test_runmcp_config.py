@@ -178,6 +178,7 @@ async def test_the_example_of_the_first_source_design_runs_and_answers_in_few_wo
     assert used == {"git_show", "get_current_time"}
 
 
+@pytest.mark.exhaustive
 async def test_a_file_is_vouched_for_by_whoever_names_it_and_no_further(
     tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
 ) -> None:
@@ -234,6 +235,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive(but=("a provider without key",))
 @pytest.mark.parametrize("name", BAD)
 def test_a_file_that_cannot_work_is_refused_at_start_with_the_remedy(
     name: str, tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
@@ -276,7 +278,7 @@ def test_what_was_decided_here_stands(tmp_path: Path, scripted: ScriptedModels, 
     assert "The server 'git' is disabled. Enable it, or take it out of the file." in said
 
 
-@pytest.mark.exhaustive(but=("15",))
+@pytest.mark.exhaustive
 @pytest.mark.fault
 @pytest.mark.parametrize("ending", [None, signal.SIGTERM, signal.SIGKILL])
 async def test_its_own_worker_goes_with_the_host(

@@ -43,6 +43,7 @@ def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
     assert second.timings["call"] > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 @pytest.mark.usefixtures("site_worker")
 def test_a_worker_says_which_variables_it_does_not_pass_on(monkeypatch):

@@ -85,6 +85,7 @@ def test_a_server_is_added_confirmed_and_shown(page: Any, site: Site) -> None:
     assert Server.objects.get(slug="fresh").lifecycle == "active"
 
 
+@pytest.mark.exhaustive
 def test_a_launch_changed_by_somebody_else_is_not_confirmed(page: Any, site: Site) -> None:
     log_in(page, "admin")
     server = site.servers["browser"]
@@ -194,6 +195,7 @@ CHANNEL_FIELDS = {"#id_url": {"webhook", "slack"}, "#id_signing": {"webhook", "s
           "#id_room": {"slack"}, "#id_addresses": {"email"}}  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_only_the_fields_of_the_chosen_kind_of_channel_are_shown_and_it_can_be_saved(page: Any, site: Site) -> None:
     log_in(page, "admin")
     page.goto(reverse("admin:mcpregistry_channel_add"))
@@ -211,6 +213,7 @@ def test_only_the_fields_of_the_chosen_kind_of_channel_are_shown_and_it_can_be_s
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.exhaustive
 def test_a_channels_page_fits_and_offers_a_test(page: Any, site: Site) -> None:
     log_in(page, "admin")
     page.set_viewport_size({"width": 1280, "height": 900})

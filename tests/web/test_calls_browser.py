@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.web, pytest.mark.one_database]
 Windows = Callable[..., Any]
 
 
+@pytest.mark.exhaustive
 def test_following_from_a_later_page_goes_to_the_first(window_of: Windows, crowd: Site) -> None:
     for _ in range(52):
         made()

@@ -35,6 +35,7 @@ def status(name: str) -> str:
     return Tool.objects.select_related("latest", "pinned").get(name=name).status
 
 
+@pytest.mark.exhaustive
 def test_a_change_is_approved_and_another_rejected_by_keyboard(window_of: Windows, crowd: Site) -> None:
     drifted(crowd)
     window = window_of("approver")

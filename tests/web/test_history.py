@@ -58,6 +58,7 @@ def ids(found: Iterable[dict[str, str]]) -> set[str]:
     return {line["id"] for line in found}
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("end", ["approved", "rejected", "cancelled", "too late", "waiting", "expired"])
 def test_the_history_is_filtered_by_how_it_ended(client_of: ClientOf, past: dict[str, ApprovalRequest], end: str):
     client = client_of("viewer")
@@ -70,6 +71,7 @@ def test_the_history_is_filtered_by_how_it_ended(client_of: ClientOf, past: dict
     ]
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("query", "ends"),
     [

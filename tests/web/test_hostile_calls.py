@@ -147,6 +147,7 @@ def test_ten_megabytes_are_folded_shown_whole_on_demand_and_never_cut(window_of:
     window.get_by_text("Approved git_push").wait_for()
 
 
+@pytest.mark.exhaustive
 def test_announcements_of_hostile_names_are_text(window_of: WindowOf, crowd: Site) -> None:
     from mcpregistry.services.approvals import votes
 

@@ -51,6 +51,7 @@ def later(by: timedelta = PERIOD + timedelta(minutes=1)) -> None:
         row.save()
 
 
+@pytest.mark.exhaustive
 def test_of_26_guesses_five_are_looked_at_and_the_right_one_waits_its_turn():
     assert guess(OF_ACCOUNT) == [200] * (OF_ACCOUNT - 1) + [429]
     assert guess(20) == [429] * 20

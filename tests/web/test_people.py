@@ -70,6 +70,7 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     assert state(held) == State.REJECTED
 
 
+@pytest.mark.exhaustive
 def test_keys_move_open_and_never_fire_in_a_field(window_of: WindowOf):
     three()
     window = window_of("approver")
@@ -95,6 +96,7 @@ def test_keys_move_open_and_never_fire_in_a_field(window_of: WindowOf):
     window.wait_for_url("**/approvals/")
 
 
+@pytest.mark.exhaustive
 def test_what_is_chosen_stays_chosen_when_the_list_is_renewed(window_of: WindowOf):
     _, second, _ = three()
     window = window_of("approver")
@@ -159,6 +161,7 @@ def test_denying_by_keyboard_needs_a_reason(window_of: WindowOf):
     assert "wrong branch" in ApprovalRequest.objects.get(pk=high.pk).call.reason
 
 
+@pytest.mark.exhaustive
 def test_editing_by_keyboard(window_of: WindowOf):
     high, _, _ = three()
     window = window_of("approver")
@@ -207,6 +210,7 @@ def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: Wind
     assert state(held) == State.READY
 
 
+@pytest.mark.exhaustive
 def test_the_countdown_runs_to_zero_by_the_servers_clock(window_of: WindowOf):
     held = hold(at=timezone.now() - timedelta(seconds=56), decide_seconds=60)
     window = window_of("viewer")
@@ -218,6 +222,7 @@ def test_the_countdown_runs_to_zero_by_the_servers_clock(window_of: WindowOf):
     expect(window.locator(f"#r{later.pk} time")).to_have_text(re.compile("^(2 h 59 min|3 h 0 min)$"))
 
 
+@pytest.mark.exhaustive
 def test_a_renewed_list_is_never_seen_without_its_times(window_of: WindowOf):
     window = window_of("viewer")
     hold()
@@ -251,6 +256,7 @@ def test_sound_is_off_until_it_is_switched_on(window_of: WindowOf):
     until(window, f"window.beeps > {before}")
 
 
+@pytest.mark.exhaustive
 def test_a_site_that_does_not_answer_is_said_to_be_away(window_of: WindowOf):
     window = window_of("viewer")
     window.goto("/approvals/")
@@ -260,6 +266,7 @@ def test_a_site_that_does_not_answer_is_said_to_be_away(window_of: WindowOf):
     window.locator("#offline").wait_for(state="hidden")
 
 
+@pytest.mark.exhaustive
 def test_filters_apply_as_soon_as_they_are_chosen(window_of: WindowOf):
     three()
     window = window_of("viewer")
@@ -273,6 +280,7 @@ def test_filters_apply_as_soon_as_they_are_chosen(window_of: WindowOf):
     expect_tools(window, "get_current_time", "git_log")
 
 
+@pytest.mark.exhaustive
 def test_a_call_leaves_a_second_approver_an_open_form(window_of: WindowOf, crowd: Site):
     held = hold(quorum=2)
     window = window_of("approver")

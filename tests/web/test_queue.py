@@ -76,6 +76,7 @@ def test_the_riskiest_and_then_the_oldest_come_first(client_of: ClientOf):
     assert names(seen(client_of("viewer"))) == ["git_push", "git_diff", "git_commit", "git_log"]
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -159,6 +160,7 @@ def test_looking_changes_nothing(client_of: ClientOf):
     assert (AuditEntry.objects.count(), ApprovalRequest.objects.values().get()) == before
 
 
+@pytest.mark.exhaustive(on="postgresql")
 def test_a_thousand_waiting_calls_cost_a_bounded_number_of_questions(
     client_of: ClientOf, capsys: pytest.CaptureFixture[str]
 ):

@@ -68,6 +68,7 @@ def test_it_lives_while_the_run_does_and_shows_its_end(window_of: WindowOf, run:
     expect(window.locator(".sn-span")).to_have_count(4)
 
 
+@pytest.mark.exhaustive
 def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_of: WindowOf, run: Run) -> None:
     window = window_of("operator")
     window.goto(page(run))
@@ -88,6 +89,7 @@ def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_
     assert Run.objects.get().cancel_requested
 
 
+@pytest.mark.exhaustive
 def test_a_comparison_is_brought_up_to_date_while_the_other_run_goes_on(window_of: WindowOf, run: Run) -> None:
     def end(which: Run, answer: str) -> None:
         ended = {"state": RunState.DONE, "exit": Exit.ANSWER, "answer": answer, "finished_at": timezone.now()}

@@ -77,7 +77,7 @@ def complaints(window: Any) -> list[str]:
     return [*window.said, *window.evaluate("window.violations")]
 
 
-@pytest.mark.exhaustive(but=("/admin/login/", "/approvals/"))
+@pytest.mark.exhaustive(but=("/approvals/",))
 @pytest.mark.attack
 @pytest.mark.web
 @pytest.mark.one_database
@@ -152,6 +152,7 @@ def test_files_of_others_are_the_ones_that_are_noted() -> None:
     assert all((folder / f"{name.split('.')[0]}.LICENSE").is_file() for name in scripts)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.web
 @pytest.mark.one_database
 def test_the_sidebar_folds_and_stays_folded(page: Any) -> None:
@@ -170,6 +171,7 @@ def test_the_sidebar_folds_and_stays_folded(page: Any) -> None:
     expect(bar).to_be_visible()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.web
 @pytest.mark.one_database
 def test_the_theme_is_chosen_and_kept(page: Any) -> None:
@@ -241,6 +243,7 @@ def test_forms_choose_dates_and_go_where_they_are(page: Any, site: Site) -> None
     expect(page.locator("#id_expires_at_0")).to_have_value(re.compile("20"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.web
 @pytest.mark.one_database
 def test_the_persons_menu_opens_and_logs_out(page: Any) -> None:

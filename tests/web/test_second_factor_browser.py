@@ -24,7 +24,7 @@ def elsewhere(work: Callable[[], T]) -> T:
         return pool.submit(work).result()
 
 
-@pytest.mark.exhaustive(but=("390",))
+@pytest.mark.exhaustive
 @pytest.mark.web
 @pytest.mark.one_database
 @pytest.mark.parametrize("width", [390, 1280])

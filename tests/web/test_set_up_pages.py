@@ -66,7 +66,7 @@ def served(slug: str, site: Site, *, granted: bool) -> Server:
     return server
 
 
-@pytest.mark.exhaustive(but=("390-dark",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_every_page_of_the_way_can_be_used_by_everybody(
     window_of: WindowOf, crowd: Site, width: int, scheme: str

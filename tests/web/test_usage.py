@@ -92,7 +92,7 @@ def test_the_busiest_come_first_with_their_figures_and_what_they_advise(client_o
     assert table(client_of, "?sort=p95")[1][-2][0].startswith("git_log"), "the unknown ones have none"
 
 
-@pytest.mark.exhaustive(but=("tool",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("by", [*By])
 def test_each_kind_of_rows_adds_up_to_the_same_calls(client_of: ClientOf, used: datetime, by: By) -> None:
     for period in PERIODS.values():
@@ -104,6 +104,7 @@ def test_each_kind_of_rows_adds_up_to_the_same_calls(client_of: ClientOf, used: 
         assert html.status_code == 200
 
 
+@pytest.mark.exhaustive
 def test_calls_of_a_row_are_those_by_the_filters_of_the_page(client_of: ClientOf, used: datetime) -> None:
     html, _ = table(client_of, "?agent=ci&period=90d")
     links = [parse_qs(found) for found in re.findall(r'invocation/\?([^"]+)" title="These calls"', unescape(html))]
@@ -112,6 +113,7 @@ def test_calls_of_a_row_are_those_by_the_filters_of_the_page(client_of: ClientOf
     assert all(link["agent"] == ["ci"] for link in links)
 
 
+@pytest.mark.exhaustive
 def test_it_says_which_hours_nobody_has_counted(client_of: ClientOf, used: datetime) -> None:
     assert "are not counted yet" not in table(client_of)[0]
     CountedSpan.objects.filter(begins__gte=used - timedelta(hours=6)).delete()
@@ -126,6 +128,7 @@ def test_it_is_narrowed_by_agent_and_by_name(client_of: ClientOf, used: datetime
         assert client_of("viewer").get(reverse("usage:index") + odd).status_code == 200
 
 
+@pytest.mark.exhaustive
 def test_the_file_has_every_row_and_no_formula(client_of: ClientOf, used: datetime) -> None:
     Invocation.objects.bulk_create([call(500, used, tool="=1+1")])
     answer = client_of("viewer").get(reverse("usage:csv"), {"sort": "-errors"})
@@ -164,6 +167,7 @@ def test_empty_lists_say_what_to_do(client_of: ClientOf, people: Site) -> None:
     assert "No call has failed" in client_of("viewer").get(reverse("usage:failures")).content.decode()
 
 
+@pytest.mark.exhaustive
 def test_over_rest_in_pages(client_of: ClientOf, used: datetime) -> None:
     client = client_of("viewer")
     first = client.get("/api/v1/usage", {"sort": "-p95", "limit": 2}).json()

@@ -40,6 +40,7 @@ def test_a_sample_survives_every_other_format_but_for_what_was_reported(name: st
     assert_survives(read_sample(name, path), target)
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=20)
 @given(document=documents)
@@ -47,6 +48,7 @@ def test_any_server_survives_every_format_but_for_what_was_reported(target: str,
     assert_survives(document, target)
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=12)
 @given(document=documents)
@@ -83,6 +85,7 @@ def _notes(notes: tuple[Note, ...], key: str, index: int = -1) -> list[Note]:
     ]
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=25)
 @given(made=st.data())

@@ -117,6 +117,7 @@ async def test_a_stopped_process_hands_over_at_once(stage, site, token, tmp_path
     assert seen["result"]["structuredContent"] == {"label": label}
 
 
+@pytest.mark.exhaustive
 async def test_a_stalled_process_that_wakes_changes_nothing_any_more(stage, site, token, tmp_path):
     label = fresh("label")
     with web(stage.env) as stalled:

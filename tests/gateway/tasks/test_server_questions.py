@@ -155,6 +155,7 @@ async def person(params: dict) -> dict:
     return {"action": "accept", "content": {"username": "ann", "email": "a@example.com"}}
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("server", ["asks", "older"])
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
 async def test_questions_reach_the_host_that_made_the_call_whatever_the_eras(opened, door, era, server):

@@ -141,6 +141,7 @@ async def test_a_host_that_cannot_be_asked_gets_no_task_that_asks(opened):
     assert "elicitation/create" in text_of(seen["result"])
 
 
+@pytest.mark.exhaustive
 async def test_a_servers_process_is_not_put_to_sleep_while_it_works_on_a_task(opened):
     """It asks to be polled less often than idle connections are closed."""
     async with opened() as host:

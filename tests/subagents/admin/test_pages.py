@@ -109,6 +109,7 @@ def test_a_circle_of_experts_is_refused(expert: ExpertTool, model: LanguageModel
         experts.offer(expert=expert, agents=[other.agent], endpoints=[], actor="test")
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("role", ["viewer", "operator", "approver", "admin"])
 @pytest.mark.parametrize("page", ["experttool", "run", "languagemodel", "provider"])
 @pytest.mark.both_databases

@@ -147,6 +147,7 @@ def base() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "answer", "error"),
     [("plain", "ready", ""), ("locked", "", "Enter the key again"), ("gone", "", "Look at the model's name")],

@@ -101,6 +101,7 @@ async def test_an_answer_that_ran_out_of_room_says_so(kind: str, base: str) -> N
     assert (await complete(target(kind, base, "cut"), MESSAGES)).finish == "length"
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("model", "error_kind", "after"),
@@ -125,6 +126,7 @@ async def test_each_trouble_is_known_whoever_reports_it(
     assert len(models.journal) == 1, "nothing but our own policy may try again"
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stalled_provider_is_given_up_in_time(kind: str, base: str) -> None:
     await ready()

@@ -106,6 +106,7 @@ def status(request: MaintenanceRequest) -> Any:
     return tools._status("ann", request.pk)["trial"]["verdict"]
 
 
+@pytest.mark.exhaustive(but=("pypi",))
 @pytest.mark.one_database
 @pytest.mark.parametrize("kind", ["pypi", pytest.param("npm", marks=pytest.mark.node)])
 async def test_a_server_is_found_installed_tried_approved_and_called(

@@ -49,6 +49,7 @@ def switched(on: bool) -> None:
     assert supervision.switch(on=on, actor="user:ann")
 
 
+@pytest.mark.exhaustive(but=("switched off",))
 @pytest.mark.parametrize(
     ("fields", "supervisor", "steer", "says"),
     [

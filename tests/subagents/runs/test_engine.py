@@ -103,6 +103,7 @@ async def test_arguments_that_do_not_fit_the_tools_schema_go_back_to_the_model(b
     assert (refused.state, '5 is not of type "string"' in refused.result) == ("refused", True)
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_timed_out_is_told_to_the_model_and_not_made_again(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         server = bench.server("slow", "count", request_timeout=2.0)
@@ -361,6 +362,7 @@ async def test_money_is_reckoned_against_the_callers_model(bench: Bench, worker:
     assert (await (await worker()).drive(run)).savings["money_saved"] * gain > 0
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_outlasts_the_runs_time_is_cancelled_and_the_model_concludes(
     bench: Bench, worker: Any
 ) -> None:

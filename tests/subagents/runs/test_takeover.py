@@ -60,6 +60,7 @@ async def finished(bench: Bench, worker: Any, prepare: Callable[[Bench], Run]) -
     return await (await worker()).drive(run)
 
 
+@pytest.mark.exhaustive(but=("OperationalError",))
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
 async def test_a_pulse_that_misses_a_beat_ends_no_run(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -71,6 +72,7 @@ async def test_a_pulse_that_misses_a_beat_ends_no_run(
     assert len(bench.sent()) == 1
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("place", ["view", "start_call", "end_call", "end_turn", "finish"])
 async def test_a_step_is_done_when_the_database_is_back(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, place: str

@@ -45,7 +45,6 @@ SLOW = {
     "fault/test_matrix_stdio.py": "the same through the other door",
     "subagents/test_runmcp_config.py": "each test starts a process that loads a file and serves it",
     "web/test_admin.py": "forms in a real browser",
-    "subagents/llm/test_client.py": "each test has a provider of its own, which takes 0.2 s to stop",
     "conformance/test_requirements.py": "the protocol's own suite, on Node",
     "gateway/test_stdio.py": "each test starts a process for a host",
     "admin/test_roles.py": "each role, and each button and list of the admin",
@@ -53,6 +52,7 @@ SLOW = {
     "api/test_calls.py": "each test has a server of its own, and the site's engine",
     "api/test_once.py": "each operation that takes a key, twice",
     "services/test_approvals.py": "each way to vote, with its transactions",
+    "subagents/maintenance/test_manager.py": "work that goes on in several processes, and is interrupted",
     "subagents/runs/test_takeover.py": "runs of workers that die",
     "calls/test_pipeline.py": "each way that a call may end",
 }

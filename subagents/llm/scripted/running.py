@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 
-from subagents.llm.scripted.app import ScriptedModels
+App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]  # ScriptedModels, or what passes requests to one
 
 
 @contextmanager
-def running(models: ScriptedModels) -> Iterator[str]:
+def running(models: App) -> Iterator[str]:
     """The address (``http://127.0.0.1:PORT``) while the block runs; the server has a thread of its own."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = server_for(models)
@@ -29,7 +29,7 @@ def running(models: ScriptedModels) -> Iterator[str]:
         listening.close()
 
 
-def server_for(models: ScriptedModels, **options: Any) -> uvicorn.Server:
+def server_for(models: App, **options: Any) -> uvicorn.Server:
     """A web server that stays quiet: scripts cut lines on purpose, which it would log as crashes."""
     config = uvicorn.Config(models, log_level="critical", access_log=False, timeout_graceful_shutdown=1, **options)
     return uvicorn.Server(config)

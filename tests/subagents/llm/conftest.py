@@ -56,10 +56,30 @@ def models() -> ScriptedModels:
     return ScriptedModels(load(SCRIPT))
 
 
+class Current:
+    """The server's app: it passes each request to the models of the current test."""
+
+    models: ScriptedModels
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await self.models(scope, receive, send)
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[tuple[Current, str]]:
+    """One server for all tests of a process, because a server takes 0.2 s to stop."""
+    current = Current()
+    current.models = ScriptedModels(load(SCRIPT))  # until the first test: the server asks it whether it is ready
+    with running(current) as address:
+        yield current, address
+
+
 @pytest.fixture
-def base(models: ScriptedModels) -> Iterator[str]:
-    with running(models) as address:
-        yield address
+def base(models: ScriptedModels, served: tuple[Current, str]) -> str:
+    """The address of the server, which answers with ``models``."""
+    current, address = served
+    current.models = models
+    return address
 
 
 def target(kind: str, base: str, model: str, **more: Any) -> Target:

@@ -40,6 +40,7 @@ figures_of_calls = [
 documents = [
     path("", docs.index, name="index"),
     path("images/<str:name>", docs.image, name="image"),
+    path("errors/<str:code>/", docs.error, name="error"),
     path("<slug:slug>/", docs.document, name="document"),
 ]
 

@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from django.template import Context, Template
 from django.test import Client
 from django.urls import reverse
 
 from controlplane.navigation import AREAS
+from mcpregistry.templatetags.error_codes import error_code
+from mcpregistry.web.docs.error_codes import error_codes
 from mcpregistry.web.docs.library import entries, rendered
 from mcpregistry.web.docs.rendering import address, render
 from mcpregistry.web.docs.search import search
@@ -30,6 +33,8 @@ def test_every_link_and_picture_of_every_document_leads_somewhere():
             slug = path.removeprefix("/docs/").rstrip("/") or entry.slug
             if path.startswith("/docs/images/"):
                 fine = (ROOT / path.lstrip("/")).is_file()
+            elif path.startswith("/docs/errors/") and path.count("/") == 4:
+                fine = path.split("/")[3] in error_codes()
             elif path.startswith("/docs/") or not path:
                 fine = slug in anchors and (not anchor or anchor in anchors[slug])
             else:
@@ -117,3 +122,20 @@ def test_what_the_places_name_is_there():
         slug, _, anchor = place.partition("#")
         assert not anchor or anchor in anchors[slug], place
         assert slug in anchors
+
+
+def test_every_error_code_has_a_page_to_which_the_table_leads(people: Site, client_of):
+    client = client_of("viewer")
+    table = client.get("/docs/errors/").content.decode()
+    for code in error_codes():
+        address = f"/docs/errors/{code}/"
+        assert f'href="{address}"' in table
+        assert code in client.get(address).content.decode()
+    page = client.get("/docs/errors/TIMEOUT/").content.decode()
+    assert "The call may have taken effect. Slipsnisse does not repeat it." in page
+    assert client.get("/docs/errors/NO_SUCH_CODE/").status_code == 404
+
+
+def test_tag_links_a_known_error_code_and_escapes_any_other() -> None:
+    assert 'href="/docs/errors/TIMEOUT/"' in error_code("TIMEOUT")
+    assert Template("{% load error_codes %}{% error_code code %}").render(Context({"code": "<b>"})) == "&lt;b&gt;"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from mcpregistry.domain.errors import NotFound
+from mcpregistry.web.docs import error_codes
 from mcpregistry.web.docs.rendering import Rendered, render, slug_of
 
 _GROUP = re.compile(r"^## (?P<title>.+)$")
@@ -68,7 +69,8 @@ def entry_of(slug: str) -> Entry:
 @lru_cache(maxsize=100)
 def rendered(entry: Entry) -> Rendered:
     """A document's HTML and sections, made once per process."""
-    return render(entry.path.read_text(encoding="utf-8"), base=reverse("docs:index"))
+    made = render(entry.path.read_text(encoding="utf-8"), base=reverse("docs:index"))
+    return replace(made, html=error_codes.link_codes(made.html)) if entry.slug == error_codes.SLUG else made
 
 
 def picture(name: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
-from mcpregistry.web.docs import library
+from mcpregistry.web.docs import error_codes, library
 from mcpregistry.web.docs.search import LIMIT, search
 from mcpregistry.web.pages import page, show
 
@@ -39,6 +39,22 @@ def document(request: HttpRequest, slug: str) -> HttpResponse:
         "entry": entry,
         "before": everything[at - 1] if at else None,
         "after": everything[at + 1] if at + 1 < len(everything) else None,
+    }
+    return show(request, "docs/document.html", context)
+
+
+@page(None)
+def error(request: HttpRequest, code: str) -> HttpResponse:
+    """The page about one error code."""
+    found = error_codes.error_code_of(code)
+    names = [*error_codes.error_codes()]
+    rendered, at = error_codes.rendered_code(found), names.index(code)
+    context = {
+        "title": rendered.title,
+        "document": rendered,
+        "entry": library.entry_of(error_codes.SLUG),
+        "code_before": names[at - 1] if at else None,
+        "code_after": names[at + 1] if at + 1 < len(names) else None,
     }
     return show(request, "docs/document.html", context)
 

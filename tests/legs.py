@@ -52,7 +52,7 @@ SLOW = {
     "api/test_calls.py": "each test has a server of its own, and the site's engine",
     "api/test_once.py": "each operation that takes a key, twice",
     "services/test_approvals.py": "each way to vote, with its transactions",
-    "subagents/maintenance/test_manager.py": "work that goes on in several processes, and is interrupted",
+    "subagents/maintenance/test_manager.py": "several processes work, and are interrupted",
     "subagents/runs/test_takeover.py": "runs of workers that die",
     "calls/test_pipeline.py": "each way that a call may end",
 }

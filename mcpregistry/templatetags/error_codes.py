@@ -14,7 +14,7 @@ register = template.Library()
 
 @register.simple_tag
 def error_code(code: str) -> str:
-    """An error code as a link to its page of the docs; one that has no page as plain text."""
+    """Return an error code as a link to its page of the docs, or as plain text if it has no page."""
     if code not in error_codes():
         return display.printable(code, 40)
     address = reverse("docs:error", args=[code])

@@ -110,7 +110,7 @@ def test_entry_without_a_key_is_reported():
     process_wrote("web:1", 1)
     with unguarded():
         rewrite_without_key([AuditEntry.objects.get(writer="web:1")])
-    assert list(verify()) == ["web:1 #1: it carries no key, so anybody may have written it"]
+    assert list(verify()) == ["web:1 #1: it has no key, so anyone could have written it"]
 
 
 def test_every_key_of_the_ring_verifies_and_the_newest_signs(settings, entries):

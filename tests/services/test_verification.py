@@ -90,7 +90,7 @@ def test_a_whole_log_that_was_written_anew_without_the_key_is_found(full):
             rewrite_without_key(of(writer))
         AuditSeal.objects.exclude(number=1).delete()
         AuditVerification.objects.all().delete()
-    assert "web:1 #1: it carries no key, so anybody may have written it" in found(full)
+    assert "web:1 #1: it has no key, so anyone could have written it" in found(full)
 
 
 def test_seals_that_were_cut_off_are_found(site):

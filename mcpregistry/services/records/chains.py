@@ -68,7 +68,7 @@ def _problems(entry: AuditEntry, before: Stand) -> Iterator[str]:
 def entry_problem(entry: AuditEntry) -> str:
     """Return why this entry, looked at alone, cannot be what was written; empty when it can."""
     if not entry.key_id:
-        return "it carries no key, so anybody may have written it"
+        return "it has no key, so anyone could have written it"
     try:
         if entry.hash != entry_hash(entry.prev, entry.body, entry.key_id):
             return "its text does not fit its hash"

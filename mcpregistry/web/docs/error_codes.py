@@ -38,7 +38,7 @@ class ErrorCode:
 
     @property
     def effects(self) -> list[tuple[str, str]]:
-        """Each state in which a call with this code can be, and what that says of its effect."""
+        """The states that a call with this code can have, each with a sentence about the effect of the call."""
         return [(state, effect) for state, effect in _EFFECTS.items() if re.search(rf"\b{state}\b", self.status)]
 
 
@@ -60,7 +60,7 @@ def error_code_of(name: str) -> ErrorCode:
     try:
         return error_codes()[name]
     except KeyError:
-        raise NotFound("There is no such error code.", remedy="Search the docs for the message instead.") from None
+        raise NotFound("There is no such error code.", remedy="Search the docs for the message.") from None
 
 
 @lru_cache(maxsize=200)
@@ -81,7 +81,7 @@ An error code {code.group} ({status}).
 
 ## Where you see it
 
-- Over REST, in the body of the answer: `{body}`. The message and the remedy are about the case at hand; a program should only compare the code.
+- Over REST, in the body of the answer: `{body}`. The message and the remedy are different in each case, so a program should compare only the code.
 - Over MCP, at the beginning of the result's text: `{code.name}: …`.
 - On the page of a call and in its record.
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
 from django.contrib.auth.models import User
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.navigation import waiting
 from mcpregistry.domain.figures import round_up
-from mcpregistry.queries import overview, servers, usage
+from mcpregistry.domain.installs.states import InstallState
+from mcpregistry.queries import attention, overview, servers, usage
 from mcpregistry.queries.counting import counts
-from subagents.queries import run_totals, runs_for_people
+from subagents.queries import run_totals, runs_for_people, silent_agents, unclaimed
 
 _CHART_HEIGHT = 100.0
 _USAGE = {"day": "24h", "week": "7d", "month": "30d"}  # what usage calls these periods
@@ -82,26 +85,68 @@ class Need:
 
 def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | None) -> list[Need]:
     """What waits for this person, the most pressing first; only what they may see."""
-    waits, may = waiting(request), request.user.has_perm
-    wanted = {"runs": runs_for_people()} if may("subagents.view_run") else {}
-    soon = overview.ending_soon(now)
-    wanted |= {name: rows for name, rows in soon.items() if may(f"mcpregistry.view_{name[:-1]}")}
-    also = counts(wanted)
+    waits = waiting(request)
+    also = _counted(request, now)
     of = _lists()
     down, drafts = (known.down, known.drafts) if known else (0, 0)
     every = [
         Need(waits.calls, "call is held for a decision", "calls are held for a decision", reverse("approvals:queue"), True),
         Need(down, "server is down", "servers are down", f"{of['server']}?state=unavailable", True),
+        *_unclaimed(also),
+        Need(also.get("pools", 0), "energy pool is empty", "energy pools are empty", reverse("admin:mcpregistry_energypool_changelist"),
+             True),
         Need(also.get("runs", 0), "run waits for people", "runs wait for people", reverse("admin:subagents_run_changelist")),
         Need(waits.definitions, "definition waits to be read", "definitions wait to be read", reverse("definitions:inbox")),
         Need(waits.proposals, "proposal of the sub-agent waits", "proposals of the sub-agent wait",
              reverse("admin:subagents_proposal_changelist") + "?state__exact=waiting"),
+        Need(also.get("packages", 0), "package waits for approval", "packages wait for approval",
+             reverse("admin:mcpregistry_install_changelist") + f"?state__exact={InstallState.WAITING}"),
         Need(drafts, "server is a draft and may not run yet", "servers are drafts and may not run yet",
              f"{of['server']}?lifecycle__exact=draft"),
+        Need(also.get("agents", 0), "speaking agent answers nobody: the conversation that it is set to has ended",
+             "speaking agents answer nobody: the conversations that they are set to have ended",
+             reverse("admin:subagents_effortagent_changelist")),
+        Need(also.get("registries", 0), "registry could not be read", "registries could not be read",
+             reverse("admin:mcpregistry_registrysource_changelist")),
         Need(also.get("tokens", 0), "token ends within two weeks", "tokens end within two weeks", f"{of['token']}?validity=soon"),
         Need(also.get("grants", 0), "grant ends within two weeks", "grants end within two weeks", f"{of['grant']}?validity=soon"),
     ]  # fmt: skip
     return [need for need in every if need.count]
+
+
+_UNCLAIMED = {
+    "mcpregistry.servertest": ("test of a server has", "tests of servers have"),
+    "mcpregistry.install": ("package has", "packages have"),
+    "mcpregistry.registrysource": ("reading of a registry has", "readings of registries have"),
+    "subagents.run": ("run of an expert tool has", "runs of expert tools have"),
+    "subagents.maintenancerequest": ("request to the sub-agent has", "requests to the sub-agent have"),
+}
+
+
+def _unclaimed(also: dict[str, int]) -> Iterator[Need]:
+    for model, (one, many) in _UNCLAIMED.items():
+        link = reverse(f"admin:{model.replace('.', '_')}_changelist")
+        words = "waited for a worker for more than a minute; see manage.py doctor"
+        yield Need(also.get(model, 0), f"{one} {words}", f"{many} {words}", link, True)
+
+
+def _counted(request: HttpRequest, now: datetime) -> dict[str, int]:
+    """Count what this person may see: all in one query, and the pools in another one."""
+    waits = attention.unclaimed(now)
+    wanted: list[tuple[str, str, QuerySet[Any]]] = [
+        ("runs", "subagents.run", runs_for_people()),
+        ("packages", "mcpregistry.install", attention.waiting_packages()),
+        ("agents", "subagents.effortagent", silent_agents()),
+        ("registries", "mcpregistry.registrysource", attention.unread_registries(now)),
+        *((name, f"mcpregistry.{name[:-1]}", rows) for name, rows in overview.ending_soon(now).items()),
+        *((f"mcpregistry.{name}", f"mcpregistry.{name}", rows) for name, rows in waits.items()),
+        *((f"subagents.{name}", f"subagents.{name}", rows) for name, rows in unclaimed(now).items()),
+    ]
+    may = {name: request.user.has_perm(name.replace(".", ".view_")) for _, name, _ in wanted}
+    found = counts({name: rows for name, model, rows in wanted if may[model]})
+    if request.user.has_perm("mcpregistry.view_energypool"):
+        found["pools"] = attention.empty_pools(now)
+    return found
 
 
 def _lists() -> dict[str, str]:

@@ -1,0 +1,39 @@
+"""What needs people besides calls and definitions: packages, registries, energy pools, and work that no worker takes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import F, Q, QuerySet
+
+from mcpregistry.domain.installs.states import WORKED, InstallState
+from mcpregistry.models import EnergyPool, Install, RegistrySource, ServerTest
+
+UNCLAIMED_AFTER = timedelta(minutes=1)  # a worker takes work within a second, so after this something is wrong
+
+
+def waiting_packages() -> QuerySet[Install]:
+    """Packages whose lock waits for a person."""
+    return Install.objects.filter(state=InstallState.WAITING)
+
+
+def unread_registries(now: datetime) -> QuerySet[RegistrySource]:
+    """Registries whose last reading failed, and which nobody reads at present."""
+    return RegistrySource.objects.exclude(error="").filter(Q(lease_until=None) | Q(lease_until__lt=now))
+
+
+def empty_pools(now: datetime) -> int:
+    """The number of energy pools that are empty. Their level rises with time, so it is calculated here."""
+    return sum(pool.word(pool.stand.level_at(now)).value == "empty" for pool in EnergyPool.objects.all())
+
+
+def unclaimed(now: datetime) -> dict[str, QuerySet[Any]]:
+    """Work that no worker has taken for ``UNCLAIMED_AFTER``, by kind."""
+    before = now - UNCLAIMED_AFTER
+    not_read = Q(tried_at=None) | Q(tried_at__lt=F("asked_at"))
+    return {
+        "servertest": ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED, requested_at__lt=before),
+        "install": Install.objects.filter(state__in=[*WORKED], state_at__lt=before),
+        "registrysource": RegistrySource.objects.filter(not_read, asked_at__lt=before),
+    }

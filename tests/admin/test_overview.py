@@ -90,7 +90,7 @@ def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: Clien
     assert said["packages wait for approval"] == ("warn", "2"), "the site has one already"
     for words, kind in {
         "registry could not be read": "warn",
-        "speaking agent answers nobody: the conversation that it is set to has ended": "warn",
+        "speaking agent does not answer: the conversation that it is set to has ended": "warn",
         "energy pool is empty": "bad",
         f"package has {stuck}": "bad",
         f"reading of a registry has {stuck}": "bad",

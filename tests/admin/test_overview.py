@@ -82,7 +82,9 @@ def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: Clien
     ServerTest.objects.create(server=server, requested_at=past)
     MaintenanceRequest.objects.create(kind="test", requested_by="x", created_at=past)
     ended = Conversation.objects.create(agent=site.agents["local"], state=Conversation.State.ENDED)
-    EffortAgent.objects.create(expert=ExpertTool.objects.create(name="speaks", description="d", agent=site.agents["local"]), focus=ended.pk)
+    EffortAgent.objects.create(
+        expert=ExpertTool.objects.create(name="speaks", description="d", agent=site.agents["local"]), focus=ended.pk
+    )
     html = page(client_of, "root")
     needs = re.findall(r'<li><a href="([^"]+)"><b class="sn-(\w+)">(\d+)</b> ([^<]+)<', html)
     said = {words: (kind, count) for _, kind, count, words in needs}

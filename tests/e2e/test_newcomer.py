@@ -30,7 +30,10 @@ LISTED = [
 ]
 
 
-def line(name: str) -> str:
+CHANGES = [LISTED[0] | {"annotations": {"readOnlyHint": False}}]
+
+
+def line(name: str, listed: list[dict[str, Any]] = LISTED) -> str:
     """As a README has it, with a secret still to be filled in and one that stands there."""
     words = [
         "claude",
@@ -38,7 +41,7 @@ def line(name: str) -> str:
         "add",
         name,
         "-e",
-        f"FAKE_LISTED={json.dumps(LISTED)}",
+        f"FAKE_LISTED={json.dumps(listed)}",
         "-e",
         "ECHO_TOKEN=ghp_abcdefghijklmnop1234",
     ]
@@ -49,14 +52,25 @@ class Newcomer:
     """One person at one window; every click is counted, typing is not."""
 
     def __init__(self, browser: Any, url: str, password: str, width: int) -> None:
-        self.page = browser.new_context(base_url=url, viewport={"width": width, "height": 900}).new_page()
+        self.browser, self.url, self.size = browser, url, {"width": width, "height": 900}
         self.alarms: list[str] = []
-        self.page.on("pageerror", lambda error: self.alarms.append(str(error)))
+        self.page = self.window()
         self.clicks = 0
         self.page.goto("/admin/login/?next=/admin/mcpregistry/server/")
         self.page.fill("#id_username", "admin")
         self.page.fill("#id_password", password)
         self.page.click("#login-form button[type=submit]")
+
+    def window(self) -> Any:
+        """A new window, in which nobody is logged in."""
+        page = self.browser.new_context(base_url=self.url, viewport=self.size).new_page()
+        page.on("pageerror", lambda error: self.alarms.append(str(error)))
+        return page
+
+    def counted(self) -> int:
+        """Return how many clicks there were, and count from 0 again."""
+        clicks, self.clicks = self.clicks, 0
+        return clicks
 
     def click(self, role: str, name: str) -> None:
         self.page.get_by_role(role, name=name, exact=True).first.click()
@@ -67,10 +81,10 @@ class Newcomer:
         wide = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, self.page.url
 
-    def adds(self, name: str) -> None:
+    def adds(self, name: str, listed: list[dict[str, Any]] = LISTED) -> None:
         """From the list of servers to the server's last step."""
         self.click("link", "Add a server")
-        self.page.fill("#id_paste", line(name))
+        self.page.fill("#id_paste", line(name, listed))
         self.click("button", "Read it")
         expect(self.page.locator("#id_slug")).to_have_value(name)
         assert "ghp_abcdefghijklmnop1234" not in self.page.content()
@@ -80,8 +94,9 @@ class Newcomer:
         self.fits()
         self.click("button", "Confirm: this may run")
         expect(self.page.get_by_role("heading", name="1 definition waits")).to_be_visible()
-        self.page.get_by_text("I vouch for what it claims").click()
-        self.clicks += 1
+        if listed is LISTED:  # it claims to change nothing
+            self.page.get_by_text("I vouch for what it claims").click()
+            self.clicks += 1
         self.fits()
         self.click("button", "Approve what is ticked and go on")
         expect(self.page.get_by_label("local")).to_be_checked()
@@ -104,6 +119,11 @@ def granted(answer: str) -> str:
     return "" if answer.startswith("404 ") else answer
 
 
+def answered(answer: str) -> str:
+    """The answer, unless the call is still held."""
+    return "" if answer.startswith("202 ") else answer
+
+
 @pytest.mark.exhaustive
 def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_phone(
     tmp_path: Path, browser: Any
@@ -120,3 +140,66 @@ def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_pho
             assert re.match(r"200 .*hello", answer, re.DOTALL), answer
             assert newcomer.clicks <= MOST_CLICKS
             assert newcomer.alarms == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("width", [1440, 390])
+def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: Path, browser: Any, width: int) -> None:
+    with running(tmp_path / "var", **NO_MODELS) as up:
+        url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
+        token = up.says(r"Bearer token, shown this once:  (\S+)")[1]
+        newcomer = Newcomer(browser, url, up.says(r"Password, shown this once:  (\S+)")[1], width)
+        page = newcomer.page
+
+        page.goto("/admin/")  # the first call
+        newcomer.click("link", "See the first call")
+        newcomer.click("link", "get_current_time")
+        newcomer.click("link", "Try it")
+        page.get_by_label("timezone").fill("Asia/Tokyo")
+        newcomer.click("button", "Call it")
+        expect(page.get_by_text("day_of_week").first).to_be_visible()
+        newcomer.fits()
+        assert newcomer.counted() <= 6
+
+        page.goto("/admin/mcpregistry/server/")  # the first call that a person approves
+        newcomer.adds("writer", CHANGES)
+        newcomer.counted()
+        held = eventually(lambda: granted(called(url, token, "writer__echo")))
+        assert held.startswith("202 "), held
+        page.goto("/admin/")
+        page.get_by_role("link", name=re.compile("1 call is held for a decision")).click()
+        page.get_by_role("link", name=re.compile("echo")).first.click()
+        newcomer.clicks += 2
+        newcomer.fits()
+        page.click("#approve")
+        newcomer.clicks += 1
+        assert newcomer.counted() <= 4
+        done = eventually(lambda: answered(called(url, token, "writer__echo")))
+        assert re.match(r"200 .*hello", done, re.DOTALL), done
+
+        page.goto("/admin/mcpregistry/invitation/add/")  # an approver is invited, and joins
+        page.fill("#id_name", "Bob")
+        page.select_option("#id_role", "approver")
+        newcomer.click("button", "Make the link")
+        link = page.get_by_text("/join/#").inner_text()
+        newcomer.fits()
+        bob = newcomer.window()
+        bob.goto(link)
+        bob.fill("#id_username", "bob")
+        for field in ("#id_password", "#id_again"):
+            bob.fill(field, "correct horse battery 7")
+        bob.get_by_role("button", name="Join", exact=True).click()
+        bob.goto("/approvals/")
+        expect(bob.get_by_role("heading", name="Approvals").first).to_be_visible()
+
+        page.goto("/admin/mcpregistry/server/")  # a mistake is undone
+        newcomer.counted()
+        newcomer.click("link", "writer")
+        newcomer.click("button", "Disable")
+        newcomer.click("button", "Disable")  # what it would do was said first
+        newcomer.click("button", "Undo")
+        expect(page.get_by_role("button", name="Disable", exact=True)).to_be_visible()
+        assert newcomer.counted() <= 4
+        again = eventually(lambda: granted(called(url, token, "writer__echo")))
+        assert again.startswith("202 "), again
+        assert newcomer.alarms == []

@@ -332,7 +332,8 @@ def test_a_file_is_kept_in_step_with_what_is_clicked_and_its_content_before_is_k
             case 4:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", clicked)
+    # Of this module alone: other threads of the process sleep as well.
+    monkeypatch.setattr("mcpregistry.management.commands.exportconfig.time", SimpleNamespace(sleep=clicked))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("mcpregistry.management.commands.exportconfig.close_old_connections", lambda: None)
     call_command("exportconfig", "--format", "mcp-servers", "-o", str(path), "--watch")

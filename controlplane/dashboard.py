@@ -18,7 +18,7 @@ from mcpregistry.domain.figures import round_up
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.queries import attention, overview, servers, usage
 from mcpregistry.queries.counting import counts
-from subagents.queries import run_totals, runs_for_people, silent_agents, unclaimed
+from subagents.queries import run_totals, runs_for_people, silent_agents, unclaimed_runs
 
 _CHART_HEIGHT = 100.0
 _USAGE = {"day": "24h", "week": "7d", "month": "30d"}  # what usage calls these periods
@@ -119,7 +119,6 @@ _UNCLAIMED = {
     "mcpregistry.install": ("package has", "packages have"),
     "mcpregistry.registrysource": ("reading of a registry has", "readings of registries have"),
     "subagents.run": ("run of an expert tool has", "runs of expert tools have"),
-    "subagents.maintenancerequest": ("request to the sub-agent has", "requests to the sub-agent have"),
 }
 
 
@@ -140,7 +139,7 @@ def _counted(request: HttpRequest, now: datetime) -> dict[str, int]:
         ("registries", "mcpregistry.registrysource", attention.unread_registries(now)),
         *((name, f"mcpregistry.{name[:-1]}", rows) for name, rows in overview.ending_soon(now).items()),
         *((f"mcpregistry.{name}", f"mcpregistry.{name}", rows) for name, rows in waits.items()),
-        *((f"subagents.{name}", f"subagents.{name}", rows) for name, rows in unclaimed(now).items()),
+        ("subagents.run", "subagents.run", unclaimed_runs(now)),
     ]
     may = {name: request.user.has_perm(name.replace(".", ".view_")) for _, name, _ in wanted}
     found = counts({name: rows for name, model, rows in wanted if may[model]})

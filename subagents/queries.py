@@ -31,8 +31,8 @@ from mcpregistry.models import ApprovalRequest, Conversation, Invocation
 from mcpregistry.queries.attention import UNCLAIMED_AFTER
 from mcpregistry.queries.tallying import received
 from subagents.domain.lifecycle import RunState
-from subagents.domain.maintenance import ProposalState, State
-from subagents.models import Attempt, EffortAgent, ExpertTool, MaintenanceRequest, Proposal, Run, ToolCall, Turn
+from subagents.domain.maintenance import ProposalState
+from subagents.models import Attempt, EffortAgent, ExpertTool, Proposal, Run, ToolCall, Turn
 from subagents.services.offers import SERVER
 from subagents.services.runs import CALL
 
@@ -268,24 +268,16 @@ def waiting_proposals() -> QuerySet[Proposal]:
 
 
 def silent_agents() -> QuerySet[EffortAgent]:
-    """Speaking agents that answer nobody: the only conversation that they answer has ended."""
+    """Return the speaking agents that do not answer, because the conversation they are set to has ended."""
     open_ones = Conversation.objects.open().values("pk")
     return EffortAgent.objects.filter(enabled=True).exclude(focus="").exclude(focus__in=open_ones)
 
 
-def unclaimed(now: datetime) -> dict[str, QuerySet[Any]]:
-    """Work that no worker has taken for ``UNCLAIMED_AFTER``, by kind, as in ``mcpregistry.queries.attention``.
-
-    Requests that wait for their supervisor, for energy or because somebody has paused them are not among it.
-    """
+def unclaimed_runs(now: datetime) -> QuerySet[Run]:
+    """Return the runs that no worker has taken for ``UNCLAIMED_AFTER``."""
     before = now - UNCLAIMED_AFTER
     due = (Q(wake_at=None) | Q(wake_at__lt=before)) & Q(lease_until=None, created_at__lt=before)
-    return {
-        "run": Run.objects.filter(due, state=RunState.QUEUED),
-        "maintenancerequest": MaintenanceRequest.objects.filter(
-            due, state=State.QUEUED, substate="", wish="", supervisor=""
-        ),
-    }
+    return Run.objects.filter(due, state=RunState.QUEUED)
 
 
 def runs_for_people() -> QuerySet[Run]:

@@ -1,4 +1,4 @@
-"""What needs people besides calls and definitions: packages, registries, energy pools, and work that no worker takes."""
+"""Things on the overview that need a person: packages, registries, energy pools, and work that no worker has taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models import F, Q, QuerySet
 from mcpregistry.domain.installs.states import WORKED, InstallState
 from mcpregistry.models import EnergyPool, Install, RegistrySource, ServerTest
 
-UNCLAIMED_AFTER = timedelta(minutes=1)  # a worker takes work within a second, so after this something is wrong
+UNCLAIMED_AFTER = timedelta(minutes=1)  # a worker that is free takes work within a second
 
 
 def waiting_packages() -> QuerySet[Install]:
@@ -19,7 +19,7 @@ def waiting_packages() -> QuerySet[Install]:
 
 
 def unread_registries(now: datetime) -> QuerySet[RegistrySource]:
-    """Registries whose last reading failed, and which nobody reads at present."""
+    """Return the registries whose last reading failed and that no worker reads at present."""
     return RegistrySource.objects.exclude(error="").filter(Q(lease_until=None) | Q(lease_until__lt=now))
 
 

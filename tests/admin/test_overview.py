@@ -35,7 +35,7 @@ from mcpregistry.models.usage import Span
 from mcpregistry.queries import overview, usage
 from mcpregistry.services.records import call_hours
 from mcpregistry.services.servers import lifecycle
-from subagents.models import EffortAgent, ExpertTool, MaintenanceRequest
+from subagents.models import EffortAgent, ExpertTool
 from tests.admin.conftest import ClientOf
 from tests.fakes.held import hold
 from tests.fakes.seed import ACTOR, Site
@@ -80,7 +80,6 @@ def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: Clien
     RegistrySource.objects.create(slug="stuck", base_url="https://b.example", asked_at=past)
     EnergyPool.objects.create(slug="dry", level=0.0, level_at=now, regeneration=0.0)
     ServerTest.objects.create(server=server, requested_at=past)
-    MaintenanceRequest.objects.create(kind="test", requested_by="x", created_at=past)
     ended = Conversation.objects.create(agent=site.agents["local"], state=Conversation.State.ENDED)
     EffortAgent.objects.create(
         expert=ExpertTool.objects.create(name="speaks", description="d", agent=site.agents["local"]), focus=ended.pk
@@ -97,7 +96,6 @@ def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: Clien
         f"package has {stuck}": "bad",
         f"reading of a registry has {stuck}": "bad",
         f"test of a server has {stuck}": "bad",
-        f"request to the sub-agent has {stuck}": "bad",
     }.items():
         assert said[words] == (kind, "1")
     for link, *_ in needs:

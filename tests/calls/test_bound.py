@@ -187,6 +187,14 @@ def test_any_change_of_a_vote_is_found(voted):
             assert [verify(full=full).problems for full in (True, False)] == [problems, problems], columns
 
 
+@pytest.mark.parametrize("body", ["{}", "[]", "no JSON"])
+def test_forged_entry_of_a_vote_is_reported_and_hides_nothing(voted, body):
+    entry = AuditEntry.objects.filter(kind="approval.vote", subject=f"call:{voted.call_id}").first()
+    with unguarded():
+        AuditEntry.objects.filter(pk=entry.pk).update(body=body)
+    assert f"{entry.writer} #{entry.seq}: its text does not fit its hash" in verify(full=True).problems
+
+
 def test_a_vote_that_was_given_to_somebody_else_is_found(voted):
     ApprovalVote.objects.filter(user__username="other").update(user=User.objects.get(username="root"))
     assert "the vote of other is not what was written" in verify(full=True).problems[0]

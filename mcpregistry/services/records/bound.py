@@ -129,7 +129,7 @@ def _heard(entries: Iterable[AuditEntry]) -> dict[str, _Said]:
             try:
                 body = json.loads(entry.body)
                 heard.setdefault(entry.subject[5:], _Said(entry.at)).hear(entry, body)
-            except (ValueError, TypeError, AttributeError, RecursionError):
+            except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
                 continue  # it does not fit its signature, which is said
     return heard
 

@@ -27,7 +27,9 @@ get_resolver().url_patterns  # noqa: B018 (loads every page now: the first visit
 from controlplane.health import HealthProbes  # noqa: E402
 from controlplane.requests import Guarded  # noqa: E402
 from mcpregistry.collector import settle  # noqa: E402
+from mcpregistry.db import db_call  # noqa: E402
 from mcpregistry.gateway.http.door import McpApp  # noqa: E402
+from mcpregistry.services.upkeep import completeness  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -64,8 +66,13 @@ class Shell:
         """Start-up and shutdown in this one task, as the gateway's cancel scopes demand."""
         await receive()
         try:
+            await db_call(completeness.require)
             self._mcp = McpApp()
             await self._mcp.startup()
+        except completeness.Incomplete as error:
+            log.error("site.incomplete", reason=str(error))
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
         except Exception:
             log.exception("The gateway could not start")
             await send({"type": "lifespan.startup.failed", "message": "The gateway could not start; see the log."})

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import beat_init, setup_logging, worker_init
 from django.conf import settings
+from django.db import connections
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 if Path(sys.argv[0]).parent.name == "celery" or Path(sys.argv[0]).name == "celery":
@@ -31,3 +32,17 @@ if settings.PROCESS != "beat":  # the clock sends names and runs nothing
 @setup_logging.connect
 def _keep_our_logging(**_: Any) -> None:
     """Celery configures no logging when somebody listens here; Django's settings did it."""
+
+
+@worker_init.connect
+@beat_init.connect
+def _require_a_whole_site(**_: Any) -> None:
+    """Worker and clock end at once on a database that lacks triggers or roles. Celery passes on no other exception."""
+    from mcpregistry.services.upkeep import completeness
+
+    try:
+        completeness.require()
+    except completeness.Incomplete as error:
+        raise SystemExit(str(error)) from None
+    finally:
+        connections.close_all()

@@ -18,6 +18,7 @@ from mcpregistry.domain.figures import round_up
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.queries import attention, overview, servers, usage
 from mcpregistry.queries.counting import counts
+from mcpregistry.services.upkeep import completeness
 from subagents.queries import run_totals, runs_for_people, silent_agents, unclaimed_runs
 
 _CHART_HEIGHT = 100.0
@@ -34,6 +35,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     if may("mcpregistry.view_server"):
         found = overview.first_steps(cast(User, request.user), now=now)
         context |= {"servers": servers.server_counts(), "steps": None if found.done else steps(found)}
+    context["incomplete"] = completeness.interrupted() if context["seen"] else ""
     context["needs"] = needs(request, now, context.get("servers"))
     if may("subagents.view_run"):
         context["expert_runs"] = run_totals()

@@ -20,6 +20,7 @@ from django.db import Error as DatabaseError
 
 from controlplane import checks, health
 from controlplane.celery import app
+from mcpregistry.services.upkeep import completeness
 
 if TYPE_CHECKING:
     from mcpregistry.domain.servers.sandbox import Protection
@@ -95,13 +96,16 @@ def _database_remedy() -> str:
 def _migrations() -> Iterable[Finding]:
     try:
         missing = health.unapplied_migrations()
+        lacking = "" if missing else completeness.interrupted()
     except DatabaseError as error:
         yield Finding(False, f"the migrations cannot be read ({type(error).__name__})", _database_remedy())
         return
     if missing:
         yield Finding(False, f"{len(missing)} migrations are not applied", "Run: python manage.py migrate")
+    elif lacking:
+        yield Finding(False, lacking)
     else:
-        yield Finding(True, "all migrations are applied")
+        yield Finding(True, "all migrations are applied; triggers and roles are there")
 
 
 def _keys() -> Iterable[Finding]:

@@ -1,7 +1,7 @@
 """Two probes for whoever watches the process.
 
 ``/healthz``: the process answers at all; touches nothing else. ``/readyz``: it may get traffic, that is,
-the database answers, its migrations are applied, a call could be recorded, the process hears of changes (or
+the database answers, its migrations are applied, no trigger or role is missing, a call could be recorded, the process hears of changes (or
 asks for them), and the gateway holds its snapshot. Says so within two seconds, also while the database is away.
 Both answer to any host name: probes come by address.
 """
@@ -20,6 +20,7 @@ from mcpregistry.calls.recording.readiness import obstacle
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.changes import State as FeedState
 from mcpregistry.db import db_call
+from mcpregistry.services.upkeep.completeness import missing
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +70,8 @@ class HealthProbes:
                 self._migrated = self._migrated or not await db_call(unapplied_migrations)
                 if not self._migrated:
                     return {"database": "ok", "migrations": "missing: run manage.py migrate"}
+                if lacking := await db_call(missing):
+                    return {"database": "ok", "migrations": lacking}
                 return {"database": "ok", "migrations": "ok", "recording": await db_call(obstacle) or "ok"}
         except Exception:  # a probe reports, whatever the driver throws
             log.warning("The database does not answer", exc_info=True)

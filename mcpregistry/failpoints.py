@@ -35,6 +35,10 @@ NAMES = (
     "archive_recorded",  # the records of the archive are written, not committed
     "maintenance_leased",  # the request is this worker's
     "maintenance_acted",  # a step has looked outside, nothing of it is written
+    "migration_noted",  # a migration and its note are written, not committed
+    "migration_applied",  # they are committed
+    "triggers_made",  # all migrations are applied, and the triggers are there
+    "roles_made",  # the roles as well, it is not noted yet
     "run_ending",  # the run's end is written with its call's, not committed
 )
 

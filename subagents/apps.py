@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
@@ -125,8 +126,8 @@ def _files() -> Section:
     return ExpertFiles()
 
 
-def _after_migrate(**_: Any) -> None:
-    """Our permissions are made after the registry's, so its roles have not got them yet."""
-    from mcpregistry.services.access.roles import install_roles
+def _after_migrate(*, plan: Sequence[object] = (), **_: Any) -> None:
+    """All permissions are there now: those of this app are made last."""
+    from mcpregistry.services.upkeep import completeness
 
-    install_roles()
+    completeness.finish(migrated=bool(plan))

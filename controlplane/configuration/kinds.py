@@ -257,7 +257,7 @@ _DRIVEN = frozenset({
 # In the order in which they can be made: what is named comes before what names it.
 KINDS = (
     Kind("roles", Group, frozenset({"permissions"}), _of_role, frozenset({"permissions"}), _roles, frozenset({"name"})),
-    Kind("configuration", Configuration, frozenset({"revision"})),
+    Kind("configuration", Configuration, frozenset({"revision", "complete_for"})),
     Kind("credentials", Credential, inside=frozenset({"name"})),
     Kind("servers", Server, _SEEN, _of_server, frozenset({"confirmed", "enabled"}), inside=frozenset({"slug"})),
     Kind("tools", Tool, frozenset({"pinned", "latest", "present", "first_seen_at", "last_seen_at"}), _of_tool,

@@ -338,6 +338,7 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('revision', models.BigIntegerField(default=1, editable=False)),
+                    ('complete_for', models.CharField(blank=True, db_default='', default='', editable=False, max_length=40)),
                     ('keep_payloads_days', models.PositiveIntegerField(default=30, help_text='Days until arguments and results of calls are erased.', validators=[django.core.validators.MinValueValidator(1)])),
                     ('keep_calls_days', models.PositiveIntegerField(default=365, help_text='Days until the records of calls are deleted.', validators=[django.core.validators.MinValueValidator(1)])),
                     ('default_outcome', models.CharField(choices=[('ask', 'ask a person'), ('allow', 'allow'), ('deny', 'deny')], default='ask', help_text='What happens to a granted call that no policy rule speaks about.', max_length=5, verbose_name='when no rule fits')),

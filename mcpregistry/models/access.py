@@ -261,6 +261,8 @@ class Configuration(models.Model):
     """
 
     revision = models.BigIntegerField(default=1, editable=False)
+    # The version whose `migrate` has made all triggers and roles; empty while one is at work, or after one was interrupted.
+    complete_for = models.CharField(max_length=40, default="", db_default="", blank=True, editable=False)
     default_outcome = models.CharField(
         "when no rule fits", max_length=5, choices=[("ask", "ask a person"), ("allow", "allow"), ("deny", "deny")],
         default="ask", help_text="What happens to a granted call that no policy rule speaks about.",
@@ -302,7 +304,7 @@ class Configuration(models.Model):
         help_text="Days until earlier versions of the configuration are deleted; the newest of each record stays.",
     )  # fmt: skip
 
-    history = _Changes(excluded_fields=["revision"])
+    history = _Changes(excluded_fields=["revision", "complete_for"])
 
     class Meta:
         verbose_name_plural = "configuration"

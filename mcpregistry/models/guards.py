@@ -50,7 +50,9 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Credential: frozenset({"description", "updated_at"}),
     PolicyRule: frozenset({"note"}),
     Permit: frozenset({"uses_left"}),
-    Configuration: frozenset({"revision", "keep_payloads_days", "keep_calls_days", "keep_history_days", "sub_agent_enabled"}),
+    Configuration: frozenset(
+        {"revision", "complete_for", "keep_payloads_days", "keep_calls_days", "keep_history_days", "sub_agent_enabled"}
+    ),
 }  # fmt: skip
 
 
@@ -96,9 +98,9 @@ def drop_guards() -> None:
 
 
 def missing_guards() -> list[str]:
-    """Names of triggers that should be there and are not."""
+    """Names of triggers that should be there and are not, or are disabled."""
     source = (
-        "pg_trigger WHERE NOT tgisinternal"
+        "pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'"
         if connection.vendor == "postgresql"
         else "sqlite_master WHERE type = 'trigger'"
     )

@@ -49,11 +49,15 @@ class Stopped:
 
 def start(var: Path) -> subprocess.Popen[str]:
     """A site in ``var`` with a free port; its environment names it, so that its processes can be found."""
-    env = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "CELERY_BROKER_URL"}}
     return subprocess.Popen(
         [sys.executable, "manage.py", "up", "--port", "0"],
-        cwd=ROOT, env=env | {"SLIPSNISSE_VAR": str(var)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=ROOT, env=_env(var), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
+
+
+def _env(var: Path) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "CELERY_BROKER_URL"}}
+    return env | {"SLIPSNISSE_VAR": str(var)}
 
 
 def stop(var: Path, chance: random.Random) -> Stopped:
@@ -124,6 +128,19 @@ def finish(var: Path) -> str:
     return text + end_of(process)
 
 
+def invariants(var: Path) -> str:
+    """What `manage.py invariants` says if anything is broken, such as a trigger that is missing; else ""."""
+    done = subprocess.run(
+        [sys.executable, "manage.py", "invariants"],
+        cwd=ROOT,
+        env=_env(var),
+        capture_output=True,
+        text=True,
+        timeout=HANG_LIMIT,
+    )
+    return done.stdout + done.stderr if done.returncode else ""
+
+
 def shown(text: str) -> dict[str, bool]:
     """What the owner of a new site must have seen by the time that a start was not stopped."""
     return {
@@ -155,8 +172,9 @@ def rounds(count: int, seed: int, each: int = 2) -> list[str]:
                     note(f"{stopped}\n{stopped.text}")
             texts.append(finish(var))
             missing = [what for what, seen in shown("".join(texts)).items() if not seen]
-            if missing or running_in(var):
-                note(f"never shown: {missing}, running: {running_in(var)}\n" + "\n-----\n".join(texts))
+            broken = invariants(var)
+            if missing or broken or running_in(var):
+                note(f"never shown: {missing}, running: {running_in(var)}, {broken}\n" + "\n-----\n".join(texts))
             else:
                 print("after them the site came up, and all was shown", flush=True)
     return wrong

@@ -20,6 +20,8 @@ from mcpregistry.calls.recording import readiness
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.db import db_call
 from mcpregistry.models import Invocation
+from mcpregistry.models.guards import drop_guards
+from mcpregistry.services.upkeep import completeness
 from tests.waiting import HANG_LIMIT
 
 PATIENCE = health.PATIENCE
@@ -111,6 +113,7 @@ def gateway():
 
 @pytest.fixture
 def site(gateway, monkeypatch):
+    monkeypatch.setattr(completeness, "require", lambda: None)  # most of these tests have no database
     return Site(gateway, monkeypatch)
 
 
@@ -137,11 +140,30 @@ async def test_a_signal_ends_listen_streams_at_once_and_the_handler_goes_with_th
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_a_gateway_that_cannot_start_is_reported_without_its_words(monkeypatch):
+async def test_a_gateway_that_cannot_start_is_reported_without_its_words(live_db, monkeypatch):
     told = await Site(Gateway(broken=True), monkeypatch).live()
     assert len(told) == 1
     assert told[0].startswith("startup.failed")
     assert "hunter2" not in told[0]
+
+
+async def test_a_database_without_triggers_is_not_served(live_db, gateway, monkeypatch):
+    await db_call(drop_guards)
+    (told,) = await Site(gateway, monkeypatch).live()
+    assert told.startswith("startup.failed")
+    assert "manage.py migrate" in told
+    assert gateway.events == []
+
+
+async def test_not_ready_once_triggers_are_missing(live_db, site):
+    async def look() -> None:
+        assert (await site.get("/readyz"))[0] == 200
+        await db_call(drop_guards)
+        status, body = await site.get("/readyz")
+        assert status == 503
+        assert "manage.py migrate" in json.loads(body)["migrations"]
+
+    await site.live(look)
 
 
 async def test_alive_needs_no_database(site):

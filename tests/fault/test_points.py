@@ -113,6 +113,10 @@ DEATHS = {
     "run_call_answered": "before a commit (records.end_call)",
     "run_call_ended": "after a commit",
     "maintenance_leased": "nor between the lease and the first step (manager._begin)",
+    "migration_noted": "`migrate` ends with the error and is run again (tests/management/test_interrupted_migrate.py)",
+    "migration_applied": "as above",
+    "triggers_made": "as above",
+    "roles_made": "as above",
     "maintenance_acted": "nor between what a step found and its commit (manager._done)",
 }
 # Functions that are handed in, so that reading the source does not name them: what stands behind these words.

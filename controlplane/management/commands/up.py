@@ -26,6 +26,7 @@ from django.db import connections
 
 from controlplane import address, checks, embedded, env, first_run, health, site
 from controlplane.supervisor import Supervisor
+from mcpregistry.services.upkeep import completeness
 
 PATIENCE = 15  # seconds that children get to finish what they do
 # Seconds for the children, and then for the broker, of a site that is stopped while it starts: what it does then, such as
@@ -170,8 +171,8 @@ class Command(BaseCommand):
     def _prepare_database(self) -> str | None:
         """Migrate and see to it that there is an administrator; the password, if it is to be shown."""
         missing = health.unapplied_migrations()
-        if missing:
-            self._say("up", f"bringing the database up to date ({len(missing)} migrations)")
+        if missing or completeness.interrupted():
+            self._say("up", f"bringing the database up to date ({len(missing)} migrations, triggers, roles)")
             call_command("migrate", verbosity=0, interactive=False, skip_checks=True)
         password = first_run.create_admin(self._unshown)
         if password is None and self._new_password:

@@ -20,6 +20,7 @@ from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.stdio.preload import open_door
 from mcpregistry.management.place import must_be_a_site
 from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.upkeep import completeness
 
 if TYPE_CHECKING:
     from mcpregistry.gateway.identity import Caller
@@ -53,12 +54,15 @@ class Command(BaseCommand):
         must_be_a_site()
         preload = open_door(settings.VAR_DIR, sys.argv[2:])
         try:
+            completeness.require()
             served = self._served(options) if options["config"] else None
             if served is not None:
                 preload.refers_to(served.variables)
                 options |= {"endpoint": served.endpoint, "agent": served.agent}
             endpoint, agent = chosen(load_snapshot(tools=()), options["endpoint"], options["agent"], options["cwd"])
             caller = _caller(agent, endpoint, options["conversation"])
+        except completeness.Incomplete as error:
+            raise CommandError(str(error)) from None
         except DatabaseError as error:
             raise CommandError(
                 "The database cannot be read. Run `manage.py migrate` (or `make run`) once, and check DATABASE_URL."

@@ -1,0 +1,114 @@
+"""Whether the database has what ``migrate`` makes besides tables: triggers, roles, and the audit log's first checkpoint.
+
+It makes them after the migrations, outside of their transactions. On a database without them, processes would hear of no change
+(a revoked token would go on working), and the audit log could be edited. So every process asks at its start, and the probes
+ask again and again; ``migrate`` and ``up`` make what is missing.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+from django.db.models import Count, F
+
+from mcpregistry.domain.version import VERSION
+from mcpregistry.failpoints import failpoint
+from mcpregistry.models import AuditSeal, Configuration
+from mcpregistry.models.guards import install_guards, missing_guards
+from mcpregistry.services.access.roles import ROLES, install_roles
+
+REMEDY = "Run: python manage.py migrate (`manage.py up` does it when it starts)."
+UNRELEASED = (
+    "The database has tables of a version before the first release. No upgrade leads from it to this version, and nothing was "
+    "changed. Use an empty database, or another folder with SLIPSNISSE_VAR."
+)
+_NOTE = "complete_for"
+_TABLE = Configuration._meta.db_table
+
+
+class Incomplete(RuntimeError):
+    """This process must not serve; the text says what is missing and which command makes it."""
+
+
+def begin() -> None:
+    """Note that a ``migrate`` changes tables from now on. Where it is interrupted, the note stays."""
+    if _NOTE in (_columns() or ()):
+        with connection.cursor() as cursor:  # not by the model: its other columns may not be there yet
+            cursor.execute(f"UPDATE {_TABLE} SET {_NOTE} = ''")  # noqa: S608  names of ours
+
+
+def finish(*, migrated: bool) -> None:
+    """Make triggers and roles anew, and note that ``migrate`` has ended.
+
+    If migrations were applied or triggers were missing, the revision rises: what was changed meanwhile was told to nobody.
+    """
+    if _NOTE not in (_columns() or ()):
+        return  # migrated back to a state before it
+    untold = migrated or bool(missing_guards())
+    # PostgreSQL would lock all tables until the end, and so could run into a deadlock with a site that is at work.
+    with transaction.atomic() if connection.vendor == "sqlite" else nullcontext():
+        install_guards()
+        failpoint("triggers_made")
+        with transaction.atomic():
+            install_roles()
+        failpoint("roles_made")
+        Configuration.objects.update(complete_for=VERSION, **({"revision": F("revision") + 1} if untold else {}))
+
+
+def require() -> None:
+    """Raises Incomplete if something is missing. Some milliseconds, for a process that starts."""
+    if said := missing():
+        raise Incomplete(said)
+
+
+def missing() -> str:
+    """What is missing and how to make it, in words; "" if nothing is. Raises a database error."""
+    columns = _columns()
+    if columns is None:
+        return f"The database has no tables. {REMEDY}"
+    if _NOTE not in columns:
+        return UNRELEASED
+    lost = [*_lost_triggers(), *_lost_roles()]
+    if not AuditSeal.objects.exists():
+        lost.append("the first checkpoint of the audit log")
+    return f"The database lacks {'; '.join(lost)}. {REMEDY}" if lost else ""
+
+
+def interrupted() -> str:
+    """The same; besides, whether the last ``migrate`` has not ended, or was that of another version."""
+    if said := missing():
+        return said
+    last = Configuration.load().complete_for
+    if last == VERSION:
+        return ""
+    word = f"was that of version {last}" if last else "was interrupted, or is at work"
+    return f"The last `migrate` {word}, so triggers and roles may not be those of this version. {REMEDY}"
+
+
+def is_unreleased() -> bool:
+    """Whether the tables are those of a version before the first release."""
+    columns = _columns()
+    return columns is not None and _NOTE not in columns
+
+
+def _columns() -> set[str] | None:
+    """Those of the table with the note; None without this table."""
+    with connection.cursor() as cursor:
+        if _TABLE not in connection.introspection.table_names(cursor):
+            return None
+        cursor.execute(f"SELECT * FROM {_TABLE} LIMIT 0")  # noqa: S608  Django's introspection takes much longer
+        return {name for name, *_ in cursor.description}
+
+
+def _lost_triggers() -> list[str]:
+    lost = missing_guards()
+    return [f"{len(lost)} triggers, such as {lost[0]}"] if lost else []
+
+
+def _lost_roles() -> list[str]:
+    """Roles that are not there, or that may do nothing."""
+    there = Group.objects.filter(name__in=ROLES).annotate(may=Count("permissions")).filter(may__gt=0)
+    lost = sorted({*ROLES} - {group.name for group in there})
+    return [f"the roles {', '.join(lost)}"] if lost else []

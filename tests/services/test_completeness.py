@@ -1,0 +1,110 @@
+"""A database without triggers or roles is noticed by whoever starts, and `migrate` makes what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from celery import signals
+from django.contrib.auth.models import Group
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from controlplane import doctor
+from mcpregistry.models import Configuration
+from mcpregistry.models.guards import drop_guards, missing_guards
+from mcpregistry.services.upkeep import completeness
+from tests.fakes import elsewhere
+
+pytestmark = pytest.mark.django_db
+
+
+def take_roles_away() -> None:
+    Group.objects.get(name="operator").delete()
+    Group.objects.get(name="approver").permissions.clear()
+
+
+LOSSES: dict[str, tuple[Callable[[], object], str]] = {
+    "triggers": (drop_guards, "triggers, such as "),
+    "roles": (take_roles_away, "the roles approver, operator"),
+}
+
+
+def test_a_migrated_database_lacks_nothing() -> None:
+    assert completeness.missing() == completeness.interrupted() == ""
+    completeness.require()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_is_lost_is_named_and_migrate_makes_it_anew(loss: str) -> None:
+    lose, words = LOSSES[loss]
+    lose()
+    assert words in completeness.missing()
+    assert "manage.py migrate" in completeness.missing()
+    with pytest.raises(completeness.Incomplete, match=words):
+        completeness.require()
+    (finding,) = doctor._migrations()
+    assert not finding.ok
+    assert words in finding.what
+    call_command("migrate", verbosity=0)
+    assert completeness.interrupted() == ""
+
+
+def test_processes_look_anew_after_triggers_were_missing() -> None:
+    before = Configuration.load().revision
+    call_command("migrate", verbosity=0)
+    assert Configuration.load().revision == before
+    drop_guards()
+    call_command("migrate", verbosity=0)
+    assert Configuration.load().revision == before + 1
+
+
+def test_an_interrupted_migrate_is_known_though_nothing_is_missing() -> None:
+    completeness.begin()
+    assert completeness.missing() == "", "processes of the former version go on serving while `migrate` works"
+    assert "was interrupted" in completeness.interrupted()
+    Configuration.objects.update(complete_for="0.0.1")
+    assert "that of version 0.0.1" in completeness.interrupted()
+    call_command("migrate", verbosity=0)
+    assert completeness.interrupted() == ""
+
+
+@pytest.mark.parametrize("signal", ["worker_init", "beat_init"])
+def test_worker_and_clock_end_at_once_without_triggers(signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "controlplane.celery.connections.close_all", lambda: None
+    )  # it would end the test's transaction
+    from controlplane.celery import _require_a_whole_site
+
+    assert _require_a_whole_site in [receiver() for _, receiver in getattr(signals, signal).receivers]
+    _require_a_whole_site()
+    drop_guards()
+    with pytest.raises(SystemExit, match=r"manage\.py migrate"):
+        _require_a_whole_site()
+
+
+def test_a_host_is_served_nothing_without_triggers(live_db: None) -> None:
+    drop_guards()
+    code, said = elsewhere.here().run("runmcp")
+    assert code != 0
+    assert "manage.py migrate" in said
+
+
+@pytest.mark.postgres_only
+def test_a_disabled_trigger_is_missing() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE mcpregistry_server DISABLE TRIGGER watch_mcpregistry_server_update")
+    assert missing_guards() == ["watch_mcpregistry_server_update"]
+
+
+def test_tables_of_an_unreleased_version_are_refused() -> None:
+    note = 'ALTER TABLE mcpregistry_configuration RENAME COLUMN "{}" TO "{}"'
+    with connection.cursor() as cursor:
+        cursor.execute(note.format("complete_for", "something_else"))
+    said = completeness.missing()
+    with pytest.raises(CommandError, match="before the first release"):
+        call_command("migrate", verbosity=0)
+    with connection.cursor() as cursor:
+        cursor.execute(note.format("something_else", "complete_for"))
+    assert "before the first release" in said
+    assert completeness.missing() == ""

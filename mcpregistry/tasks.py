@@ -18,13 +18,11 @@ from mcpregistry.db import database_now
 from mcpregistry.services import host_sessions, host_streams
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.budgets import spending
-from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.energy import reservations, usage
-from mcpregistry.services.installs import sweeping, work
+from mcpregistry.services.installs import sweeping
 from mcpregistry.services.policy import permits
 from mcpregistry.services.records import call_hours, seals, sinks, usage_sums, verification, words
-from mcpregistry.services.registry import sources, sync
-from mcpregistry.services.servers import checks, connections, trials
+from mcpregistry.services.servers import connections, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import reaping, retention, statistics
 from mcpregistry.worker_runtime import runtime
@@ -42,23 +40,21 @@ def unseen_variables(_state: object, names: list[str], **_: object) -> list[str]
 
 @shared_task
 def test_server(test_id: int) -> None:
-    """Run a queued test (the id of a ServerTest)."""
-    test = trials.run_test(test_id=test_id, probe=runtime.prober.get().test, process=_PROCESS)
-    if test is not None:
-        log.info("server_tested", server=test.server.slug, verdict=test.verdict, code=test.error_code)
+    """When somebody asked for a test. Returns at once."""
+    runtime.shares.get().look_for_tests()
 
 
 @shared_task
 def refresh_server(server_id: int) -> None:
-    """Connect to the server, read its tools, note its health."""
-    trials.check_server(server_id=server_id, probe=runtime.prober.get().test, process=_PROCESS)
+    """When somebody asked for a server's definitions to be read. Returns at once."""
+    runtime.shares.get().look_for_checks()
 
 
 @shared_task
 def check_due_servers() -> None:
-    """Every few seconds: each server whose check is due becomes a task of its own."""
-    for server_id in checks.due_servers(timezone.now()):
-        wake("refresh_server", server_id)
+    """Every few seconds: check the servers whose time has come, and begin tests whose message was lost."""
+    runtime.shares.get().look_for_checks()
+    runtime.shares.get().look_for_tests()
 
 
 @shared_task
@@ -112,10 +108,8 @@ def count_calls() -> None:
 
 @shared_task
 def work_install(install_id: int) -> None:
-    """Resolve a package that was asked for, or install one that was approved; some minutes at most."""
-    install = work.work(install_id=install_id)
-    if install is not None:
-        log.info("install_worked", package=str(install), state=install.state)
+    """When a package was asked for, or approved. Returns at once."""
+    runtime.shares.get().look_for_installs()
 
 
 @shared_task
@@ -128,15 +122,14 @@ def sweep_installs() -> None:
 
 @shared_task
 def sync_registry(source_id: int) -> None:
-    """Read a registry that somebody asked for, or whose hour has come; some minutes at most for a large one."""
-    sync.sync(source_id=source_id)
+    """When somebody asked for a registry to be read. Returns at once."""
+    runtime.shares.get().look_for_registries()
 
 
 @shared_task
 def sync_due_registries() -> None:
-    """Every minute: each registry that is due becomes a task of its own."""
-    for source_id in sources.due():
-        wake("sync_registry", source_id)
+    """Every minute: read the registries whose hour has come."""
+    runtime.shares.get().look_for_registries()
 
 
 @shared_task

@@ -17,7 +17,7 @@ from celery.signals import worker_init, worker_process_shutdown, worker_ready, w
 from mcpregistry.calls.background import Background
 from mcpregistry.collector import settle
 from mcpregistry.services.notifications.delivery import Deliverer
-from mcpregistry.services.servers.prober import Prober
+from mcpregistry.worker_shares import Shares
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +60,7 @@ class WorkerRuntime:
 
     def __init__(self) -> None:
         self.calls = Part(Background)
-        self.prober = Part(Prober)
+        self.shares = Part(Shares)
         self.deliverer = Part(Deliverer)
         self._before_calls: list[Closable] = []
 
@@ -72,7 +72,7 @@ class WorkerRuntime:
 
     def close(self) -> None:
         """Close every part. One that fails is logged and keeps no other from being closed."""
-        parts: tuple[Closable, ...] = (*self._before_calls, self.calls, self.prober, self.deliverer)
+        parts: tuple[Closable, ...] = (*self._before_calls, self.calls, self.shares, self.deliverer)
         for part in parts:
             try:
                 part.close()
@@ -84,16 +84,16 @@ runtime = WorkerRuntime()
 
 
 class InterruptTests(bootsteps.StartStopStep):
-    """Tests of servers are cut when the worker stops: its pool of threads waits for its tasks, and they for a server."""
+    """Tests of servers are cut when the worker stops: it does not wait for servers."""
 
     requires = ("celery.worker.components:Pool",)  # started after it, hence stopped before
 
     def start(self, parent: Any) -> None:
-        """Nothing: whoever tests first makes the prober."""
+        """Nothing: whoever tests first makes the shares."""
 
     def stop(self, parent: Any) -> None:
         """Called by Celery once the worker takes no more tasks. One that is about to begin its test is refused it."""
-        runtime.prober.get().interrupt()
+        runtime.shares.get().interrupt()
 
     def terminate(self, parent: Any) -> None:
         """The same when it is told to hurry."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable
 
 import psutil
@@ -36,3 +37,8 @@ def command_line(process: psutil.Process) -> str:
 def with_words(wanted: str, processes: Iterable[psutil.Process] | None = None) -> list[psutil.Process]:
     """Those (of all below ours, if none are given) whose command line has these words."""
     return [each for each in alive(below() if processes is None else processes) if wanted in command_line(each)]
+
+
+def servers_of(fake: str) -> list[psutil.Process]:
+    """The servers of this name that run below us, without the processes that watch over them."""
+    return [each for each in with_words(f"/{fake}.py") if re.fullmatch(rf"\S+ -S .*/{fake}\.py", command_line(each))]

@@ -1639,6 +1639,7 @@ class Migration(migrations.Migration):
                     ('consecutive_failures', models.PositiveIntegerField(default=0, editable=False)),
                     ('unavailable_since', models.DateTimeField(blank=True, editable=False, help_text='Set after repeated failures, cleared by the first success.', null=True)),
                     ('next_check_at', models.DateTimeField(blank=True, db_index=True, editable=False, null=True)),
+                    ('check_until', models.DateTimeField(blank=True, editable=False, null=True)),
                     ('protocol_era', models.CharField(blank=True, editable=False, max_length=20)),
                     ('server_info', models.JSONField(blank=True, default=dict, editable=False)),
                     ('server_instructions', models.TextField(blank=True, editable=False)),

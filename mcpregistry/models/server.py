@@ -10,6 +10,7 @@ import msgspec
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.text.display import printable
@@ -85,8 +86,8 @@ class ServerQuerySet(models.QuerySet["Server"]):
         return self.filter(lifecycle=Lifecycle.ACTIVE)
 
     def due_for_check(self, now: object) -> ServerQuerySet:
-        """Active servers whose health check is due at ``now``."""
-        return self.active().filter(next_check_at__lte=now)
+        """Active servers whose health check is due at ``now``, but those that are being checked."""
+        return self.active().filter(Q(check_until=None) | Q(check_until__lt=now), next_check_at__lte=now)
 
 
 class Server(Confined):
@@ -214,6 +215,7 @@ class Server(Confined):
         null=True, blank=True, editable=False, help_text="Set after repeated failures, cleared by the first success."
     )
     next_check_at = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
+    check_until = models.DateTimeField(null=True, blank=True, editable=False)  # while a check runs: its longest end
     protocol_era = models.CharField(max_length=20, blank=True, editable=False)
     server_info = models.JSONField(default=dict, blank=True, editable=False)
     server_instructions = models.TextField(blank=True, editable=False)
@@ -239,7 +241,7 @@ class Server(Confined):
     history = HistoricalRecords(
         excluded_fields=[
             "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures",
-            "unavailable_since", "next_check_at", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
+            "unavailable_since", "next_check_at", "check_until", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
             "left_out", "last_connected_at", "launch_by", "features",
         ]
     )  # fmt: skip

@@ -21,6 +21,7 @@ class Kind(StrEnum):
 
 # Kinds that a model can work on, and before which step of their plans it does.
 MODELLED: dict[Kind, int] = {Kind.TEST: 1, Kind.TRY: 1, Kind.SEARCH: 0, Kind.ADD: 1}
+STARTS_SERVER = frozenset({Kind.TEST, Kind.TRY})  # and so may take as long as a server that hangs
 SWITCH = "enabled"  # among the fields of a change: whether the server is served
 
 

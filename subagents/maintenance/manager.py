@@ -19,7 +19,7 @@ from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.failpoints import failpoint
-from subagents.domain.maintenance import Kind, MessageKind, State, Substate, Wish, energy_to_least
+from subagents.domain.maintenance import STARTS_SERVER, Kind, MessageKind, State, Substate, Wish, energy_to_least
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
@@ -31,7 +31,8 @@ from subagents.models import MAINTENANCE_TOPIC, RUN_TOPIC, MaintenanceRequest, R
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 3  # requests that one worker works on
+AT_ONCE = 5  # requests that one worker works on
+STARTING = 3  # of them that start servers: those that hang leave room for the others
 _PARTING = 25.0  # seconds that the run of a model has to end; ending its server may take 15, finding its worker dead 10
 CHARGED_EVERY = 1.0  # seconds: that often energy is counted while a step runs
 _CRASHED = "The request failed inside the control plane. The operator finds the reason in the log."
@@ -66,7 +67,7 @@ class Manager(Driver[Wish]):
         if (room := AT_ONCE - len(self._driving)) <= 0:
             return
         try:
-            for key in await db_call(_due, room):
+            for key in await db_call(_due, room, list(self._driving)):
                 self.wake(key)
         except Exception:  # the database may be away; the clock looks again
             log.exception("maintenance.due_unread")
@@ -148,8 +149,9 @@ class _Begun:
     step: Step
 
 
-def _due(room: int) -> list[str]:
-    return queue.due(database_now(), room)
+def _due(room: int, driven: list[str]) -> list[str]:
+    starting = STARTING - MaintenanceRequest.objects.filter(pk__in=driven, kind__in=STARTS_SERVER).count()
+    return queue.due(database_now(), room, starting=starting)
 
 
 def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:

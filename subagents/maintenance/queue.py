@@ -25,7 +25,7 @@ from mcpregistry.models import Agent, Server
 from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.records import audit
-from subagents.domain.maintenance import Kind, MessageKind, Priority, State, Substate, Wish
+from subagents.domain.maintenance import STARTS_SERVER, Kind, MessageKind, Priority, State, Substate, Wish
 from subagents.maintenance import supervision
 from subagents.models import EffortAgent, MaintenanceMessage, MaintenanceRequest, Run
 from subagents.services import runs
@@ -226,8 +226,11 @@ def has_active_work(requests: QuerySet[MaintenanceRequest]) -> bool:
     return requests.filter(state=State.IN_PROGRESS, substate="", finished_at=None).exists()
 
 
-def due(now: datetime, limit: int) -> list[str]:
-    """Requests that this process could work on now, one a server: first those of the dead, then the most urgent."""
+def due(now: datetime, limit: int, *, starting: int | None = None) -> list[str]:
+    """Requests that this process could work on now, one a server: first those of the dead, then the most urgent.
+
+    ``starting``: at most so many of those that start a server; None: any.
+    """
     rows = supervision.workable(MaintenanceRequest.objects.open().exclude(lease_until__gte=now), now)
     if settings.MAINTENANCE_KINDS:
         rows = rows.filter(kind__in=settings.MAINTENANCE_KINDS)
@@ -235,11 +238,14 @@ def due(now: datetime, limit: int) -> list[str]:
     busy = set(MaintenanceRequest.objects.open().filter(lease_until__gte=now).values_list("server_slug", flat=True))
     found: list[str] = []
     order = F("working_on").desc(nulls_last=True), "-priority", "created_at", "id"
-    for key, slug in rows.order_by(*order).values_list("pk", "server_slug"):
-        if slug and slug in busy:
+    room = limit if starting is None else starting
+    for key, slug, kind in rows.order_by(*order).values_list("pk", "server_slug", "kind"):
+        starts = kind in STARTS_SERVER
+        if (slug and slug in busy) or (starts and room <= 0):
             continue
         busy.add(slug)
         found.append(key)
+        room -= starts
         if len(found) == limit:
             break
     return found

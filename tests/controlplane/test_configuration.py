@@ -54,7 +54,7 @@ from tests.origin import Origin
 ACTOR = "user:test"
 SIGNING = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
 _PASSING = {  # times, places in this database, and what was merely seen
-    "id", "uid", "created_at", "updated_at", "confirmed_at", "confirmed_launch", "next_check_at", "first_seen_at",
+    "id", "uid", "created_at", "updated_at", "confirmed_at", "confirmed_launch", "next_check_at", "check_until", "first_seen_at",
     "last_seen_at", "server_revision", "revision", "last_ok_at", "last_error", "last_error_code", "last_error_at",
     "consecutive_failures", "unavailable_since", "protocol_era", "server_info", "server_instructions", "refreshed_at",
     "left_out", "last_connected_at", "features", "launch_by", "test_asked_at", "tested_at", "test_model", "test_answer", "test_error",

@@ -12,18 +12,20 @@ import pytest
 from celery import Celery
 from django.conf import settings
 from django.db import connections
+from django.db.models import F
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.servers.health import FIRST_CHECK_DELAY, MAX_CHECK_DELAY, SOON_CHECK_DELAY, check_delay
 from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import AuditEntry, Configuration, Server, ServerTest
 from mcpregistry.models.server import ConnectMode
 from mcpregistry.services.configuration import dispatch
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import checks
 from mcpregistry.services.servers.checks import (
-    due_servers,
+    claim_due,
     mark_failed,
     mark_ok,
     queue_test,
@@ -31,6 +33,7 @@ from mcpregistry.services.servers.checks import (
     request_refresh,
     request_test,
 )
+from mcpregistry.services.servers.trials import record_check
 from tests.services.rows import confirmed, draft
 from tests.services.test_connections import FOUND
 
@@ -120,7 +123,7 @@ def test_without_a_broker_a_refresh_is_due_at_the_next_tick(live_db, no_broker):
     server = confirmed()
     Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now() + timedelta(hours=1))
     assert request_refresh(server=server, actor="test") is False
-    assert due_servers(timezone.now()) == [server.pk]
+    assert claim_due(9, answering=False) == [server.pk]
 
 
 @pytest.mark.django_db
@@ -140,18 +143,45 @@ def test_due_servers_are_the_active_ones_whose_time_has_come():
     Server.objects.filter(pk=later.pk).update(next_check_at=now + timedelta(minutes=1))
     Server.objects.filter(pk=off.pk).update(lifecycle="disabled")
     Server.objects.filter(pk=idle.pk).update(next_check_at=None)
-    assert due_servers(now) == [due.pk]
-    assert due_servers(now) == []
+    assert claim_due(9, answering=True) == []
+    assert claim_due(9, answering=False) == [due.pk]
+    assert claim_due(9, answering=False) == []
+
+
+@pytest.mark.django_db
+def test_a_server_that_is_being_checked_is_claimed_by_nobody_else_until_its_longest_time_is_over(sent):
+    server = confirmed(connect_timeout=600)
+    assert claim_due(9, answering=False) == [server.pk]
+    assert request_refresh(server=server, actor="test"), "it is due, but a check of it runs"
+    assert claim_due(9, answering=False) == []
+    Server.objects.update(check_until=F("check_until") - timedelta(seconds=600))
+    assert claim_due(9, answering=False) == []
+    Server.objects.update(check_until=timezone.now() - timedelta(seconds=1))  # its worker has died
+    assert claim_due(9, answering=False) == [server.pk]
+    record_check(
+        server_id=server.pk, report=TestReport(ok=True, error=None, discovery=FOUND, result=None, stderr="", timings={})
+    )
+    Server.objects.update(next_check_at=timezone.now())
+    assert claim_due(9, answering=True) == [server.pk]
+
+
+@pytest.mark.django_db
+def test_servers_that_fail_take_no_place_of_those_that_answer():
+    works, fails, new = (confirmed(slug) for slug in ("works", "fails", "new"))
+    Server.objects.filter(pk__in=[works.pk, fails.pk]).update(last_ok_at=timezone.now())
+    Server.objects.filter(pk=fails.pk).update(consecutive_failures=1)
+    assert claim_due(9, answering=True) == [works.pk]
+    assert claim_due(9, answering=False) == [fails.pk, new.pk]
 
 
 def test_many_workers_never_claim_the_same_check(live_db):
     servers = {confirmed(f"server-{n}").pk for n in range(12)}
-    now, start = timezone.now(), Barrier(6)
+    start = Barrier(6)
 
     def claim(_: int) -> list[int]:
         start.wait()
         try:
-            return due_servers(now)
+            return claim_due(12, answering=False)
         finally:
             connections.close_all()
 
@@ -188,7 +218,7 @@ def test_health_alone_neither_bumps_the_configuration_nor_the_history():
 @pytest.mark.django_db
 def test_a_server_connected_by_hand_is_checked_once_after_confirming_and_then_left_alone():
     server = confirmed(connect_mode=ConnectMode.MANUAL)
-    assert due_servers(timezone.now()) == [server.pk]
+    assert claim_due(9, answering=False) == [server.pk]
     mark_ok(server_id=server.pk, discovery=FOUND)
     assert Server.objects.get(pk=server.pk).next_check_at is None
 

@@ -80,7 +80,7 @@ def test_closing_leaves_neither_threads_nor_processes(live_db):
 
 @pytest.mark.parametrize("call", [None, ("count", b'{"steps":100000,"pause":0.1}')], ids=["connecting", "calling"])
 def test_an_interrupted_test_ends_at_once_with_its_processes_and_no_other_begins(live_db, prober, call, monkeypatch):
-    monkeypatch.setattr("mcpregistry.services.servers.prober.CALL_SECONDS", 86_400)
+    monkeypatch.setattr("mcpregistry.domain.servers.health.CALL_SECONDS", 86_400)
     name = "slow" if call else "mute"
     server = confirmed(name, **PATIENT)
 
@@ -104,7 +104,7 @@ def test_a_test_is_cut_when_its_server_is_disabled(live_db, prober):
 
     def check() -> bool:
         try:
-            return trials.check_server(server_id=server.pk, probe=prober.test)
+            return trials.record_check(server_id=server.pk, report=prober.test(server.pk))
         finally:
             connections.close_all()
 
@@ -133,6 +133,6 @@ def test_a_look_that_fails_is_not_told_as_a_server_that_was_disabled(live_db, pr
 def test_a_database_that_is_away_is_not_blamed_on_the_server(live_db, prober):
     server = confirmed("echo")
     with failing("targets.target_for"):
-        assert not trials.check_server(server_id=server.pk, probe=prober.test)
+        assert not trials.record_check(server_id=server.pk, report=prober.test(server.pk))
     server.refresh_from_db()
     assert (server.consecutive_failures, server.last_error) == (0, "")

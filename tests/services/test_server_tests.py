@@ -12,7 +12,14 @@ from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.services.servers import checks, lifecycle, sandbox
 from mcpregistry.services.servers.checks import queue_test, request_test
-from mcpregistry.services.servers.trials import LOST_AFTER, check_server, give_up_lost, resend_waiting, run_test
+from mcpregistry.services.servers.trials import (
+    LOST_AFTER,
+    claim_tests,
+    give_up_lost,
+    record_check,
+    resend_waiting,
+    run_test,
+)
 from tests.services.rows import confirmed
 from tests.services.test_connections import FOUND
 
@@ -128,14 +135,24 @@ def test_tests_whose_message_was_lost_are_sent_again(monkeypatch):
 
 def test_a_check_records_health_but_makes_no_test():
     server = confirmed()
-    assert check_server(server_id=server.pk, probe=lambda *_: PASSED)
-    assert not check_server(server_id=server.pk, probe=lambda *_: FAILED)
+    assert record_check(server_id=server.pk, report=PASSED)
+    assert not record_check(server_id=server.pk, report=FAILED)
     server.refresh_from_db()
     assert (server.consecutive_failures, server.last_error_code) == (1, "AUTH_FAILED")
     assert not ServerTest.objects.exists()
 
 
-def test_a_server_disabled_meanwhile_is_not_checked():
+def test_what_a_check_showed_of_a_server_that_was_disabled_meanwhile_is_not_kept():
     server = confirmed()
     Server.objects.filter(pk=server.pk).update(lifecycle="disabled")
-    assert not check_server(server_id=server.pk, probe=lambda *_: pytest.fail("it was reached"))
+    assert not record_check(server_id=server.pk, report=PASSED)
+    server.refresh_from_db()
+    assert server.last_ok_at is None
+
+
+def test_queued_tests_are_claimed_once_the_oldest_first():
+    rows = [queued(confirmed(slug)) for slug in ("a", "b", "c")]
+    assert claim_tests(2) == [row.pk for row in rows[:2]]
+    assert claim_tests(2) == [rows[2].pk]
+    assert claim_tests(2) == []
+    assert {test.verdict for test in ServerTest.objects.all()} == {"running"}

@@ -43,20 +43,20 @@ def test_many_threads_that_ask_at_once_get_the_same_one():
     assert set(found) == set(made)
 
 
-@pytest.mark.parametrize("failing", ["none", "runs", "calls", "prober", "deliverer"])
+@pytest.mark.parametrize("failing", ["none", "runs", "calls", "shares", "deliverer"])
 def test_who_makes_work_for_others_is_closed_before_them_and_one_that_fails_keeps_no_other(failing):
     closed: list[str] = []
     runtime = WorkerRuntime()
     runs = runtime.before_calls(lambda: Thing("runs", closed, fails=failing == "runs"))
-    for name in ("calls", "prober", "deliverer"):
+    for name in ("calls", "shares", "deliverer"):
         part = Part(lambda name=name: Thing(name, closed, fails=name == failing))
         setattr(runtime, name, part)
         part.get()
     runs.get()
     runtime.close()
-    assert closed == ["runs", "calls", "prober", "deliverer"]
+    assert closed == ["runs", "calls", "shares", "deliverer"]
     runtime.close()
-    assert closed == ["runs", "calls", "prober", "deliverer"]  # what is closed is gone
+    assert closed == ["runs", "calls", "shares", "deliverer"]  # what is closed is gone
 
 
 def test_what_nobody_asked_for_is_not_made_to_be_closed():

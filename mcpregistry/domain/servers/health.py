@@ -23,6 +23,9 @@ FIRST_CHECK_DELAY = 30.0
 MAX_CHECK_DELAY = 900.0
 UNAVAILABLE_AFTER = 3  # failed checks in a row
 
+CALL_SECONDS = 60.0  # that the call of a test may take
+_LISTING_SECONDS = 30.0  # for its lists, and until its processes have ended
+
 TRANSITIONS: dict[State, frozenset[State]] = {
     "disconnected": frozenset({"connecting"}),
     "connecting": frozenset({"connected", "error", "reconnecting", "disconnected"}),
@@ -100,3 +103,8 @@ def check_delay(interval: float, failures: int, *, chance: float) -> float:
     else:
         pause = min(MAX_CHECK_DELAY, FIRST_CHECK_DELAY * 2.0 ** min(failures - UNAVAILABLE_AFTER, 16))
     return pause * (0.8 + chance * 0.2)
+
+
+def longest_test(connect_timeout: float, request_timeout: float | None) -> float:
+    """Seconds after which a test or check of a server is ended, whatever it does."""
+    return connect_timeout + min(request_timeout or CALL_SECONDS, CALL_SECONDS) + _LISTING_SECONDS

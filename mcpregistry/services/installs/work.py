@@ -64,6 +64,12 @@ class Job:
         return Place(home=home, build=build, beat=self.beat, bounds=self.bounds)
 
 
+def waiting(limit: int) -> list[int]:
+    """Ids of what waits for a worker, the oldest first."""
+    rows = Install.objects.filter(state__in=[*WORKED]).order_by("state_at", "pk")
+    return list(rows.values_list("pk", flat=True)[:limit])
+
+
 def work(*, install_id: int, bounds: Bounds | None = None) -> Install | None:
     """Take the row and do what it waits for. None: somebody else has it, or it waits for nothing."""
     job = _claim(install_id, bounds or Bounds())

@@ -24,7 +24,6 @@ from mcpregistry.services.records import audit
 
 EVERY = timedelta(hours=1)
 MOST_TOKEN = 8_000  # signs
-PATIENCE = timedelta(minutes=1)  # after which a request that no worker took up is sent again
 
 
 @transaction.atomic
@@ -130,10 +129,11 @@ def ask(*, source: RegistrySource, actor: str) -> RegistrySource:
     return source
 
 
-def due() -> list[int]:
-    """Ids of those that nobody reads now although somebody asked, or whose hour has come."""
+def due(limit: int) -> list[int]:
+    """Ids of those that nobody reads now although somebody asked, or whose hour has come; who asked goes first."""
     now = database_now()
-    asked = Q(asked_at__lt=now - PATIENCE) & (Q(tried_at=None) | Q(tried_at__lt=F("asked_at")))
+    asked = Q(asked_at__isnull=False) & (Q(tried_at=None) | Q(tried_at__lt=F("asked_at")))
     by_clock = Q(by_clock=True) & (Q(tried_at=None) | Q(tried_at__lt=now - EVERY))
     free = Q(lease_until=None) | Q(lease_until__lt=now)
-    return list(RegistrySource.objects.filter(free & (asked | by_clock)).values_list("pk", flat=True))
+    rows = RegistrySource.objects.filter(free & (asked | by_clock))
+    return list(rows.order_by(F("asked_at").asc(nulls_last=True), "pk").values_list("pk", flat=True)[:limit])

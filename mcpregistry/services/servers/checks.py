@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.notifications.events import Event
-from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay
+from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.models.server import ConnectMode
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcpregistry.downstream.pool.discovery import Discovery
 
 QUEUED, RUNNING = ServerTest.Verdict.QUEUED, ServerTest.Verdict.RUNNING
-_CLAIMS_PER_TICK = 100
+_MARGIN = timedelta(seconds=30)  # for the end of a server's processes, and for writing what was seen
 _TOLD_LEFT_OUT = 50
 
 
@@ -158,15 +158,21 @@ def _dropped(server: Server, kind: str, actor: str, next_check: datetime | None)
     return server
 
 
-def due_servers(now: datetime, limit: int = _CLAIMS_PER_TICK) -> list[int]:
-    """Claim the servers whose check is due: of many callers, each server goes to exactly one."""
-    candidates = Server.objects.due_for_check(now).order_by("next_check_at")
-    claimed = []
-    for server in candidates.only("next_check_at", "check_interval", "consecutive_failures")[:limit]:
-        seen = Server.objects.filter(pk=server.pk, next_check_at=server.next_check_at)
-        if seen.update(next_check_at=_next_check(server, server.consecutive_failures, now)):
-            claimed.append(server.pk)
-    return claimed
+def claim_due(limit: int, *, answering: bool) -> list[int]:
+    """Claim servers whose check is due: of many callers, each server goes to exactly one, and to nobody while it is checked.
+
+    ``answering``: those that answered the last time; else those that did not, or were never asked. The one to whom they go
+    calls ``trials.record_check``; if it dies, they are due again once the longest test is over.
+    """
+    now = timezone.now()
+    due = Server.objects.due_for_check(now)
+    works = Q(consecutive_failures=0, last_ok_at__isnull=False)
+    chosen = due.filter(works if answering else ~works).order_by("next_check_at", "pk")
+    found = chosen.values_list("pk", "connect_timeout", "request_timeout")[:limit]
+    return [
+        pk for pk, connect, request in found
+        if due.filter(pk=pk).update(check_until=now + timedelta(seconds=longest_test(connect, request)) + _MARGIN)
+    ]  # fmt: skip
 
 
 def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:

@@ -12,6 +12,7 @@ from django.db import InterfaceError, OperationalError
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Interrupted, SlipsnisseError, TimedOut
+from mcpregistry.domain.servers.health import longest_test
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.events import ConnectionEvent, TestReport
 from mcpregistry.downstream.pool.pool import Pool
@@ -21,10 +22,9 @@ from mcpregistry.services.servers.targets import target_for
 
 log = structlog.get_logger(__name__)
 
-CALL_SECONDS = 60.0
 _CLOSING_SECONDS = 20.0
 _LOOK_EVERY = 1.0  # second, whether the server is still active
-_LONGEST = 600.0 + CALL_SECONDS + 30 + _CLOSING_SECONDS  # a server's longest time to connect, a call, and our own
+_LONGEST = longest_test(600.0, None) + _CLOSING_SECONDS  # 600 is a server's longest time to connect
 
 
 class Prober:
@@ -39,15 +39,30 @@ class Prober:
     def test(self, server_id: int, call: tuple[str, bytes] | None = None, in_sandbox: bool = False) -> TestReport:
         """Connect afresh, list the tools, perhaps make one call, close. Whatever goes wrong is in the report."""
         try:
-            return self._loop.run(self._one(server_id, call, in_sandbox), _LONGEST)
-        except SlipsnisseError as error:
-            return _failed(error)
+            return self._loop.run(self.probe(server_id, call, in_sandbox), _LONGEST)
         except TimeoutError:
             return _failed(_too_long())
+
+    async def probe(
+        self, server_id: int, call: tuple[str, bytes] | None = None, in_sandbox: bool = False
+    ) -> TestReport:
+        """The same for who is on its loop already (``soon``)."""
+        try:
+            return await self._one(server_id, call, in_sandbox)
+        except SlipsnisseError as error:
+            return _failed(error)
         except (OperationalError, InterfaceError):  # says nothing of the server
             return _failed(Interrupted("The database did not answer before the test began.", remedy="Test again."))
         except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
             return _crashed(server_id, error)
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call it on the loop. Returns at once, from any thread."""
+        self._loop.loop.call_soon_threadsafe(function)
+
+    def run(self, work: Coroutine[Any, Any, None], seconds: float) -> None:
+        """Wait for work on the loop. Raises TimeoutError."""
+        self._loop.run(work, seconds)
 
     async def _one(self, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool) -> TestReport:
         if self._interrupted:
@@ -130,7 +145,7 @@ def _is_active(server_id: int) -> bool:
 
 
 def _patience(target: Target) -> float:
-    return target.limits.connect_timeout + min(target.limits.request_timeout or CALL_SECONDS, CALL_SECONDS) + 30
+    return longest_test(target.limits.connect_timeout, target.limits.request_timeout)
 
 
 def _too_long() -> TimedOut:

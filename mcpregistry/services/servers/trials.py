@@ -39,10 +39,24 @@ def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | N
     return record_test_result(test=test, report=probe(test.server_id, call, test.in_sandbox), process=process)
 
 
-def check_server(*, server_id: int, probe: Probe, process: str = "") -> bool:
-    """Connect and read the tools; the server's health and definitions follow. Returns whether it works."""
+def claim_tests(limit: int) -> list[int]:
+    """Claim queued tests, the oldest first: of many callers, each test goes to exactly one."""
+    queued = ServerTest.objects.filter(verdict=QUEUED)
+    found = queued.order_by("requested_at", "pk").values_list("pk", flat=True)[:limit]
+    started = {"verdict": RUNNING, "started_at": timezone.now(), "error": ""}
+    return [pk for pk in found if queued.filter(pk=pk).update(**started)]
+
+
+def record_check(*, server_id: int, report: TestReport, process: str = "") -> bool:
+    """Keep what a check showed: the server's health and definitions follow. Returns whether it works.
+
+    A server that was disabled or deleted meanwhile is left alone.
+    """
     server = Server.objects.active().filter(pk=server_id).first()
-    return server is not None and _learn(server, probe(server_id, None, False), process)
+    try:
+        return server is not None and _learn(server, report, process)
+    finally:
+        Server.objects.filter(pk=server_id).update(check_until=None)
 
 
 @transaction.atomic

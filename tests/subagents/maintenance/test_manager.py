@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 from django.utils import timezone
 
-from mcpregistry.db import db_call
+from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import AuditEntry, Server, ServerTest
 from mcpregistry.services.servers import lifecycle
@@ -253,6 +253,24 @@ async def test_the_most_urgent_comes_first(manager: Any, monkeypatch: pytest.Mon
         lambda: list(MaintenanceRequest.objects.order_by("started_at").values_list("params", flat=True))
     )
     assert [params["query"] for params in begun] == ["c", "d", "a", "b"]
+
+
+async def test_servers_that_hang_leave_room_for_requests_that_start_none(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "STARTING", 1)
+    for slug in ("one", "two"):
+        await db_call(add_server, slug, tool("echo"))
+    tests = [await db_call(ask, Kind.TEST, server=slug) for slug in ("one", "two")]
+    search = await db_call(ask, Kind.SEARCH, query="git")
+    found = await db_call(lambda: queue.due(database_now(), 9, starting=1))
+    assert found == [tests[0].pk, search.pk]
+    here = await manager()
+    here._driving[tests[0].pk] = asyncio.get_running_loop().create_future()  # its server hangs
+    here.look()
+    await until(lambda: _finished(search))
+    assert {key for key in here._driving if key != tests[0].pk} == set(), "the second test waits"
+    here._driving.pop(tests[0].pk).cancel()
 
 
 async def test_a_database_that_fails_for_a_moment_costs_nothing(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,206 @@
+"""Work of a worker that may hang: tests and checks of servers, installations, reading of registries.
+
+Each kind has its own share of the process: so many at a time, and no thread of the worker's other work. The rows are the queue:
+a message or a tick only says that there may be some, a share claims as many as it has places for, and looks again whenever one
+of them has ended. So fifty servers that hang keep neither a run nor a person's test waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+import structlog
+from django.db import InterfaceError, OperationalError, connections
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.models import ServerTest
+from mcpregistry.services.installs import work
+from mcpregistry.services.registry import sources, sync
+from mcpregistry.services.servers import checks, trials
+from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.servers.prober import Prober
+
+log = structlog.get_logger(__name__)
+
+# Pieces of work at a time in one process.
+TESTS = 8  # that people asked for, and wait for
+CHECKS = 8  # of servers that answered the last time
+FAILING = 4  # checks of servers that did not, or were never asked: these are the ones that may hang
+INSTALLS = 2
+REGISTRIES = 2
+_RETRY = 1.0  # seconds until a result is written that the database did not take
+_CLOSING_SECONDS = 25.0  # in which the ends of tests are written that were cut
+
+_T = TypeVar("_T", bound=Hashable)
+_Result = TypeVar("_Result")
+
+
+class Share(Generic[_T]):
+    """The places of one kind. Everything happens on one event loop; ``claim`` and what it returns is database code.
+
+    ``claim`` takes the number of free places. It may return again what is being worked on here: that is left out.
+    """
+
+    def __init__(
+        self, places: int, claim: Callable[[int], Sequence[_T]], work_on: Callable[[_T], Awaitable[None]]
+    ) -> None:
+        self._places, self._claim, self._work_on = places, claim, work_on
+        self._working: dict[_T, asyncio.Task[None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._again = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Take nothing more. From any thread."""
+        self._closed = True
+
+    def look(self) -> None:
+        """Take what is due, as far as there is room."""
+        self._again = True
+        if self._looking is None and not self._closed:
+            self._looking = asyncio.ensure_future(self._take())
+
+    async def ended(self) -> None:
+        """Once nothing is worked on any more."""
+        while busy := [*self._working.values(), *filter(None, [self._looking])]:
+            await asyncio.wait(busy)
+
+    async def _take(self) -> None:
+        try:
+            while self._again and (room := self._places - len(self._working)):
+                self._again = False
+                for each in await db_call(self._claim, room):
+                    if each not in self._working:
+                        self._working[each] = asyncio.ensure_future(self._one(each))
+        except (OperationalError, InterfaceError) as error:  # away: the clock looks again
+            log.warning("share.not_read", error=type(error).__name__)
+        except Exception:
+            log.exception("share.not_read")
+        finally:
+            self._looking = None
+
+    async def _one(self, each: _T) -> None:
+        try:
+            await self._work_on(each)
+        except Exception:
+            log.exception("share.failed")
+            return  # the clock looks again: what fails at once shall not be tried at once
+        finally:
+            del self._working[each]
+        self.look()
+
+
+class Shares:
+    """The shares of this process, on the loop of its prober. ``look_for_…`` may be called from any thread, and return at once."""
+
+    def __init__(self) -> None:
+        self._prober = Prober()
+        self._process = process_name("worker")
+        self._stopping = False
+        self._tests: Share[int] = Share(TESTS, trials.claim_tests, self._test)
+        self._checks: Share[int] = Share(CHECKS, partial(checks.claim_due, answering=True), self._check)
+        self._failing: Share[int] = Share(FAILING, partial(checks.claim_due, answering=False), self._check)
+        self._installs: Share[int] = Share(INSTALLS, work.waiting, self._install)
+        self._registries: Share[int] = Share(REGISTRIES, sources.due, self._read)
+
+    def look_for_tests(self) -> None:
+        """Tests that people asked for."""
+        self._soon(self._tests)
+
+    def look_for_checks(self) -> None:
+        """Servers whose check is due."""
+        self._soon(self._checks, self._failing)
+
+    def look_for_installs(self) -> None:
+        """Packages to resolve or to install."""
+        self._soon(self._installs)
+
+    def look_for_registries(self) -> None:
+        """Registries to read."""
+        self._soon(self._registries)
+
+    def interrupt(self) -> None:
+        """End the tests that run, and begin nothing more: a worker that stops does not wait for servers."""
+        self._stopping = True
+        for share in (self._tests, self._checks, self._failing, self._installs, self._registries):
+            share.close()
+        self._prober.interrupt()
+
+    def close(self) -> None:
+        """End the tests, write down that they were interrupted, and end the loop thread."""
+        self.interrupt()
+        try:
+            self._prober.run(self._ended(), _CLOSING_SECONDS)
+        except TimeoutError:
+            log.warning("shares.not_ended")
+        finally:
+            self._prober.close()
+
+    async def _ended(self) -> None:
+        for share in (self._tests, self._checks, self._failing):
+            await share.ended()
+
+    def _soon(self, *shares: Share[int]) -> None:
+        for share in shares:
+            self._prober.soon(share.look)
+
+    async def _test(self, test_id: int) -> None:
+        test = await db_call(_claimed_test, test_id)
+        call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
+        report = await self._prober.probe(test.server_id, call, test.in_sandbox)
+        test = await self._written(partial(trials.record_test_result, test=test, report=report, process=self._process))
+        log.info("server_tested", server=test.server.slug, verdict=test.verdict, code=test.error_code)
+
+    async def _check(self, server_id: int) -> None:
+        report = await self._prober.probe(server_id)
+        await self._written(partial(trials.record_check, server_id=server_id, report=report, process=self._process))
+
+    async def _written(self, write: Callable[[], _Result]) -> _Result:
+        """Write a result; while the database is away, try again. Raises its error when the process stops."""
+        while True:
+            try:
+                return await db_call(write)
+            except (OperationalError, InterfaceError):
+                if self._stopping:
+                    raise
+                await asyncio.sleep(_RETRY)
+
+    async def _install(self, install_id: int) -> None:
+        install = await _in_thread(partial(work.work, install_id=install_id))
+        if install is not None:
+            log.info("install_worked", package=str(install), state=install.state)
+
+    async def _read(self, source_id: int) -> None:
+        await _in_thread(partial(sync.sync, source_id=source_id))
+
+
+def _claimed_test(test_id: int) -> ServerTest:
+    return ServerTest.objects.select_related("server").get(pk=test_id)
+
+
+async def _in_thread(function: Callable[[], _Result]) -> _Result:
+    """Call it in a thread of its own, for which the end of the process does not wait: the row's lease tells what became of it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Result] = loop.create_future()
+
+    def settle(set_it: Callable[[], None]) -> None:
+        if not done.done():
+            set_it()
+
+    def run() -> None:
+        try:
+            result = function()
+            told = partial(done.set_result, result)
+        except BaseException as error:  # noqa: BLE001 (raised again where it is awaited)
+            told = partial(done.set_exception, error)
+        finally:
+            connections.close_all()  # this thread's own
+        loop.call_soon_threadsafe(settle, told)
+
+    threading.Thread(target=run, name="share", daemon=True).start()
+    return await done

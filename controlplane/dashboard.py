@@ -19,7 +19,8 @@ from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.queries import attention, overview, servers, usage
 from mcpregistry.queries.counting import counts
 from mcpregistry.services.upkeep import completeness
-from subagents.queries import run_totals, runs_for_people, silent_agents, unclaimed_runs
+from subagents.maintenance import queue
+from subagents.queries import draft_providers, run_totals, runs_for_people, silent_agents, unclaimed_work
 
 _CHART_HEIGHT = 100.0
 _USAGE = {"day": "24h", "week": "7d", "month": "30d"}  # what usage calls these periods
@@ -103,8 +104,10 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
              reverse("admin:subagents_proposal_changelist") + "?state__exact=waiting"),
         Need(also.get("packages", 0), "package waits for approval", "packages wait for approval",
              reverse("admin:mcpregistry_install_changelist") + f"?state__exact={InstallState.WAITING}"),
-        Need(drafts, "server is a draft and may not run yet", "servers are drafts and may not run yet",
+        Need(drafts, "server is a draft: confirm its launch", "servers are drafts: confirm their launches",
              f"{of['server']}?lifecycle__exact=draft"),
+        Need(also.get("providers", 0), "provider is a draft: confirm it before its models are asked",
+             "providers are drafts: confirm them before their models are asked", reverse("admin:subagents_provider_changelist")),
         Need(also.get("agents", 0), "speaking agent does not answer: the conversation that it is set to has ended",
              "speaking agents do not answer: the conversations that they are set to have ended",
              reverse("admin:subagents_effortagent_changelist")),
@@ -117,36 +120,45 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
 
 
 _UNCLAIMED = {
+    "mcpregistry.approvalrequest": ("approved call has", "approved calls have"),
+    "mcpregistry.delivery": ("notification has", "notifications have"),
     "mcpregistry.servertest": ("test of a server has", "tests of servers have"),
     "mcpregistry.install": ("package has", "packages have"),
     "mcpregistry.registrysource": ("reading of a registry has", "readings of registries have"),
     "subagents.run": ("run of an expert tool has", "runs of expert tools have"),
+    "subagents.maintenancerequest": ("request to the sub-agent has", "requests to the sub-agent have"),
+    "subagents.effortagent": ("speaking agent has", "speaking agents have"),
+    "subagents.provider": ("test of a provider has", "tests of providers have"),
 }
+_QUEUE = "mcpregistry.approvalrequest"  # its rows are listed on a page of their own
 
 
 def _unclaimed(also: dict[str, int]) -> Iterator[Need]:
     for model, (one, many) in _UNCLAIMED.items():
-        link = reverse(f"admin:{model.replace('.', '_')}_changelist")
+        name = "approvals:history" if model == _QUEUE else f"admin:{model.replace('.', '_')}_changelist"
         words = "waited for a worker for more than a minute; see manage.py doctor"
-        yield Need(also.get(model, 0), f"{one} {words}", f"{many} {words}", link, True)
+        yield Need(also.get(f"unclaimed {model}", 0), f"{one} {words}", f"{many} {words}", reverse(name), True)
 
 
 def _counted(request: HttpRequest, now: datetime) -> dict[str, int]:
     """Count what this person may see: all in one query, and the pools in another one."""
-    waits = attention.unclaimed(now)
+    waits = {f"mcpregistry.{name}": rows for name, rows in attention.unclaimed(now).items()}
+    waits |= {f"subagents.{name}": rows for name, rows in unclaimed_work(now).items()}
+    waits["subagents.maintenancerequest"] = queue.unclaimed(now, now - attention.UNCLAIMED_AFTER)
     wanted: list[tuple[str, str, QuerySet[Any]]] = [
         ("runs", "subagents.run", runs_for_people()),
         ("packages", "mcpregistry.install", attention.waiting_packages()),
         ("agents", "subagents.effortagent", silent_agents()),
         ("registries", "mcpregistry.registrysource", attention.unread_registries(now)),
         *((name, f"mcpregistry.{name[:-1]}", rows) for name, rows in overview.ending_soon(now).items()),
-        *((f"mcpregistry.{name}", f"mcpregistry.{name}", rows) for name, rows in waits.items()),
-        ("subagents.run", "subagents.run", unclaimed_runs(now)),
+        *((f"unclaimed {model}", model, rows) for model, rows in waits.items()),
     ]
     may = {name: request.user.has_perm(name.replace(".", ".view_")) for _, name, _ in wanted}
     found = counts({name: rows for name, model, rows in wanted if may[model]})
     if request.user.has_perm("mcpregistry.view_energypool"):
         found["pools"] = attention.empty_pools(now)
+    if request.user.has_perm("subagents.view_provider"):
+        found["providers"] = draft_providers()
     return found
 
 

@@ -32,7 +32,8 @@ from mcpregistry.queries.attention import UNCLAIMED_AFTER
 from mcpregistry.queries.tallying import received
 from subagents.domain.lifecycle import RunState
 from subagents.domain.maintenance import ProposalState
-from subagents.models import Attempt, EffortAgent, ExpertTool, Proposal, Run, ToolCall, Turn
+from subagents.leased.leases import unclaimed
+from subagents.models import Attempt, EffortAgent, ExpertTool, Proposal, Provider, Run, ToolCall, Turn
 from subagents.services.offers import SERVER
 from subagents.services.runs import CALL
 
@@ -273,11 +274,23 @@ def silent_agents() -> QuerySet[EffortAgent]:
     return EffortAgent.objects.filter(enabled=True).exclude(focus="").exclude(focus__in=open_ones)
 
 
-def unclaimed_runs(now: datetime) -> QuerySet[Run]:
-    """Return the runs that no worker has taken for ``UNCLAIMED_AFTER``."""
+def unclaimed_work(now: datetime) -> dict[str, QuerySet[Any]]:
+    """Return the work that no worker has taken for ``UNCLAIMED_AFTER``, by model.
+
+    ``subagents.maintenance.queue.unclaimed`` returns the requests to the sub-agent.
+    """
     before = now - UNCLAIMED_AFTER
-    due = (Q(wake_at=None) | Q(wake_at__lt=before)) & Q(lease_until=None, created_at__lt=before)
-    return Run.objects.filter(due, state=RunState.QUEUED)
+    tested = Q(tested_at__gte=F("test_asked_at"))
+    return {
+        "run": unclaimed(Run.objects.open().filter(created_at__lt=before), before),
+        "effortagent": unclaimed(EffortAgent.objects.filter(enabled=True), before),
+        "provider": Provider.objects.filter(~tested, test_asked_at__lt=before),
+    }
+
+
+def draft_providers() -> int:
+    """The number of enabled providers to which nothing is sent until somebody confirms where their key goes."""
+    return sum(provider.draft_problem() is not None for provider in Provider.objects.filter(enabled=True))
 
 
 def runs_for_people() -> QuerySet[Run]:

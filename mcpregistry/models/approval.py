@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import models
@@ -25,6 +27,11 @@ class ApprovalQuerySet(VisibleQuerySet["ApprovalRequest"]):
     def waiting(self) -> ApprovalQuerySet:
         """Nobody has decided yet. No such request has the time of a decision, and these few are in a partial index."""
         return self.filter(call__state=State.PENDING, decided_at=None)
+
+    def left_to_workers(self, before: datetime) -> ApprovalQuerySet:
+        """Approved before this time and not begun, and only a worker runs the call."""
+        by_itself = Q(waiting_as=ApprovalRequest.Waiting.TASK) | Q(run_if_caller_left=True)
+        return self.filter(by_itself, call__finished_at=None, call__state=State.READY, decided_at__lt=before)
 
     def decided(self) -> ApprovalQuerySet:
         """Approved, rejected, expired, cancelled or void."""

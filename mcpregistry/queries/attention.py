@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import F, Q, QuerySet
 
 from mcpregistry.domain.installs.states import WORKED, InstallState
-from mcpregistry.models import EnergyPool, Install, RegistrySource, ServerTest
+from mcpregistry.models import ApprovalRequest, Delivery, EnergyPool, Install, RegistrySource, ServerTest
 
 UNCLAIMED_AFTER = timedelta(minutes=1)  # a worker that is free takes work within a second
 
@@ -29,10 +29,12 @@ def empty_pools(now: datetime) -> int:
 
 
 def unclaimed(now: datetime) -> dict[str, QuerySet[Any]]:
-    """Work that no worker has taken for ``UNCLAIMED_AFTER``, by kind."""
+    """Work that no worker has taken for ``UNCLAIMED_AFTER``, by model."""
     before = now - UNCLAIMED_AFTER
     not_read = Q(tried_at=None) | Q(tried_at__lt=F("asked_at"))
     return {
+        "approvalrequest": ApprovalRequest.objects.left_to_workers(before),
+        "delivery": Delivery.objects.due(before),
         "servertest": ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED, requested_at__lt=before),
         "install": Install.objects.filter(state__in=[*WORKED], state_at__lt=before),
         "registrysource": RegistrySource.objects.filter(not_read, asked_at__lt=before),

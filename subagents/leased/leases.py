@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import models
 from django.db.models import F, Q
@@ -23,6 +23,17 @@ AT_RISK = timedelta(seconds=2)  # before its end, a lease that could not be rene
 
 class LostLease(Exception):
     """Another worker has taken the work over, or it has ended; write nothing more."""
+
+
+Rows = TypeVar("Rows", bound="models.QuerySet[Any]")
+
+
+def unclaimed(rows: Rows, before: datetime) -> Rows:
+    """Return those of ``rows`` that no worker has held since ``before``, although there was something to do."""
+    free = Q(lease_until=None) | Q(lease_until__lt=before)
+    due = Q(wake_at=None) | Q(wake_at__lt=before)
+    given_back = Q(idle_since=None) | Q(idle_since__lt=before)
+    return rows.filter(free, due, given_back)
 
 
 @dataclass(frozen=True, slots=True)

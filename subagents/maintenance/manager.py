@@ -25,14 +25,13 @@ from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
 from subagents.maintenance import by_model, queue, request_lease, supervision
 from subagents.maintenance.plans import PLANS
+from subagents.maintenance.queue import AT_ONCE, STARTING
 from subagents.maintenance.request_lease import Meter
 from subagents.maintenance.steps import Step
 from subagents.models import MAINTENANCE_TOPIC, RUN_TOPIC, MaintenanceRequest, Run
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 5  # requests that one worker works on
-STARTING = 3  # of them that start servers: those that hang leave room for the others
 _PARTING = 25.0  # seconds that the run of a model has to end; ending its server may take 15, finding its worker dead 10
 CHARGED_EVERY = 1.0  # seconds: that often energy is counted while a step runs
 _CRASHED = "The request failed inside the control plane. The operator finds the reason in the log."

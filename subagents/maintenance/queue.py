@@ -26,11 +26,14 @@ from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.records import audit
 from subagents.domain.maintenance import STARTS_SERVER, Kind, MessageKind, Priority, State, Substate, Wish
+from subagents.leased import leases
 from subagents.maintenance import supervision
 from subagents.models import EffortAgent, MaintenanceMessage, MaintenanceRequest, Run
 from subagents.services import runs
 
 CLOCK = "clock"  # who asks for what repeats
+AT_ONCE = 5  # requests that one worker works on
+STARTING = 3  # of them that start servers: those that hang leave room for the others
 MOST_OPEN = 20  # requests of one agent at a time
 _MESSAGES_AT_ONCE = 100
 
@@ -249,6 +252,21 @@ def due(now: datetime, limit: int, *, starting: int | None = None) -> list[str]:
         if len(found) == limit:
             break
     return found
+
+
+def unclaimed(now: datetime, before: datetime) -> QuerySet[MaintenanceRequest]:
+    """Return the requests that no worker has taken since ``before``, although they may be worked on.
+
+    A request waits rightly while another one has its server, or while a worker's hands are full.
+    """
+    held = MaintenanceRequest.objects.open().filter(lease_until__gte=now)
+    if held.count() >= AT_ONCE:
+        return MaintenanceRequest.objects.none()
+    rows = supervision.workable(MaintenanceRequest.objects.open().filter(created_at__lt=before), now)
+    rows = leases.unclaimed(rows, before).exclude(wish=Wish.PAUSE)
+    if held.filter(kind__in=STARTS_SERVER).count() >= STARTING:
+        rows = rows.exclude(kind__in=STARTS_SERVER)
+    return rows.exclude(server_slug__in=held.exclude(server_slug="").values("server_slug"))
 
 
 def _locked(request_id: str) -> MaintenanceRequest:

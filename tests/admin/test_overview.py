@@ -17,15 +17,10 @@ from controlplane.dashboard import steps
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import (
     Agent,
-    Conversation,
     CountedSpan,
-    EnergyPool,
     Grant,
-    Install,
     Invocation,
-    RegistrySource,
     Server,
-    ServerTest,
     SpanUsage,
     Token,
     Tool,
@@ -35,7 +30,6 @@ from mcpregistry.models.usage import Span
 from mcpregistry.queries import overview, usage
 from mcpregistry.services.records import call_hours
 from mcpregistry.services.servers import lifecycle
-from subagents.models import EffortAgent, ExpertTool
 from tests.admin.conftest import ClientOf
 from tests.fakes.held import hold
 from tests.fakes.seed import ACTOR, Site
@@ -70,36 +64,15 @@ def test_what_needs_people_stands_above_all_figures(client_of: ClientOf, site: S
         assert client_of("root").get(link.replace("&amp;", "&")).status_code == 200, link
 
 
-@pytest.mark.both_databases
-def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: ClientOf, site: Site) -> None:
-    now, past = timezone.now(), timezone.now() - timedelta(minutes=2)
-    server = Server.objects.all()[0]
-    Install.objects.create(ecosystem="npm", package="waits", requested_by="x", state="waiting", state_at=now)
-    Install.objects.create(ecosystem="npm", package="stuck", requested_by="x", state="approved", state_at=past)
-    RegistrySource.objects.create(slug="broken", base_url="https://a.example", error="It did not answer.")
-    RegistrySource.objects.create(slug="stuck", base_url="https://b.example", asked_at=past)
-    EnergyPool.objects.create(slug="dry", level=0.0, level_at=now, regeneration=0.0)
-    ServerTest.objects.create(server=server, requested_at=past)
-    ended = Conversation.objects.create(agent=site.agents["local"], state=Conversation.State.ENDED)
-    EffortAgent.objects.create(
-        expert=ExpertTool.objects.create(name="speaks", description="d", agent=site.agents["local"]), focus=ended.pk
-    )
-    html = page(client_of, "root")
-    needs = re.findall(r'<li><a href="([^"]+)"><b class="sn-(\w+)">(\d+)</b> ([^<]+)<', html)
-    said = {words: (kind, count) for _, kind, count, words in needs}
-    stuck = "waited for a worker for more than a minute; see manage.py doctor"
-    assert said["packages wait for approval"] == ("warn", "2"), "the site has one already"
-    for words, kind in {
-        "registry could not be read": "warn",
-        "speaking agent does not answer: the conversation that it is set to has ended": "warn",
-        "energy pool is empty": "bad",
-        f"package has {stuck}": "bad",
-        f"reading of a registry has {stuck}": "bad",
-        f"test of a server has {stuck}": "bad",
-    }.items():
-        assert said[words] == (kind, "1")
-    for link, *_ in needs:
-        assert client_of("root").get(link.replace("&amp;", "&")).status_code == 200, link
+@pytest.mark.parametrize(("who", "shown"), [("viewer", False), ("operator", True)])
+def test_a_server_can_be_added_from_the_overview_of_a_settled_site(
+    client_of: ClientOf, site: Site, who: str, shown: bool
+) -> None:
+    Invocation.objects.bulk_create([call(1, timezone.now() - timedelta(days=8))])
+    html = page(client_of, who)
+    assert "First steps" not in html
+    content = html[html.index('<div class="sn-stack">') :]
+    assert (reverse("admin:mcpregistry_server_set_up") in content) is shown
 
 
 @pytest.mark.both_databases

@@ -90,7 +90,7 @@ def test_lists_and_overview_keep_their_budget_when_rows_multiply(client_of: Clie
     more(site)
     after = {name: asked(client_of, url) for name, url in urls.items()}
     assert after == before
-    assert {name: count for name, count in after.items() if count > (BUDGETS | {"index": 25})[name]} == {}
+    assert {name: count for name, count in after.items() if count > (BUDGETS | {"index": 31})[name]} == {}
 
 
 @pytest.mark.parametrize("name", ["server", "agent"])

@@ -243,9 +243,8 @@ def ready_by_themselves(now: datetime) -> list[str]:
     The message that was to wake a worker may be lost, and the process that held the call gone: after a
     moment whoever looks here takes them. Twice is no harm, for one claims.
     """
-    ready = Invocation.objects.open().filter(state=State.READY, approval__decided_at__lt=now - _HOLDER_IS_FASTER)
-    by_itself = Q(approval__waiting_as=ApprovalRequest.Waiting.TASK) | Q(approval__run_if_caller_left=True)
-    return list(ready.filter(by_itself).order_by("approval__decided_at").values_list("pk", flat=True)[:_BATCH])
+    ready = ApprovalRequest.objects.left_to_workers(now - _HOLDER_IS_FASTER).order_by("decided_at")
+    return list(ready.values_list("call_id", flat=True)[:_BATCH])
 
 
 # Waiting on

@@ -1,0 +1,134 @@
+"""What the overview lists under "Needs you": all that waits for people, and work that no worker takes."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.ids import ordered_id
+from mcpregistry.models import (
+    ApprovalRequest,
+    Channel,
+    Configuration,
+    Conversation,
+    Delivery,
+    EnergyPool,
+    Install,
+    Invocation,
+    RegistrySource,
+    Server,
+    ServerTest,
+)
+from subagents.models import EffortAgent, ExpertTool, ExpertVersion, MaintenanceRequest, Provider, Run
+from tests.admin.conftest import ClientOf
+from tests.fakes.held import hold
+from tests.fakes.seed import Site
+
+NEED = r'<b class="sn-(\w+)">(\d+)</b> ([^<]+)<'
+
+
+def overview(client_of: ClientOf) -> str:
+    return client_of("root").get(reverse("admin:index")).content.decode()
+
+
+@pytest.mark.both_databases
+def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: ClientOf, site: Site) -> None:
+    now, past = timezone.now(), timezone.now() - timedelta(minutes=2)
+    server = Server.objects.all()[0]
+    Install.objects.create(ecosystem="npm", package="waits", requested_by="x", state="waiting", state_at=now)
+    Install.objects.create(ecosystem="npm", package="stuck", requested_by="x", state="approved", state_at=past)
+    RegistrySource.objects.create(slug="broken", base_url="https://a.example", error="It did not answer.")
+    RegistrySource.objects.create(slug="stuck", base_url="https://b.example", asked_at=past)
+    EnergyPool.objects.create(slug="dry", level=0.0, level_at=now, regeneration=0.0)
+    ServerTest.objects.create(server=server, requested_at=past)
+    ended = Conversation.objects.create(agent=site.agents["local"], state=Conversation.State.ENDED)
+    EffortAgent.objects.create(
+        expert=ExpertTool.objects.create(name="speaks", description="d", agent=site.agents["local"]), focus=ended.pk
+    )
+    needs = re.findall(r'<li><a href="([^"]+)">' + NEED, overview(client_of))
+    said = {words: (kind, count) for _, kind, count, words in needs}
+    stuck = "waited for a worker for more than a minute; see manage.py doctor"
+    assert said["packages wait for approval"] == ("warn", "2"), "the site has one already"
+    for words, kind in {
+        "registry could not be read": "warn",
+        "speaking agent does not answer: the conversation that it is set to has ended": "warn",
+        "energy pool is empty": "bad",
+        f"package has {stuck}": "bad",
+        f"reading of a registry has {stuck}": "bad",
+        f"test of a server has {stuck}": "bad",
+    }.items():
+        assert said[words] == (kind, "1")
+    for link, *_ in needs:
+        assert client_of("root").get(link.replace("&amp;", "&")).status_code == 200, link
+
+
+@pytest.mark.both_databases
+def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(client_of: ClientOf, site: Site) -> None:
+    past = timezone.now() - timedelta(minutes=2)
+    request = hold(waiting_as="task")
+    Invocation.objects.filter(pk=request.call_id).update(state=State.READY)
+    ApprovalRequest.objects.filter(pk=request.pk).update(decided_at=past)
+    channel = Channel.objects.create(name="ops", kind="webhook")
+    Delivery.objects.create(channel=channel, event="asked", key="k", body="{}", created_at=past, next_at=past,
+                            give_up_at=timezone.now())  # fmt: skip
+    Provider.objects.create(slug="slow", kind="scripted", test_asked_at=past)
+    Provider.objects.create(slug="draft", kind="openai")
+    expert = ExpertTool.objects.create(name="speaks", description="d", agent=site.agents["local"])
+    EffortAgent.objects.create(expert=expert, idle_since=past)
+    version = ExpertVersion.objects.create(expert=expert, number=1)
+    for state, lease in (("queued", None), ("running", past)):
+        Run.objects.create(
+            id=ordered_id(), version=version, expert_name="speaks", state=state, created_at=past, lease_until=lease
+        )
+    MaintenanceRequest.objects.create(kind="search_servers", requested_by="x", created_at=past)
+    stuck = "waited for a worker for more than a minute; see manage.py doctor"
+    said = {words: (kind, count) for kind, count, words in re.findall(NEED, overview(client_of))}
+    for words, count in {
+        f"approved call has {stuck}": "1",
+        f"notification has {stuck}": "1",
+        f"speaking agent has {stuck}": "1",
+        f"test of a provider has {stuck}": "1",
+        f"runs of expert tools have {stuck}": "2",
+        f"request to the sub-agent has {stuck}": "1",
+    }.items():
+        assert said[words] == ("bad", count)
+    assert said["provider is a draft: confirm it before its models are asked"] == ("warn", "1")
+
+
+@pytest.mark.both_databases
+def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, site: Site) -> None:
+    now, past = timezone.now(), timezone.now() - timedelta(minutes=2)
+    soon = now + timedelta(minutes=5)
+    version = ExpertVersion.objects.create(
+        expert=ExpertTool.objects.create(name="sleeps", description="d", agent=site.agents["local"]), number=1
+    )
+    for due in ({"lease_until": soon}, {"wake_at": soon}, {"idle_since": now}):
+        Run.objects.create(
+            id=ordered_id(), version=version, expert_name="sleeps", state="running", created_at=past, **due
+        )
+
+    def asked(**more: Any) -> MaintenanceRequest:
+        return MaintenanceRequest.objects.create(
+            kind="test_server", server_slug="git", requested_by="x", created_at=past, **more
+        )
+
+    asked(lease_until=soon)
+    waits = asked()  # the one before it has the server
+    MaintenanceRequest.objects.create(kind="search_servers", requested_by="x", created_at=past, wish="pause")
+    assert "waited for a worker" not in overview(client_of)
+    MaintenanceRequest.objects.filter(pk=waits.pk).update(server_slug="github")
+    assert "request to the sub-agent has waited for a worker" in overview(client_of)
+    for slug in ("time", "notes"):
+        MaintenanceRequest.objects.create(
+            kind="test_server", server_slug=slug, requested_by="x", created_at=past, lease_until=soon
+        )
+    assert "waited for a worker" not in overview(client_of), "the worker's hands are full"
+    MaintenanceRequest.objects.filter(lease_until__isnull=False).delete()
+    Configuration.objects.update(sub_agent_enabled=False)
+    assert "waited for a worker" not in overview(client_of), "the sub-agent is switched off"

@@ -14,13 +14,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.navigation import waiting
+from controlplane.unclaimed import MODELS, unclaimed
 from mcpregistry.domain.figures import round_up
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.queries import attention, overview, servers, usage
 from mcpregistry.queries.counting import counts
 from mcpregistry.services.upkeep import completeness
-from subagents.maintenance import queue
-from subagents.queries import draft_providers, run_totals, runs_for_people, silent_agents, unclaimed_work
+from subagents.queries import draft_providers, run_totals, runs_for_people, silent_agents
 
 _CHART_HEIGHT = 100.0
 _USAGE = {"day": "24h", "week": "7d", "month": "30d"}  # what usage calls these periods
@@ -95,7 +95,7 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
     every = [
         Need(waits.calls, "call is held for a decision", "calls are held for a decision", reverse("approvals:queue"), True),
         Need(down, "server is down", "servers are down", f"{of['server']}?state=unavailable", True),
-        *_unclaimed(also),
+        *_unclaimed(request),
         Need(also.get("pools", 0), "energy pool is empty", "energy pools are empty", reverse("admin:mcpregistry_energypool_changelist"),
              True),
         Need(also.get("runs", 0), "run waits for people", "runs wait for people", reverse("admin:subagents_run_changelist")),
@@ -119,42 +119,28 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
     return [need for need in every if need.count]
 
 
-_UNCLAIMED = {
-    "mcpregistry.approvalrequest": ("approved call has", "approved calls have"),
-    "mcpregistry.delivery": ("notification has", "notifications have"),
-    "mcpregistry.servertest": ("test of a server has", "tests of servers have"),
-    "mcpregistry.install": ("package has", "packages have"),
-    "mcpregistry.registrysource": ("reading of a registry has", "readings of registries have"),
-    "subagents.run": ("run of an expert tool has", "runs of expert tools have"),
-    "subagents.maintenancerequest": ("request to the sub-agent has", "requests to the sub-agent have"),
-    "subagents.effortagent": ("speaking agent has", "speaking agents have"),
-    "subagents.provider": ("test of a provider has", "tests of providers have"),
-}
-_QUEUE = "mcpregistry.approvalrequest"  # its rows are listed on a page of their own
+def _unclaimed(request: HttpRequest) -> Iterator[Need]:
+    for each in unclaimed({model for model in MODELS if _may_view(request, model)}):
+        of_calls = each.model == "mcpregistry.approvalrequest"  # these are listed on a page of their own
+        name = "approvals:history" if of_calls else f"admin:{each.model.replace('.', '_')}_changelist"
+        words = f"{each.words}; see manage.py doctor"
+        yield Need(each.count, words, words, reverse(name), True)
 
 
-def _unclaimed(also: dict[str, int]) -> Iterator[Need]:
-    for model, (one, many) in _UNCLAIMED.items():
-        name = "approvals:history" if model == _QUEUE else f"admin:{model.replace('.', '_')}_changelist"
-        words = "waited for a worker for more than a minute; see manage.py doctor"
-        yield Need(also.get(f"unclaimed {model}", 0), f"{one} {words}", f"{many} {words}", reverse(name), True)
+def _may_view(request: HttpRequest, model: str) -> bool:
+    return request.user.has_perm(model.replace(".", ".view_"))
 
 
 def _counted(request: HttpRequest, now: datetime) -> dict[str, int]:
     """Count what this person may see: all in one query, and the pools in another one."""
-    waits = {f"mcpregistry.{name}": rows for name, rows in attention.unclaimed(now).items()}
-    waits |= {f"subagents.{name}": rows for name, rows in unclaimed_work(now).items()}
-    waits["subagents.maintenancerequest"] = queue.unclaimed(now, now - attention.UNCLAIMED_AFTER)
     wanted: list[tuple[str, str, QuerySet[Any]]] = [
         ("runs", "subagents.run", runs_for_people()),
         ("packages", "mcpregistry.install", attention.waiting_packages()),
         ("agents", "subagents.effortagent", silent_agents()),
         ("registries", "mcpregistry.registrysource", attention.unread_registries(now)),
         *((name, f"mcpregistry.{name[:-1]}", rows) for name, rows in overview.ending_soon(now).items()),
-        *((f"unclaimed {model}", model, rows) for model, rows in waits.items()),
     ]
-    may = {name: request.user.has_perm(name.replace(".", ".view_")) for _, name, _ in wanted}
-    found = counts({name: rows for name, model, rows in wanted if may[model]})
+    found = counts({name: rows for name, model, rows in wanted if _may_view(request, model)})
     if request.user.has_perm("mcpregistry.view_energypool"):
         found["pools"] = attention.empty_pools(now)
     if request.user.has_perm("subagents.view_provider"):

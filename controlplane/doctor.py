@@ -20,6 +20,7 @@ from django.db import Error as DatabaseError
 
 from controlplane import checks, health
 from controlplane.celery import app
+from controlplane.unclaimed import unclaimed
 from mcpregistry.services.upkeep import completeness
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def examine() -> list[Finding]:
         _changes,
         _connections,
         _broker,
+        _work,
         _channels,
         _seals,
         _startup_code,
@@ -183,6 +185,19 @@ def _broker() -> Iterable[Finding]:
     else:
         remedy = "Start one: manage.py up, or celery -A controlplane worker -P threads. Its log says why it ended."
         yield Finding(False, "no worker answers", remedy)
+
+
+def _work() -> Iterable[Finding]:
+    """Whether workers take what there is to do: one that answers may still have its hands full."""
+    try:
+        found = unclaimed()
+    except DatabaseError:
+        return  # said already
+    for each in found:
+        remedy = "If no worker answers, start one. If one does, its log says what it waits for: a server, a model, the database."
+        yield Finding(False, f"{each.count} {each.words}", remedy)
+    if not found:
+        yield Finding(True, "no work waits for a worker")
 
 
 def _channels() -> Iterable[Finding]:

@@ -1,8 +1,9 @@
 """Two probes for whoever watches the process.
 
-``/healthz``: the process answers at all; touches nothing else. ``/readyz``: it may get traffic, that is,
-the database answers, its migrations are applied, no trigger or role is missing, a call could be recorded, the process hears of changes (or
-asks for them), and the gateway holds its snapshot. Says so within two seconds, also while the database is away.
+``/healthz``: the process answers at all; touches nothing else. ``/readyz``: it may get traffic, that is, the database answers,
+its migrations are applied, no trigger or role is missing, a call could be recorded, the process hears of changes (or asks for
+them), and the gateway holds its snapshot. Says so within two seconds, also while the database is away. It also reports work that
+no worker takes; that is no reason to send this process no traffic.
 Both answer to any host name: probes come by address.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import structlog
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from controlplane.unclaimed import unclaimed
 from mcpregistry.calls.recording.readiness import obstacle
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.changes import State as FeedState
@@ -26,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 PROBES = frozenset({"/healthz", "/readyz"})
 PATIENCE = 1.5  # seconds for the database: whoever probes gives up after a few
+_OTHERS = "work"  # what workers leave undone is told; no reason to send this process no traffic
+_LOOK_EVERY = 10.0  # seconds between looks at that
 _WELL = {"ok", FeedState.POLLING.value}
 
 
@@ -36,6 +41,10 @@ def unapplied_migrations() -> list[str]:
     return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
 
 
+def _unclaimed() -> str:
+    return "; ".join(f"{each.count} {each.words}" for each in unclaimed()) or "ok"
+
+
 class HealthProbes:
     """The ASGI application behind ``/healthz`` and ``/readyz``; the shell sets ``gateway``, and ``feed`` once
     there is one."""
@@ -44,6 +53,7 @@ class HealthProbes:
         self.gateway = "starting"
         self.feed: Feed | None = None
         self._migrated = False
+        self._unclaimed, self._looked = "ok", float("-inf")
 
     def answers(self, path: str) -> bool:
         """Whether the path is a probe's."""
@@ -52,7 +62,7 @@ class HealthProbes:
     async def __call__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Answer a probe: 200 or 503, with the state of each part as JSON."""
         state = {} if scope["path"] == "/healthz" else await self._state()
-        healthy = all(value in _WELL for value in state.values())
+        healthy = all(value in _WELL for part, value in state.items() if part != _OTHERS)
         body = json.dumps({"status": "ok" if healthy else "not ready", **state}).encode()
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         status = 200 if healthy else 503
@@ -72,7 +82,15 @@ class HealthProbes:
                     return {"database": "ok", "migrations": "missing: run manage.py migrate"}
                 if lacking := await db_call(missing):
                     return {"database": "ok", "migrations": lacking}
-                return {"database": "ok", "migrations": "ok", "recording": await db_call(obstacle) or "ok"}
+                recording = await db_call(obstacle) or "ok"
+                return {"database": "ok", "migrations": "ok", "recording": recording, "work": await self._work()}
         except Exception:  # a probe reports, whatever the driver throws
             log.warning("The database does not answer", exc_info=True)
             return {"database": "unreachable", "migrations": "unknown"}
+
+    async def _work(self) -> str:
+        """What no worker takes, in words; "ok" if there is nothing."""
+        if time.monotonic() - self._looked > _LOOK_EVERY:
+            self._looked = time.monotonic()
+            self._unclaimed = await db_call(_unclaimed)
+        return self._unclaimed

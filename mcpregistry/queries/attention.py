@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import F, Q, QuerySet
 
 from mcpregistry.domain.installs.states import WORKED, InstallState
-from mcpregistry.models import ApprovalRequest, Delivery, EnergyPool, Install, RegistrySource, ServerTest
+from mcpregistry.models import ApprovalRequest, Delivery, EnergyPool, Install, RegistrySource, Server, ServerTest
 
 UNCLAIMED_AFTER = timedelta(minutes=1)  # a worker that is free takes work within a second
 
@@ -35,6 +35,7 @@ def unclaimed(now: datetime) -> dict[str, QuerySet[Any]]:
     return {
         "approvalrequest": ApprovalRequest.objects.left_to_workers(before),
         "delivery": Delivery.objects.due(before),
+        "server": Server.objects.due_for_check(before).filter(Q(check_until=None) | Q(check_until__lt=before)),
         "servertest": ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED, requested_at__lt=before),
         "install": Install.objects.filter(state__in=[*WORKED], state_at__lt=before),
         "registrysource": RegistrySource.objects.filter(not_read, asked_at__lt=before),

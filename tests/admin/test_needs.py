@@ -10,6 +10,7 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from controlplane import doctor, health
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.ids import ordered_id
 from mcpregistry.models import (
@@ -53,7 +54,7 @@ def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: Clien
     )
     needs = re.findall(r'<li><a href="([^"]+)">' + NEED, overview(client_of))
     said = {words: (kind, count) for _, kind, count, words in needs}
-    stuck = "waited for a worker for more than a minute; see manage.py doctor"
+    stuck = "waited for a worker, the oldest for 2 minutes; see manage.py doctor"
     assert said["packages wait for approval"] == ("warn", "2"), "the site has one already"
     for words, kind in {
         "registry could not be read": "warn",
@@ -87,7 +88,7 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(client_of:
             id=ordered_id(), version=version, expert_name="speaks", state=state, created_at=past, lease_until=lease
         )
     MaintenanceRequest.objects.create(kind="search_servers", requested_by="x", created_at=past)
-    stuck = "waited for a worker for more than a minute; see manage.py doctor"
+    stuck = "waited for a worker, the oldest for 2 minutes; see manage.py doctor"
     said = {words: (kind, count) for kind, count, words in re.findall(NEED, overview(client_of))}
     for words, count in {
         f"approved call has {stuck}": "1",
@@ -98,6 +99,9 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(client_of:
         f"request to the sub-agent has {stuck}": "1",
     }.items():
         assert said[words] == ("bad", count)
+    told = {finding.what for finding in doctor._work() if not finding.ok}
+    assert "2 runs of expert tools have waited for a worker, the oldest for 2 minutes" in told
+    assert "2 runs of expert tools have waited for a worker" in health._unclaimed()
     assert said["provider is a draft: confirm it before its models are asked"] == ("warn", "1")
 
 
@@ -132,3 +136,5 @@ def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, si
     MaintenanceRequest.objects.filter(lease_until__isnull=False).delete()
     Configuration.objects.update(sub_agent_enabled=False)
     assert "waited for a worker" not in overview(client_of), "the sub-agent is switched off"
+    assert health._unclaimed() == "ok"
+    assert all(finding.ok for finding in doctor._work())

@@ -183,6 +183,19 @@ async def test_ready_once_database_migrations_and_gateway_are(live_db, site):
     await site.live(ask)
 
 
+async def test_work_that_no_worker_takes_is_told_and_the_process_is_ready_all_the_same(live_db, site, monkeypatch):
+    monkeypatch.setattr(health, "_unclaimed", lambda: "2 packages have waited for a worker, the oldest for 5 minutes")
+
+    async def ask() -> None:
+        status, body = await site.get("/readyz")
+        assert (status, json.loads(body)["work"]) == (
+            200,
+            "2 packages have waited for a worker, the oldest for 5 minutes",
+        )
+
+    await site.live(ask)
+
+
 async def test_not_ready_while_migrations_are_missing(live_db, site, monkeypatch):
     monkeypatch.setattr(health, "unapplied_migrations", lambda: ["mcpregistry.0002_more"])
     status, body = await site.get("/readyz")

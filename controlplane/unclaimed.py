@@ -1,0 +1,74 @@
+"""Work that no worker takes, by kind, with how long the oldest has waited: for the overview, ``doctor`` and ``/readyz``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from mcpregistry.queries import attention
+from mcpregistry.queries.counting import oldest
+from subagents.maintenance import queue
+from subagents.queries import unclaimed_work
+
+# By model: how one and several are named, and the columns of which the first that is filled says since when a row waits.
+_KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "mcpregistry.approvalrequest": ("approved call has", "approved calls have", ("decided_at",)),
+    "mcpregistry.delivery": ("notification has", "notifications have", ("next_at",)),
+    "mcpregistry.servertest": ("test of a server has", "tests of servers have", ("requested_at",)),
+    "mcpregistry.server": ("check of a server has", "checks of servers have", ("next_check_at",)),
+    "mcpregistry.install": ("package has", "packages have", ("state_at",)),
+    "mcpregistry.registrysource": ("reading of a registry has", "readings of registries have", ("asked_at",)),
+    "subagents.run": ("run of an expert tool has", "runs of expert tools have", ("lease_until", "wake_at", "created_at")),
+    "subagents.maintenancerequest": (
+        "request to the sub-agent has", "requests to the sub-agent have", ("lease_until", "created_at"),
+    ),
+    "subagents.effortagent": ("speaking agent has", "speaking agents have", ("lease_until", "wake_at", "idle_since")),
+    "subagents.provider": ("test of a provider has", "tests of providers have", ("test_asked_at",)),
+}  # fmt: skip
+MODELS = frozenset(_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """So many rows of a model that no worker takes. ``since``: how long the oldest has waited; None: unknown."""
+
+    model: str
+    count: int
+    since: timedelta | None
+
+    @property
+    def words(self) -> str:
+        """What has waited for how long, without the count."""
+        one, many, _ = _KINDS[self.model]
+        minutes = max(1, round(self.since.total_seconds() / 60)) if self.since is not None else 1
+        longest = f"{minutes} minute{'s' if minutes > 1 else ''}" if minutes < _HOURS else f"{minutes // 60} hours"
+        return f"{one if self.count == 1 else many} waited for a worker, the oldest for {longest}"
+
+
+_HOURS = 120  # minutes from which on hours are told
+
+
+def unclaimed(models: Collection[str] = MODELS) -> list[Unclaimed]:
+    """What of these models waits for longer than a worker that is free would need. One query for all."""
+    now = timezone.now()
+    rows: dict[str, QuerySet[Any]] = {f"mcpregistry.{name}": found for name, found in attention.unclaimed(now).items()}
+    rows |= {f"subagents.{name}": found for name, found in unclaimed_work(now).items()}
+    rows["subagents.maintenancerequest"] = queue.unclaimed(now, now - attention.UNCLAIMED_AFTER)
+    found = oldest({model: (rows[model], _since(model)) for model in _KINDS if model in models})
+    return [Unclaimed(model, *_told(found[model], now)) for model in _KINDS if model in found]
+
+
+def _told(found: tuple[int, datetime | None], now: datetime) -> tuple[int, timedelta | None]:
+    count, since = found
+    return count, now - since if since is not None else None
+
+
+def _since(model: str) -> Coalesce | str:
+    columns = _KINDS[model][2]
+    return Coalesce(*columns) if len(columns) > 1 else columns[0]

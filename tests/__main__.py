@@ -27,13 +27,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tests import results, speed, stress
+from tests import results, speed, started, stress
 from tests.legs import SLOW, SLOW_SECONDS
 from tests.results import FAILED, PASSED, SKIPPED, Result
 
@@ -61,21 +62,32 @@ class Leg:
     options: list[str]
     folder: Path
     output: IO[str] | None
+    earlier: Sequence[Path] = ()  # results of earlier runs; what passed in them is left out
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
     def path(self) -> Path:
         return self.folder / f"{self.name}.jsonl"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return environment() | {started.ENVIRONMENT: str(self.started)}
+
+    @property
+    def started(self) -> Path:
+        """The file of ``tests/started.py``."""
+        return self.folder / f"{self.name}.started"
+
     def start(self, arguments: Sequence[str]) -> None:
         note = ", shown when all are done" if self.output else ""
         print(f"== Suite on {self.name}{note}", flush=True)
         # Each leg has its own cache, because different tests may have failed last in each.
         own = ["-o", f"cache_dir=.pytest_cache/{self.name}", f"--results={self.path}", f"--maxfail={MOST_FAILURES}"]
+        own += [f"--passed={path}" for path in self.earlier]
         self.process = subprocess.Popen(
             [*PYTEST, *self.options, *own, *arguments],
             cwd=ROOT,
-            env=environment(),
+            env=self.environment,
             stdout=self.output,
             stderr=self.output,
         )
@@ -85,7 +97,7 @@ class Leg:
         path = self.folder / f"{self.name}-again-{number}.jsonl"
         options = [option for option in self.options if not option.startswith("-n")]
         command = [*PYTEST, *options, "-n0", "-p", "no:cacheprovider", f"--results={path}", *tests]
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment())
+        self.process = subprocess.Popen(command, cwd=ROOT, env=self.environment)
         try:
             self.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -101,6 +113,7 @@ class Outcome:
     code: int
     passed: int
     skipped: int
+    before: int  # passed in earlier runs
     failed: list[Result]
     unstable: list[Result] = field(default_factory=list)
 
@@ -128,8 +141,9 @@ def main(given: list[str]) -> int:
         stack.enter_context(signals_passed_on(legs))
         for name, leg_options in options_of_legs():
             output = stack.enter_context((folder / f"{name}.log").open("w+")) if legs else None
-            leg = Leg(name, leg_options, folder, output)
-            leg.start([*(() if options.all else ("--gate",)), *passed_before(leg, options.kept), *arguments])
+            earlier = sorted(options.kept.glob(f"*/{name}*.jsonl")) if options.kept else []
+            leg = Leg(name, leg_options, folder, output, earlier)
+            leg.start([*(() if options.all else ("--gate",)), *arguments])
             legs.append(leg)
         stopped_because = watch(legs, deadline)
         for leg in legs:
@@ -143,11 +157,6 @@ def main(given: list[str]) -> int:
         if whole and not options.all:
             print_unexplained(outcomes)
         return summarize(outcomes, stopped_because, whole=whole, seconds=time.monotonic() - started)
-
-
-def passed_before(leg: Leg, kept: Path | None) -> list[str]:
-    """Options that leave out what this leg has passed in earlier runs of the folder."""
-    return [f"--passed={path}" for path in sorted(kept.glob(f"*/{leg.name}*.jsonl"))] if kept else []
 
 
 def new_folder(runs: Path) -> Path:
@@ -222,6 +231,7 @@ def outcome_of(leg: Leg) -> Outcome:
         leg.process.returncode,
         passed=sum(result.outcome == PASSED for result in found),
         skipped=sum(result.outcome == SKIPPED for result in found),
+        before=len(results.passed(leg.earlier)),
         failed=[result for result in found if result.outcome == FAILED],
     )
 
@@ -263,9 +273,13 @@ def summarize(outcomes: Sequence[Outcome], stopped_because: str, *, whole: bool,
     passed = unstable + sum(outcome.passed for outcome in outcomes)
     failed = sum(len(outcome.failed) for outcome in outcomes)
     skipped = sum(outcome.skipped for outcome in outcomes)
+    counts = sum((started.count(outcome.leg.started) for outcome in outcomes), Counter())
+    print(f"Processes started: {counts[started.SITE]} of the site, {counts[started.OTHER]} others")
     cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{unstable} unstable; {seconds:.0f} s, {cpu.ru_utime + cpu.ru_stime:.0f} s of processor time")
-    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    before = sum(outcome.before for outcome in outcomes)
+    others = [f"{count} {word}" for count, word in ((skipped, "skipped"), (before, "passed before")) if count]
+    print(", ".join([f"{passed} passed, {failed} failed", *others]), flush=True)
     return 1 if failed or problems else 0
 
 
@@ -300,7 +314,7 @@ def list_problems(outcomes: Sequence[Outcome], *, whole: bool) -> Iterator[str]:
     unstable = sum(len(outcome.unstable) for outcome in outcomes)
     if unstable > MOST_UNSTABLE:
         yield f"{unstable} tests are unstable, more than {MOST_UNSTABLE}"
-    if not any(outcome.passed for outcome in outcomes):
+    if not any(outcome.passed or outcome.before for outcome in outcomes):
         yield "no test passed"
 
 

@@ -57,7 +57,7 @@ from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
 from mcpregistry import collector, db
-from tests import externals, legs, migrated, postgres, results, speed, valkey
+from tests import externals, legs, migrated, postgres, results, speed, started, valkey
 from tests.origin import Origin
 
 _rendered = vars(Template)["_render"]  # before Django's test environment replaces it
@@ -91,6 +91,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    started.install()
     config.pluginmanager.register(legs.Deselected(config))
     if writer := results.plugin(config):
         config.pluginmanager.register(writer)
@@ -136,9 +137,8 @@ def _left_out(config: pytest.Config, items: list[pytest.Item]) -> Iterator[pytes
     yield from legs.of_sqlite_alone(items) if config.getoption("--postgres") else legs.of_postgres_alone(items)
     if config.getoption("--gate"):
         yield from legs.of_test_all_alone(items, postgres=config.getoption("--postgres"))
-    for path in config.getoption("--passed"):
-        passed = {result.test for result in results.read(Path(path)) if result.outcome == results.PASSED}
-        yield from (item for item in items if item.nodeid in passed)
+    passed = results.passed(Path(path) for path in config.getoption("--passed"))
+    yield from (item for item in items if item.nodeid in passed)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ do not run again. The results are kept in ``~/.cache/slipsnisse-tests/all``, out
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from tests.externals import INSTALLED, ROOT
 
 STATES_KEPT = 5
+CHANGED = "the source has changed"
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,11 @@ def main(arguments: Sequence[str]) -> int:
     if set(arguments) - {"--continue"}:
         print("usage: python -m tests.everything [--continue]", file=sys.stderr)
         return 2
-    folder = folder_of_state()
+    folder = folder_of_source()
     if not arguments:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
+    forget_old(folder)
     lines = [run(stage, folder) for stage in stages(folder)]
     print("\n== Report", *lines, sep="\n")
     failed = sum(line.startswith("FAILED") for line in lines)
@@ -63,27 +66,39 @@ def run(stage: Stage, folder: Path) -> str:
     mark = folder / f"{stage.name}.passed"
     if mark.exists():
         return f"passed before: {stage.name} ({mark.read_text()})"
+    if folder_of_source() != folder:
+        return f"FAILED: {stage.name} ({CHANGED}; it did not run)"
     print(f"\n== {stage.name}", flush=True)
     started = time.monotonic()
     code = subprocess.run(stage.command, cwd=ROOT, check=False).returncode
     took = f"{time.monotonic() - started:.0f} s"
     if code:
         return f"FAILED: {stage.name} (exit code {code}, {took})"
+    if folder_of_source() != folder:
+        return f"FAILED: {stage.name} ({CHANGED} while it ran)"
     mark.write_text(took)
     return f"passed: {stage.name} ({took})"
 
 
-def folder_of_state() -> Path:
-    """Return the folder for this commit and its uncommitted changes; those of a few other states are kept."""
-    seen = hashlib.sha256()
-    for command in (("rev-parse", "HEAD"), ("diff", "HEAD"), ("status", "--porcelain")):
-        seen.update(subprocess.run(["git", *command], cwd=ROOT, capture_output=True, check=True).stdout)
-    states = INSTALLED / "all"
-    states.mkdir(parents=True, exist_ok=True)
-    newest_first = sorted(states.iterdir(), key=lambda state: state.stat().st_mtime, reverse=True)
+def folder_of_source() -> Path:
+    """Return the folder for this commit and its uncommitted changes."""
+    seen = hashlib.sha256(git("rev-parse", "HEAD") + git("diff", "HEAD"))
+    for name in git("ls-files", "--others", "--exclude-standard", "-z").split(b"\0")[:-1]:
+        path = ROOT / os.fsdecode(name)
+        seen.update(name + b"\0" + (path.read_bytes() if path.is_file() else b""))
+    return INSTALLED / "all" / seen.hexdigest()[:16]
+
+
+def git(*words: str) -> bytes:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True).stdout
+
+
+def forget_old(folder: Path) -> None:
+    """Keep this folder and those of the states that were tested last."""
+    others = [state for state in folder.parent.iterdir() if state != folder]
+    newest_first = sorted(others, key=lambda state: state.stat().st_mtime, reverse=True)
     for state in newest_first[STATES_KEPT - 1 :]:
         shutil.rmtree(state)
-    return states / seen.hexdigest()[:16]
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from mcpregistry.collector import lasting
+from tests import started
 from tests.waiting import HANG_LIMIT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -176,6 +177,7 @@ def popen(
     with theirs:
         job = {"args": list(args), "cwd": str(cwd), "become": [0, 1, 2, *pass_fds], "session": start_new_session}
         job["env"] = {name: value for name, value in env.items() if name != "PYTEST_CURRENT_TEST"}
+        started.note(args, site=args[0] == "manage.py" or _kind(args) != _PROGRAM)
         _ask(_branch(_kind(args), _early(env)), job, [theirs.fileno(), *standard, *pass_fds])
     return Process([sys.executable, *args], ours)
 
@@ -391,6 +393,7 @@ def _become_leaf(job: Job) -> None:
         news.send(str(os.getpid()).encode())
     _only(job.descriptors[1:], job.what["become"])
     os.chdir(job.what["cwd"])
+    started.install()
     _take_environment(job.what["env"])
     if _kind(job.what["args"]) == _PROGRAM:
         _take_site()

@@ -26,6 +26,9 @@ from tests.externals import ROOT
 
 NEW_SITE = "new_site"  # on PostgreSQL: the migrated database once more, for whoever makes another one like it
 _KEPT = ROOT / ".cache" / "databases"
+STATE = (
+    "TESTS_MIGRATED"  # in the environment: the state of the code whose database serves, although the code has changed
+)
 _STATES = 4  # of the code, whose databases are kept
 
 
@@ -33,7 +36,7 @@ class Kept:
     """One database: a file of SQLite, or the data folder of PostgreSQL."""
 
     def __init__(self, vendor: str) -> None:
-        self._path = _KEPT / f"{vendor}-{_state()}"
+        self._path = _KEPT / f"{vendor}-{os.environ.get(STATE) or state_of_code()}"
 
     @contextmanager
     def found(self) -> Iterator[Path | None]:
@@ -98,7 +101,7 @@ def migrate() -> None:
     call_command("migrate", verbosity=0, interactive=False)
 
 
-def _state() -> str:
+def state_of_code() -> str:
     """Of all code that migrating may run, and of the libraries."""
     seen = hashlib.sha256((ROOT / "requirements-dev.lock").read_bytes())
     for package in ("controlplane", "mcpregistry", "subagents"):

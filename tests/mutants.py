@@ -1,269 +1,269 @@
-"""Eighty small faults in the lines on which everything rests, each of which the tests must notice.
+"""Runs the mutants of ``tests/mutant_table.py``: each must make a test fail.
 
-    .venv/bin/python -m tests.mutants              all of them (each costs a run of the related tests)
+    .venv/bin/python -m tests.mutants              all of them
     .venv/bin/python -m tests.mutants claim votes  those whose name contains one of the words
-    .venv/bin/python -m tests.mutants --check      only whether every line is still there
+    .venv/bin/python -m tests.mutants --check      only whether the source of each is still there
 
-A mutant is an exact piece of source and what takes its place; a piece that is not there exactly once is an error, so
-that a rewritten line takes its mutant along. Everything happens in a copy of the tree. The table at the end says
-which tests killed a mutant; the exit code is 1 if one survived.
+Everything happens in copies of the tree, one for each core. The tests of each mutant run once without it: they must pass,
+and the time that they take gives the limits for the runs with it. Such a run ends at the first failure; a test that
+takes several times as long as the longest one did is a failure, too. A line is printed as each mutant ends.
+
+The exit code is 0 if all were killed, 1 if one survived, could not be applied, or its tests fail without it.
 """
 
 from __future__ import annotations
 
+import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from shutil import copytree, ignore_patterns, rmtree
+from shutil import copytree, ignore_patterns
+
+from tests import migrated, processes, results, speed
+from tests.__main__ import CORES, environment
+from tests.mutant_table import MUTANTS, Mutant
+from tests.results import FAILED, Result
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 600  # seconds; a mutant that hangs its tests is noticed as well
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
+NOT_COPIED = (".git", ".venv", ".cache", ".*_cache", ".hypothesis", "__pycache__", "node_modules", "var")
+TIMES = 5  # as long as without a mutant, until a test or a whole run is taken for a hang
+LEAST_FOR_TEST = 20.0  # seconds; a shorter limit would measure the machine
+LEAST_FOR_RUN = 120.0  # seconds
+GRACE = 15  # seconds until a pytest that was interrupted is killed
+KILLED, SURVIVED, NOT_RUN = "killed", "SURVIVED", "NOT RUN"
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    name: str
-    path: str
-    before: str
-    after: str
-    tests: tuple[str, ...]
+@dataclass(frozen=True)
+class Limits:
+    """Seconds until a test, and a whole run, is taken for a hang."""
 
-    def problem(self, root: Path) -> str:
-        """Why it cannot be applied; "" if it can."""
-        times = (root / self.path).read_text().count(self.before) if (root / self.path).exists() else 0
-        return "" if times == 1 else f"{self.name}: its source is in {self.path} {times} times, not once"
+    test: float
+    run: float
 
 
-def _of(path: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutant]:
-    return [Mutant(name, path, before, after, tuple(tests.split())) for name, before, after in mutants]
+FIRST = Limits(test=600, run=1800)  # without a mutant
 
 
-MUTANTS = [
-    *_of(
-        "mcpregistry/calls/pipeline.py",
-        "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py tests/calls/test_budgets.py",
-        ("pipeline: crash in judging lets through", "            refusal = Denied(_CRASHED, remedy=\"Ask the operator.\")\n        call = Call(", "            refusal = None\n        call = Call("),
-        ("pipeline: asking is skipped", "held = call.decision.outcome is Outcome.ASK", "held = False"),
-        ("pipeline: rate is free", "await self.rates.take(call.request.catalogue.agent)", "pass"),
-        ("pipeline: budgets are not asked", "afforded = await budgets.reserve(call) if refusal is None else call", "afforded = call"),
-        ("pipeline: cancelled means not sent", "state = State.UNKNOWN if sent else State.NOT_SENT\n            self._ends", "state = State.NOT_SENT\n            self._ends"),
-        ("pipeline: failed means not sent", "outcome_of(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)", "outcome_of(call, State.NOT_SENT, error=error)"),
-        ("pipeline: a tool's error is success", "State.TOOL_ERROR if result.get(\"isError\") else State.SUCCEEDED", "State.SUCCEEDED"),
-    ),
-    *_of(
-        "mcpregistry/calls/stages.py",
-        "tests/calls/test_pipeline.py tests/calls/test_live_policy.py",
-        ("stages: access is not asked", "if not granted(agent, endpoint", "if False and not granted(agent, endpoint"),
-        ("stages: a denial is ignored", "if decision.outcome is Outcome.DENY:", "if False:"),
-    ),
-    *_of(
-        "mcpregistry/calls/recording/ledger.py",
-        "tests/calls/test_recorder.py tests/calls/test_claims.py tests/calls/test_approvals_changed.py",
-        ("claim: any state", "AND state = '{State.READY.value}' AND binding = %s ", "AND state <> '{State.VOID.value}' AND binding = %s "),
-        ("claim: any binding", "AND binding = %s \"", "AND binding <> %s \""),
-        ("claim: any fence", "f\"AND fence = %s AND EXISTS", "f\"AND fence >= %s AND EXISTS"),
-        ("claim: too late", "r.execute_by > %s) \"", "r.execute_by <> %s) \""),
-        ("claim: any configuration", "WHERE id = 1) = %s\"", "WHERE id = 1) >= %s\""),
-        ("ledger: everybody wins", "values).rowcount == 1 for values", "values).rowcount < 2 for values"),
-    ),
-    *_of(
-        "mcpregistry/calls/recording/recorder.py",
-        "tests/calls/test_recorder.py",
-        ("recorder: no bound", "if item.begin and self._waiting.qsize() >= MAX_WAITING:", "if False:"),
-        ("recorder: open when closing", "if self._closing or self._loop is None:", "if self._loop is None:"),
-        ("recorder: one bad row spoils all", "if len(batch) == 1 or _database_fails(error):", "if True:"),
-        ("recorder: a failure is success", "if error is None:\n                    item.done", "if True:\n                    item.done"),
-    ),
-    *_of(
-        "mcpregistry/services/records/ending.py",
-        "tests/calls/test_recorder.py tests/services/test_reaping.py tests/calls/test_told.py tests/fault/test_late_ends.py",
-        ("ending: any fence", "WHERE id = %s AND fence = %s AND state = %s AND {", "WHERE id = %s AND fence >= %s AND state = %s AND {"),
-        ("ending: whatever is unknown", "OR {{0}}error_code = '{SUPPOSED}')", "OR {{0}}error_code <> '')"),
-    ),
-    *_of(
-        "mcpregistry/services/upkeep/reaping.py",
-        "tests/services/test_reaping.py",
-        ("reaping: a live lease", "state__in=_ENDS, lease_until__lt=now)", "state__in=_ENDS)"),
-    ),
-    *_of(
-        "mcpregistry/services/approvals/votes.py",
-        "tests/services/test_approvals.py tests/calls/test_approvals_changed.py tests/api/test_requester.py",
-        ("votes: whoever is switched off", "if not user.is_active:", "if False:"),
-        ("votes: who asked", "if told := _asked_by(request, user):", "if told := \"\":"),
-        ("votes: the owner", "if _owner_id(request) == user.pk else", "if False else"),
-        ("votes: without the right", "if not user.has_perm(DECIDE):", "if False:"),
-        ("votes: outside the group", "if request.group is not None and not", "if False and not"),
-        ("votes: decided before", "if request.call.state != State.PENDING:\n        raise", "if False:\n        raise"),
-        ("votes: unseen arguments", "if seen and seen != arguments_hash(request):", "if False:"),
-        ("votes: one is enough", "if len(valid_votes(request)) >= request.quorum:", "if len(valid_votes(request)) >= 1:"),
-        ("votes: on other bytes", "votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related(\"user\")\n    return", "votes = request.votes.filter(approve=True).select_related(\"user\")\n    return"),
-        ("votes: an edit into a denial", "if decide(snapshot.policy, question).outcome is Outcome.DENY:", "if False:"),
-        ("votes: an edit beyond the grant", "if not may_call(agent, endpoint, tool, arguments, now.timestamp()):", "if False:"),
-    ),
-    *_of(
-        "mcpregistry/services/approvals/held_calls.py",
-        "tests/calls/test_approvals.py tests/services/test_approvals.py",
-        ("held: others are left out", "seats.anybody(request) or request.run_if_caller_left", "request.run_if_caller_left"),
-        ("held: never too late to run", "request.call.state == State.READY and request.execute_by is not None and request.execute_by <= now", "False"),
-    ),
-    *_of(
-        "mcpregistry/calls/approvals/revalidation.py",
-        "tests/calls/test_approvals_changed.py",
-        ("revalidation: server", "if server.revision != row.server_revision:", "if False:"),
-        ("revalidation: definition", "if tool.definition_hash != row.definition_hash:", "if False:"),
-        ("revalidation: record", "if binding_for(request) != row.binding:", "if False:"),
-        ("revalidation: rule that asked", "if asked.terms is None or asked.terms.fingerprint != request.rule_fingerprint:", "if False:"),
-        ("revalidation: rule that denies", "if decided(arguments, now).outcome is Outcome.DENY:", "if False:"),
-        ("revalidation: grant", "if not may_call(catalogue.agent", "if False and not may_call(catalogue.agent"),
-    ),
-    *_of(
-        "mcpregistry/domain/policy/access.py",
-        "tests/domain/test_access.py",
-        ("access: expired grants", "if grant.expires_at is None or grant.expires_at > now)", ")"),
-        ("access: true is 1", "return left == right and isinstance(left, bool) == isinstance(right, bool)", "return bool(left == right)"),
-        ("access: any tool of the server", "        return grant.tool_id == tool.id\n", "        return True\n"),
-        ("access: prompts with the tools", " and grant.kind in (tool.kind, \"\")", ""),
-    ),
-    *_of(
-        "mcpregistry/downstream/http_client/guard.py",
-        "tests/downstream/test_http_client.py",
-        ("guard: private addresses", "if parsed is None or not is_allowed(parsed, self._networks):", "if parsed is None:"),
-        ("guard: the last gate", "self.check(str(address[0]))", "str(address[0])"),
-    ),
-    *_of(
-        "mcpregistry/downstream/http_client/client.py",
-        "tests/downstream/test_http_client.py",
-        ("guard: redirects", "if origin(location) != origin(url) or reply.status", "if reply.status"),
-    ),
-    *_of(
-        "subagents/leased/leases.py",
-        "tests/subagents/runs/test_records.py tests/subagents/runs/test_crashes.py",
-        ("lease: held ones", "Q(lease_until=None) | Q(lease_until__lt=Given(\"now\", like=\"lease_until\")),", "Q(),"),
-        ("lease: fence stands still", "fence=F(\"fence\") + 1, idle_since=None", "fence=F(\"fence\"), idle_since=None"),
-    ),
-    *_of(
-        "mcpregistry/services/records/chains.py",
-        "tests/services/test_chains.py tests/services/test_verification.py",
-        ("chains: an entry out of line", "elif entry.prev != before.head:", "elif False:"),
-        ("chains: a gap", "if entry.seq != before.seq + 1:", "if False:"),
-        ("chains: a keyless entry", "if not entry.key_id:", "if False:"),
-        ("chains: a changed text", "if entry.hash != entry_hash(entry.prev, entry.body, entry.key_id):", "if False:"),
-        ("chains: a changed column", "return \"\" if _columns_agree(entry) else", "return \"\" if True else"),
-    ),
-    *_of(
-        "mcpregistry/services/records/archiving.py",
-        "tests/services/test_archiving.py tests/services/test_archive_faults.py",
-        ("archive: entries of kept calls go", "stays = Q(at__gte=before) | Q(subject__startswith=\"call:\") & Exists(call)", "stays = Q(at__gte=before)"),
-        ("archive: young entries go", "stays = Q(at__gte=before) | Q(", "stays = Q("),
-        ("archive: a chain's last entry goes", "min(upto, newest - 1,", "min(upto, newest,"),
-        ("archive: what is not sealed goes", "min(stand.seq, state.sealed.get(writer, 0))", "stand.seq"),
-        ("archive: a broken log goes", "    if report.problems:", "    if False:"),
-        ("archive: the file is not looked at", "    if wrong:\n        part.unlink()", "    if False:\n        part.unlink()"),
-        ("archive: entries are not looked at", "            if problems:", "            if False:"),
-        ("archive: calls taken by hand go", "for problem in bound.misfits(", "for problem in () and bound.misfits("),
-        ("archive: somebody else is not noticed", "if _of(run).delete()[0] != run.entries:", "if _of(run).delete()[0] < 0:"),
-        ("archive: what retention has said goes", "        if runs:\n            _forgotten_said_again()", "        if False:\n            _forgotten_said_again()"),
-    ),
-    *_of(
-        "mcpregistry/services/records/archives.py",
-        "tests/services/test_archive_tampering.py",
-        ("archives: signatures are not asked", "if not signed(record.key_id", "if False and not signed(record.key_id"),
-        ("archives: gaps in the records", "if record.number != number + 1:", "if False:"),
-        ("archives: any entry is held", "        if seq > self.stand(writer).seq:\n            return False", ""),
-        ("archives: any hash is held", "return known.hex() == head", "return True"),
-    ),
-    *_of(
-        "mcpregistry/services/records/archive_files.py",
-        "tests/services/test_archive_tampering.py",
-        ("archive files: missing ones are not said", "in by_digest.keys() - read_already - replaced:", "in ():"),
-        ("archive files: replaced ones are not said", "if digests.get(path.name, digest) != digest:", "if False:"),
-        ("archive files: what is in no record is not said", "if there.get((writer, seq)) != head and not known.holds(writer, seq, head):", "if False:"),
-    ),
-    *_of(
-        "mcpregistry/models/guards.py",
-        "tests/services/test_archive_tampering.py tests/models/test_guards.py",
-        ("guards: any archived chain may be shortened", "OLD.seq BETWEEN from_seq AND to_seq", "OLD.seq >= from_seq"),
-    ),
-    *_of(
-        "mcpregistry/services/records/verification.py",
-        "tests/services/test_verification.py",
-        ("verification: a forged note", "if not signed(row.key_id, \"verified\", row.state, row.hash):", "if False:"),
-    ),
-    *_of(
-        "mcpregistry/services/records/bound.py",
-        "tests/calls/test_bound.py",
-        ("bound: anything fits", "return name in said.told and found not in said.told[name]", "return False"),
-        ("bound: a vote that is gone", "if len(votes) < len(said.votes):", "if False:"),
-    ),
-    *_of(
-        "mcpregistry/services/access/scopes.py",
-        "tests/services/test_scopes.py",
-        ("scopes: a credential anywhere", "if place not in row.scope:", "if False:"),
-        ("scopes: a variable anywhere", "if place not in scope.get(name, ()):", "if False:"),
-    ),
-    *_of(
-        "mcpregistry/services/access/logins.py",
-        "tests/web/test_login.py",
-        ("logins: no lock", "row.locked_until = now + PERIOD if row.count >= most else None", "row.locked_until = None"),
-    ),
-    *_of(
-        "mcpregistry/services/access/second_factor.py",
-        "tests/web/test_second_factor.py",
-        ("second factor: a code twice", "filter(pk=factor.pk, last_step__lt=candidate)", "filter(pk=factor.pk)"),
-    ),
-    *_of(
-        "subagents/models/provider.py",
-        "tests/subagents/test_where_keys_go.py",
-        ("provider: any destination", "not self.leaves_the_site or self.confirmed_destination == self.destination_hash()", "True"),
-    ),
-]  # fmt: skip
+@dataclass(frozen=True)
+class Run:
+    """One pytest that has ended."""
+
+    code: int | None  # None if it took too long
+    seconds: float
+    results: list[Result]
+    output: str
+
+    @property
+    def failed(self) -> list[Result]:
+        return [result for result in self.results if result.outcome == FAILED]
+
+    @property
+    def problem(self) -> str:
+        """Why it says nothing of a mutant, as a run without one; empty if its tests pass."""
+        if self.failed:
+            return f"{self.failed[0].test} fails without a mutant: {self.failed[0].reason}"
+        return "" if self.code == 0 else f"pytest ended with {self.code} without a mutant:\n{self.output}"
+
+    def limits(self) -> Limits:
+        """For runs of the same tests with a mutant."""
+        longest = max(result.seconds for result in self.results)
+        slow = speed.slowdown()
+        return Limits(max(TIMES * longest, LEAST_FOR_TEST * slow), max(TIMES * self.seconds, LEAST_FOR_RUN * slow))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    mutant: Mutant
+    word: str  # KILLED, SURVIVED or NOT_RUN
+    why: str
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.mutant.name:48} {self.seconds:4.0f} s  {self.word}{self.why}"
+
+
+@dataclass
+class Copy:
+    """A copy of the tree, in which one pytest runs at a time."""
+
+    path: Path
+    process: subprocess.Popen[str] | None = field(default=None, init=False)
+
+    def run(self, tests: Sequence[str], limits: Limits, env: dict[str, str]) -> Run:
+        written = self.path / "results.jsonl"
+        written.unlink(missing_ok=True)
+        began = time.monotonic()
+        with tempfile.TemporaryFile("w+") as output:
+            self.process = subprocess.Popen(
+                [*PYTEST, f"--timeout={limits.test:.0f}", f"--results={written}", *tests],
+                cwd=self.path,
+                env=environment() | env,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which ends it
+            )
+            try:
+                code: int | None = self.process.wait(limits.run)
+            except subprocess.TimeoutExpired:
+                self.end()
+                code = None
+            output.seek(0)
+            return Run(code, time.monotonic() - began, results.read(written), output.read())
+
+    def end(self) -> None:
+        """End the pytest that runs here, if one does, with every process that it has started."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        started = processes.below(self.process.pid)
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            started |= processes.below(self.process.pid)
+            self.process.kill()
+            self.process.wait()
+        for each in processes.alive(started):
+            each.kill()
+
+    @contextmanager
+    def broken_by(self, mutant: Mutant) -> Iterator[None]:
+        """The source with the mutant in it; as it was when the block ends."""
+        path = self.path / mutant.path
+        source = path.read_text()
+        self._write(path, source.replace(mutant.before, mutant.after))
+        try:
+            yield
+        finally:
+            self._write(path, source)
+
+    @staticmethod
+    def _write(path: Path, source: str) -> None:
+        path.write_text(source)
+        # Python takes a compiled module for current if the source has the same size and was written in the same second.
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            compiled.unlink()
+
+
+class Copies:
+    """Copies of the tree, for as many runs side by side."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._all = [Copy(folder / str(number)) for number in range(1, count + 1)]
+        self._free: queue.Queue[Copy] = queue.Queue()
+        self._state = migrated.state_of_code()
+        (folder / "cache").mkdir()
+        for copy in self._all:
+            copytree(ROOT, copy.path, symlinks=True, ignore=ignore_patterns(*NOT_COPIED))
+            (copy.path / ".cache").symlink_to(folder / "cache")  # one migrates its database for all
+            self._free.put(copy)
+
+    @contextmanager
+    def one(self) -> Iterator[Copy]:
+        copy = self._free.get()
+        try:
+            yield copy
+        finally:
+            self._free.put(copy)
+
+    def end(self) -> None:
+        for copy in self._all:
+            copy.end()
+
+    def measure(self, tests: tuple[str, ...]) -> Run:
+        """Run the tests without a mutant."""
+        with self.one() as copy:
+            return copy.run(tests, FIRST, {})
+
+    def judge(self, mutant: Mutant, limits: Limits) -> Verdict:
+        """Run the tests of a mutant with it."""
+        # What is no part of a migration leaves the database as it is, so the one that was made without a mutant serves.
+        migrates = {"models", "migrations"} & set(Path(mutant.path).parts)
+        env = {} if migrates else {migrated.STATE: self._state}
+        with self.one() as copy, copy.broken_by(mutant):
+            run = copy.run(mutant.tests, limits, env)
+        if run.code is None:
+            return Verdict(mutant, KILLED, ": its tests hang", run.seconds)
+        if run.code == 1 and run.failed:
+            found = run.failed[0]
+            hang = ", which hangs" if found.hung else ""
+            return Verdict(mutant, KILLED, f" by {found.test}{hang}", run.seconds)
+        if run.code == 0:
+            return Verdict(mutant, SURVIVED, "", run.seconds)
+        return Verdict(mutant, NOT_RUN, f": pytest ended with {run.code}:\n{run.output}", run.seconds)
 
 
 def main(words: Sequence[str]) -> int:
-    if problems := [problem for mutant in MUTANTS if (problem := mutant.problem(ROOT))]:
-        print(*problems, sep="\n")
-        return 1
-    if "--check" in words:
-        return 0
+    """Return 0 if every mutant that was asked for has been killed."""
+    problems = [problem for mutant in MUTANTS if (problem := mutant.problem(ROOT))]
+    if problems or "--check" in words:
+        for problem in problems:
+            print(problem)
+        found = f"{len(problems)} without its source" if problems else "each has its source"
+        print(f"{len(MUTANTS)} mutants, {found}")
+        return min(len(problems), 1)
     chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    if not chosen:
+        print(f"No mutant has a name with {' or '.join(words)}; tests/mutant_table.py lists them.")
+        return 1
+    began = time.monotonic()
+    print(f"Time limits: for a machine {speed.slowdown():.1f} times slower than the reference.", flush=True)
     with tempfile.TemporaryDirectory(prefix="slipsnisse-mutants-", dir="/tmp") as folder:
-        copy = Path(folder) / "tree"
-        copytree(ROOT, copy, symlinks=True, ignore=ignore_patterns(".git", "__pycache__", "var", ".*_cache"))
-        survivors = sum(not _killed(mutant, copy) for mutant in chosen)
-    print(f"{len(chosen)} mutants, {survivors} survived")
-    return min(survivors, 1)
+        verdicts = list(judge_all(chosen, Copies(Path(folder), CORES)))
+    return summarize(verdicts, time.monotonic() - began)
 
 
-def _killed(mutant: Mutant, copy: Path) -> bool:
-    """Apply it, run its tests until the first fails, take it back, and print a line of the table."""
-    path, began = copy / mutant.path, time.monotonic()
-    source = path.read_text()
-    path.write_text(source.replace(mutant.before, mutant.after))
+def summarize(verdicts: Sequence[Verdict], seconds: float) -> int:
+    """Print what is wrong again, and the total; return the exit code."""
+    wrong = [verdict for verdict in verdicts if verdict.word != KILLED]
+    if wrong:
+        print("", *wrong, sep="\n")
+    counts = ", ".join(
+        f"{sum(verdict.word == word for verdict in verdicts)} {words}"
+        for word, words in ((KILLED, "killed"), (SURVIVED, "survived"), (NOT_RUN, "not run"))
+    )
+    print(f"{len(verdicts)} mutants in {seconds:.0f} s: {counts}")
+    return 1 if wrong else 0
+
+
+def judge_all(chosen: Sequence[Mutant], copies: Copies) -> Iterator[Verdict]:
+    """Measure the tests of each, then run them with it; yield and print the verdicts as they come."""
+    pool = ThreadPoolExecutor(CORES)
     try:
-        verdict = _verdict(mutant, copy)
+        tests = sorted({mutant.tests for mutant in chosen}, key=len, reverse=True)
+        measured = dict(zip(tests, pool.map(copies.measure, tests), strict=True))
+        passing = sum(len(run.results) for run in measured.values() if not run.problem)
+        print(f"{passing} tests pass without a mutant, in {sum(run.seconds for run in measured.values()):.0f} s")
+        judged: list[Future[Verdict]] = []
+        # The longest come first, so that none of them is the last.
+        for mutant in sorted(chosen, key=lambda mutant: measured[mutant.tests].seconds, reverse=True):
+            run = measured[mutant.tests]
+            if run.problem:
+                yield printed(Verdict(mutant, NOT_RUN, f": {run.problem}"))
+            else:
+                judged.append(pool.submit(copies.judge, mutant, run.limits()))
+        for future in as_completed(judged):
+            yield printed(future.result())
     finally:
-        path.write_text(source)
-        rmtree(path.parent / "__pycache__", ignore_errors=True)  # of the same size and second, it would be believed
-    print(f"{mutant.name:45} {time.monotonic() - began:5.0f} s  {verdict}", flush=True)
-    return verdict != "SURVIVED"
+        pool.shutdown(wait=False, cancel_futures=True)
+        copies.end()
+        pool.shutdown()
 
 
-def _verdict(mutant: Mutant, copy: Path) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
-    rmtree((copy / mutant.path).parent / "__pycache__", ignore_errors=True)
-    try:
-        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        return "killed: its tests hang"
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{mutant.name}: the tests could not be run\n{done.stdout}\n{done.stderr}")
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
-    return f"killed by {failed[0].split(' ')[1]}" if failed else "SURVIVED"
+def printed(verdict: Verdict) -> Verdict:
+    print(verdict, flush=True)
+    return verdict
 
 
 if __name__ == "__main__":
+    # What is running ends with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main(sys.argv[1:]))

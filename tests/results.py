@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -37,6 +37,11 @@ class Result:
     @property
     def file(self) -> str:
         return self.test.partition("::")[0]
+
+    @property
+    def hung(self) -> bool:
+        """Whether pytest-timeout ended it."""
+        return _HANG in self.error
 
     @property
     def reason(self) -> str:
@@ -84,6 +89,11 @@ def read(path: Path) -> list[Result]:
         return []
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     return [Result(**json.loads(line)) for line in whole.splitlines()]
+
+
+def passed(paths: Iterable[Path]) -> set[str]:
+    """Return the tests that passed in one of several runs."""
+    return {result.test for path in paths for result in read(path) if result.outcome == PASSED}
 
 
 def count_failed(path: Path) -> int:

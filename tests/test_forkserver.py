@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from controlplane import keys
-from tests import forkserver, launcher
+from tests import forkserver, launcher, started
 from tests.conftest import VAR
 from tests.externals import ROOT
 from tests.processes import runs
@@ -152,3 +152,23 @@ def test_it_ends_as_python_ends(output, end):
         assert errors.read().splitlines()[-1:] == same.stderr.splitlines()[-1:]
     output.seek(0)
     assert output.read() == same.stdout == "waited for\ncalled at the end\n"
+
+
+COUNTED = """
+import os, subprocess, sys
+from tests import forkserver, started
+started.install()
+leaf = "import subprocess; subprocess.run(['true'], check=True)"
+for args in (["-c", leaf], ["manage.py", "help"]):
+    assert forkserver.popen(args, env=os.environ, stdout=sys.stderr).wait() == 0
+"""
+
+
+@pytest.mark.exhaustive
+def test_what_is_forked_is_counted_with_what_it_starts(tmp_path):
+    path = tmp_path / "started"
+    counting = env(**{started.ENVIRONMENT: str(path)})
+    subprocess.run([sys.executable, "-c", COUNTED], cwd=ROOT, env=counting, check=True, capture_output=True)
+    counts = started.count(path)
+    assert counts[started.SITE] == 1
+    assert counts[started.OTHER] == 3, "the fork server, the program, and what that starts"

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import __main__ as suite
+from tests.fakes import suite as small
 
-CONFTEST = """
-from tests import results
-
-def pytest_addoption(parser):
-    parser.addoption("--results")
-    parser.addoption("--gate", action="store_true")
-
-def pytest_configure(config):
-    if writer := results.plugin(config):
-        config.pluginmanager.register(writer)
-"""
 PASSES = "def test_passes(): pass\n"
-Run = Callable[[str], tuple[int, str]]
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run a suite of one file on one leg; return its exit code and all that it printed."""
-    monkeypatch.setenv("PYTHONPATH", str(suite.ROOT))
-    monkeypatch.setattr(suite, "PYTEST", (sys.executable, "-m", "pytest", "-p", "no:django", "-p", "no:schemathesis"))
+    small.prepare(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", small.PYTHONPATH)
+    monkeypatch.setattr(suite, "PYTEST", small.PYTEST)
     monkeypatch.setattr(suite, "ROOT", tmp_path)
     monkeypatch.setattr(suite, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(suite, "options_of_legs", lambda: [("SQLite", [])])
-    (tmp_path / "conftest.py").write_text(CONFTEST)
 
-    def run_suite(tests: str) -> tuple[int, str]:
+    def run_suite(tests: str, *arguments: str) -> tuple[int, str]:
         (tmp_path / "test_it.py").write_text(tests)
-        code = suite.main([])
+        code = suite.main([*arguments])
         return code, capfd.readouterr().out
 
     return run_suite
@@ -122,3 +111,28 @@ def test_file_that_cannot_be_imported_fails_the_run(run: Run) -> None:
     code, output = run("import no_such_module\n")
     assert code == 1
     assert "FAILED on SQLite: test_it.py: ModuleNotFoundError" in last_lines(output)
+
+
+def test_kept_results_leave_out_the_tests_that_passed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "MOST_TRIES", 0)
+    kept = f"--kept={tmp_path / 'kept'}"
+    code, output = run(f"{PASSES}def test_broken(): assert False\n", kept)
+    assert (code, output.splitlines()[-1]) == (1, "1 passed, 1 failed")
+    code, output = run(f"{PASSES}def test_broken(): pass\n", kept)
+    assert (code, output.splitlines()[-1]) == (0, "1 passed, 0 failed, 1 passed before")
+    code, output = run(f"{PASSES}def test_broken(): pass\n", kept)
+    assert (code, output.splitlines()[-1]) == (0, "0 passed, 0 failed, 2 passed before")
+
+
+def test_processes_that_were_started_are_counted(run: Run) -> None:
+    _, output = run(
+        """
+import subprocess, sys
+def test_starts():
+    for words in (["true"], ["true"], [sys.executable, "-c", "0", "manage.py"]):
+        subprocess.run(words, check=True)
+"""
+    )
+    assert "Processes started: 1 of the site, 2 others\n" in last_lines(output)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.architecture.test_layers import module_of, sources
 from tests.externals import ROOT
-from tests.mutants import MUTANTS
+from tests.mutant_table import MUTANTS
 
 MAX_FILE, MAX_FUNCTION = 400, 60
 VAGUE = {"utils", "util", "helpers", "helper", "misc", "common", "base_utils", "stuff"}

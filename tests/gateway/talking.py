@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +25,8 @@ OFFERED = (*TOOLS, "review", "docs://guide", "repo://{owner}/issues/{number}")
 class Scene:
     """``server`` has suggestions, log lines, subscriptions and links; all that it lists is approved."""
 
-    def __init__(self, stage: Stage, era: str = "both", *, granted: bool = True) -> None:
-        self.stage, self.slug = stage, fresh("t")
+    def __init__(self, stage: Stage, era: str = "both", *, granted: bool = True, journal: Path | None = None) -> None:
+        self.stage, self.slug, self.journal = stage, fresh("t"), journal
         self.endpoint = stage.endpoint(self.slug)
         stage.agent(self.slug)
         self.token = stage.tokens[self.slug]
@@ -35,9 +36,11 @@ class Scene:
             self.grant(kind="")
 
     def served(self, slug: str, era: str = "both") -> Server:
+        env = {"FAKE_ERA": era, "FAKE_WHO": slug, "API_KEY": SECRET}
+        if self.journal:
+            env["FAKE_JOURNAL"] = str(self.journal)
         return self.stage.real(
-            slug, *OFFERED, command=[sys.executable, "-S", str(SERVERS / "talkative.py")],
-            env={"FAKE_ERA": era, "FAKE_WHO": slug, "API_KEY": SECRET},
+            slug, *OFFERED, command=[sys.executable, "-S", str(SERVERS / "talkative.py")], env=env,
             connect_timeout=HANG_LIMIT, request_timeout=HANG_LIMIT,
         )  # fmt: skip
 

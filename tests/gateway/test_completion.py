@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 from mcp import Client, MCPError
 from mcp import types as t
 
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
 from mcpregistry.services.policy import rules
+from tests.fakes.journals import noted
 from tests.fakes.stage import ACTOR, fresh, outside
 from tests.gateway.talking import ERAS, MODES, SECRET, Scene
 from tests.gateway.test_resources import connected
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 ISSUE = t.ResourceTemplateReference(type="ref/resource", uri="repo://{owner}/issues/{number}")
@@ -85,9 +90,27 @@ async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched
     assert not await outside(ApprovalRequest.objects.exists)
 
 
-async def test_a_completion_that_its_host_gives_up_is_cancelled_and_one_beyond_the_rate_is_refused(
-    stage, site, launched
+@pytest.mark.exhaustive(but=("http-auto", "stdio-legacy"))
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("door", ["http", "stdio"])
+async def test_a_completion_that_its_host_gives_up_is_cancelled_at_its_server(
+    stage, site, launched, tmp_path, door, mode
 ):
+    journal = tmp_path / "journal"
+    scene = await outside(lambda: Scene(stage, "legacy", journal=journal))
+    review = t.PromptReference(type="ref/prompt", name=f"{scene.slug}__review")
+    async with connected(door, mode, scene, site, launched) as host:
+        typing = asyncio.create_task(values(host, review, "path", "endless"))
+        (asked,) = await until(lambda: [m for m in noted(journal) if "endless" in json.dumps(m)])
+        typing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await typing
+        (told,) = await until(lambda: [m for m in noted(journal) if m["method"] == "notifications/cancelled"])
+        assert told["params"] == {"requestId": asked["id"], "reason": "cancelled"}  # not "timeout"
+        assert await values(host, review, "path", "a") == ["a.py", "a.md"]
+
+
+async def test_a_completion_beyond_the_rate_is_refused(stage, site, launched):
     scene = await outside(Scene, stage, "legacy")
     review = t.PromptReference(type="ref/prompt", name=f"{scene.slug}__review")
     await outside(lambda: type(scene.agent).objects.filter(pk=scene.agent.pk).update(calls_per_minute=3))

@@ -6,7 +6,6 @@ links. FAKE_WHO is its name, API_KEY a secret that it gives away.
 
 import os
 import threading
-import time
 
 from rpc import SUBSCRIPTION, Refused, Server, send, tool
 
@@ -101,7 +100,7 @@ class Talkative(Server):
         if method == "resources/read":
             return self.whole(contents=[self.content(params["uri"])])
         if method == "completion/complete":
-            return {"resultType": "complete", "completion": self.complete(params)}
+            return self.complete(params)
         if method == "logging/setLevel" and self.era == "legacy":
             self.level = params["level"]
             return {}
@@ -119,10 +118,13 @@ class Talkative(Server):
         return {"uri": uri, "mimeType": "text/plain", "text": f"{uri} of {self.who}"}
 
     def complete(self, params):
+        if params["argument"]["value"] == "endless":
+            return None  # it never answers
+        return {"resultType": "complete", "completion": self.suggest(params)}
+
+    def suggest(self, params):
         name, value = params["argument"]["name"], params["argument"]["value"]
         known = (params.get("context") or {}).get("arguments") or {}
-        if value == "slow":
-            time.sleep(30)
         if value == "refused":
             raise Refused(-32602, f"refused by {os.environ.get('API_KEY')}")
         if value == "many":

@@ -1,0 +1,209 @@
+"""Small faults in the lines on which everything rests. The tests must notice each of them (``tests/mutants.py`` runs them).
+
+A mutant is an exact piece of source and its replacement. If the piece is not in its file exactly once, that is an error, so
+whoever rewrites such a line rewrites its mutant as well. Of its tests, those come first that are likely to notice it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    path: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+    def problem(self, root: Path) -> str:
+        """Why it cannot be applied; "" if it can."""
+        times = (root / self.path).read_text().count(self.before) if (root / self.path).exists() else 0
+        return "" if times == 1 else f"{self.name}: its source is in {self.path} {times} times, not once"
+
+
+def _of(path: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutant]:
+    return [Mutant(name, path, before, after, tuple(tests.split())) for name, before, after in mutants]
+
+
+MUTANTS = [
+    *_of(
+        "mcpregistry/calls/pipeline.py",
+        "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py tests/calls/test_budgets.py",
+        ("pipeline: crash in judging lets through", "            refusal = Denied(_CRASHED, remedy=\"Ask the operator.\")\n        call = Call(", "            refusal = None\n        call = Call("),
+        ("pipeline: asking is skipped", "held = call.decision.outcome is Outcome.ASK", "held = False"),
+        ("pipeline: rate is free", "await self.rates.take(call.request.catalogue.agent)", "pass"),
+        ("pipeline: budgets are not asked", "afforded = await budgets.reserve(call) if refusal is None else call", "afforded = call"),
+        ("pipeline: cancelled means not sent", "state = State.UNKNOWN if sent else State.NOT_SENT\n            self._ends", "state = State.NOT_SENT\n            self._ends"),
+        ("pipeline: failed means not sent", "outcome_of(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)", "outcome_of(call, State.NOT_SENT, error=error)"),
+        ("pipeline: a tool's error is success", "State.TOOL_ERROR if result.get(\"isError\") else State.SUCCEEDED", "State.SUCCEEDED"),
+    ),
+    *_of(
+        "mcpregistry/calls/stages.py",
+        "tests/calls/test_pipeline.py tests/calls/test_live_policy.py",
+        ("stages: access is not asked", "if not granted(agent, endpoint", "if False and not granted(agent, endpoint"),
+        ("stages: a denial is ignored", "if decision.outcome is Outcome.DENY:", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/calls/recording/ledger.py",
+        "tests/calls/test_recorder.py tests/calls/test_claims.py tests/calls/test_approvals_changed.py",
+        ("claim: any state", "AND state = '{State.READY.value}' AND binding = %s ", "AND state <> '{State.VOID.value}' AND binding = %s "),
+        ("claim: any binding", "AND binding = %s \"", "AND binding <> %s \""),
+        ("claim: any fence", "f\"AND fence = %s AND EXISTS", "f\"AND fence >= %s AND EXISTS"),
+        ("claim: too late", "r.execute_by > %s) \"", "r.execute_by <> %s) \""),
+        ("claim: any configuration", "WHERE id = 1) = %s\"", "WHERE id = 1) >= %s\""),
+        ("ledger: everybody wins", "values).rowcount == 1 for values", "values).rowcount < 2 for values"),
+    ),
+    *_of(
+        "mcpregistry/calls/recording/recorder.py",
+        "tests/calls/test_recorder.py",
+        ("recorder: no bound", "if item.begin and self._waiting.qsize() >= MAX_WAITING:", "if False:"),
+        ("recorder: open when closing", "if self._closing or self._loop is None:", "if self._loop is None:"),
+        ("recorder: one bad row spoils all", "if len(batch) == 1 or _database_fails(error):", "if True:"),
+        ("recorder: a failure is success", "if error is None:\n                    item.done", "if True:\n                    item.done"),
+    ),
+    *_of(
+        "mcpregistry/services/records/ending.py",
+        "tests/calls/test_recorder.py tests/services/test_reaping.py tests/calls/test_told.py tests/fault/test_late_ends.py",
+        ("ending: any fence", "WHERE id = %s AND fence = %s AND state = %s AND {", "WHERE id = %s AND fence >= %s AND state = %s AND {"),
+        ("ending: whatever is unknown", "OR {{0}}error_code = '{SUPPOSED}')", "OR {{0}}error_code <> '')"),
+    ),
+    *_of(
+        "mcpregistry/services/upkeep/reaping.py",
+        "tests/services/test_reaping.py",
+        ("reaping: a live lease", "state__in=_ENDS, lease_until__lt=now)", "state__in=_ENDS)"),
+    ),
+    *_of(
+        "mcpregistry/services/approvals/votes.py",
+        "tests/services/test_approvals.py tests/calls/test_approvals_changed.py tests/api/test_requester.py",
+        ("votes: whoever is switched off", "if not user.is_active:", "if False:"),
+        ("votes: who asked", "if told := _asked_by(request, user):", "if told := \"\":"),
+        ("votes: the owner", "if _owner_id(request) == user.pk else", "if False else"),
+        ("votes: without the right", "if not user.has_perm(DECIDE):", "if False:"),
+        ("votes: outside the group", "if request.group is not None and not", "if False and not"),
+        ("votes: decided before", "if request.call.state != State.PENDING:\n        raise", "if False:\n        raise"),
+        ("votes: unseen arguments", "if seen and seen != arguments_hash(request):", "if False:"),
+        ("votes: one is enough", "if len(valid_votes(request)) >= request.quorum:", "if len(valid_votes(request)) >= 1:"),
+        ("votes: on other bytes", "votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related(\"user\")\n    return", "votes = request.votes.filter(approve=True).select_related(\"user\")\n    return"),
+        ("votes: an edit into a denial", "if decide(snapshot.policy, question).outcome is Outcome.DENY:", "if False:"),
+        ("votes: an edit beyond the grant", "if not may_call(agent, endpoint, tool, arguments, now.timestamp()):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/services/approvals/held_calls.py",
+        "tests/calls/test_approvals.py tests/services/test_approvals.py",
+        ("held: others are left out", "seats.anybody(request) or request.run_if_caller_left", "request.run_if_caller_left"),
+        ("held: never too late to run", "request.call.state == State.READY and request.execute_by is not None and request.execute_by <= now", "False"),
+    ),
+    *_of(
+        "mcpregistry/calls/approvals/revalidation.py",
+        "tests/calls/test_approvals_changed.py",
+        ("revalidation: server", "if server.revision != row.server_revision:", "if False:"),
+        ("revalidation: definition", "if tool.definition_hash != row.definition_hash:", "if False:"),
+        ("revalidation: record", "if binding_for(request) != row.binding:", "if False:"),
+        ("revalidation: rule that asked", "if asked.terms is None or asked.terms.fingerprint != request.rule_fingerprint:", "if False:"),
+        ("revalidation: rule that denies", "if decided(arguments, now).outcome is Outcome.DENY:", "if False:"),
+        ("revalidation: grant", "if not may_call(catalogue.agent", "if False and not may_call(catalogue.agent"),
+    ),
+    *_of(
+        "mcpregistry/domain/policy/access.py",
+        "tests/domain/test_access.py",
+        ("access: expired grants", "if grant.expires_at is None or grant.expires_at > now)", ")"),
+        ("access: true is 1", "return left == right and isinstance(left, bool) == isinstance(right, bool)", "return bool(left == right)"),
+        ("access: any tool of the server", "        return grant.tool_id == tool.id\n", "        return True\n"),
+        ("access: prompts with the tools", " and grant.kind in (tool.kind, \"\")", ""),
+    ),
+    *_of(
+        "mcpregistry/downstream/http_client/guard.py",
+        "tests/downstream/test_http_client.py",
+        ("guard: private addresses", "if parsed is None or not is_allowed(parsed, self._networks):", "if parsed is None:"),
+        ("guard: the last gate", "self.check(str(address[0]))", "str(address[0])"),
+    ),
+    *_of(
+        "mcpregistry/downstream/http_client/client.py",
+        "tests/downstream/test_http_client.py",
+        ("guard: redirects", "if origin(location) != origin(url) or reply.status", "if reply.status"),
+    ),
+    *_of(
+        "subagents/leased/leases.py",
+        "tests/subagents/runs/test_records.py tests/subagents/runs/test_crashes.py",
+        ("lease: held ones", "Q(lease_until=None) | Q(lease_until__lt=Given(\"now\", like=\"lease_until\")),", "Q(),"),
+        ("lease: fence stands still", "fence=F(\"fence\") + 1, idle_since=None", "fence=F(\"fence\"), idle_since=None"),
+    ),
+    *_of(
+        "mcpregistry/services/records/chains.py",
+        "tests/services/test_chains.py tests/services/test_verification.py",
+        ("chains: an entry out of line", "elif entry.prev != before.head:", "elif False:"),
+        ("chains: a gap", "if entry.seq != before.seq + 1:", "if False:"),
+        ("chains: a keyless entry", "if not entry.key_id:", "if False:"),
+        ("chains: a changed text", "if entry.hash != entry_hash(entry.prev, entry.body, entry.key_id):", "if False:"),
+        ("chains: a changed column", "return \"\" if _columns_agree(entry) else", "return \"\" if True else"),
+    ),
+    *_of(
+        "mcpregistry/services/records/archiving.py",
+        "tests/services/test_archiving.py tests/services/test_archive_faults.py",
+        ("archive: entries of kept calls go", "stays = Q(at__gte=before) | Q(subject__startswith=\"call:\") & Exists(call)", "stays = Q(at__gte=before)"),
+        ("archive: young entries go", "stays = Q(at__gte=before) | Q(", "stays = Q("),
+        ("archive: a chain's last entry goes", "min(upto, newest - 1,", "min(upto, newest,"),
+        ("archive: what is not sealed goes", "min(stand.seq, state.sealed.get(writer, 0))", "stand.seq"),
+        ("archive: a broken log goes", "    if report.problems:", "    if False:"),
+        ("archive: the file is not looked at", "    if wrong:\n        part.unlink()", "    if False:\n        part.unlink()"),
+        ("archive: entries are not looked at", "            if problems:", "            if False:"),
+        ("archive: calls taken by hand go", "for problem in bound.misfits(", "for problem in () and bound.misfits("),
+        ("archive: somebody else is not noticed", "if _of(run).delete()[0] != run.entries:", "if _of(run).delete()[0] < 0:"),
+        ("archive: what retention has said goes", "        if runs:\n            _forgotten_said_again()", "        if False:\n            _forgotten_said_again()"),
+    ),
+    *_of(
+        "mcpregistry/services/records/archives.py",
+        "tests/services/test_archive_tampering.py",
+        ("archives: signatures are not asked", "if not signed(record.key_id", "if False and not signed(record.key_id"),
+        ("archives: gaps in the records", "if record.number != number + 1:", "if False:"),
+        ("archives: any entry is held", "        if seq > self.stand(writer).seq:\n            return False", ""),
+        ("archives: any hash is held", "return known.hex() == head", "return True"),
+    ),
+    *_of(
+        "mcpregistry/services/records/archive_files.py",
+        "tests/services/test_archive_tampering.py",
+        ("archive files: missing ones are not said", "in by_digest.keys() - read_already - replaced:", "in ():"),
+        ("archive files: replaced ones are not said", "if digests.get(path.name, digest) != digest:", "if False:"),
+        ("archive files: what is in no record is not said", "if there.get((writer, seq)) != head and not known.holds(writer, seq, head):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/models/guards.py",
+        "tests/services/test_archive_tampering.py tests/models/test_guards.py",
+        ("guards: any archived chain may be shortened", "OLD.seq BETWEEN from_seq AND to_seq", "OLD.seq >= from_seq"),
+    ),
+    *_of(
+        "mcpregistry/services/records/verification.py",
+        "tests/services/test_verification.py",
+        ("verification: a forged note", "if not signed(row.key_id, \"verified\", row.state, row.hash):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/services/records/bound.py",
+        "tests/calls/test_bound.py",
+        ("bound: anything fits", "return name in said.told and found not in said.told[name]", "return False"),
+        ("bound: a vote that is gone", "if len(votes) < len(said.votes):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/services/access/scopes.py",
+        "tests/services/test_scopes.py",
+        ("scopes: a credential anywhere", "if place not in row.scope:", "if False:"),
+        ("scopes: a variable anywhere", "if place not in scope.get(name, ()):", "if False:"),
+    ),
+    *_of(
+        "mcpregistry/services/access/logins.py",
+        "tests/web/test_login.py",
+        ("logins: no lock", "row.locked_until = now + PERIOD if row.count >= most else None", "row.locked_until = None"),
+    ),
+    *_of(
+        "mcpregistry/services/access/second_factor.py",
+        "tests/web/test_second_factor.py",
+        ("second factor: a code twice", "filter(pk=factor.pk, last_step__lt=candidate)", "filter(pk=factor.pk)"),
+    ),
+    *_of(
+        "subagents/models/provider.py",
+        "tests/subagents/test_where_keys_go.py",
+        ("provider: any destination", "not self.leaves_the_site or self.confirmed_destination == self.destination_hash()", "True"),
+    ),
+]  # fmt: skip

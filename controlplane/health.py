@@ -17,6 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from mcpregistry.calls.recording.readiness import obstacle
+from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.changes import State as FeedState
 from mcpregistry.db import db_call
@@ -36,12 +37,13 @@ def unapplied_migrations() -> list[str]:
 
 
 class HealthProbes:
-    """The ASGI application behind ``/healthz`` and ``/readyz``; the shell sets ``gateway``, and ``feed`` once
-    there is one."""
+    """The ASGI application behind ``/healthz`` and ``/readyz``; the shell sets ``gateway``, and ``feed`` and
+    ``recorder`` once they exist."""
 
     def __init__(self) -> None:
         self.gateway = "starting"
         self.feed: Feed | None = None
+        self.recorder: Recorder | None = None
         self._migrated = False
 
     def answers(self, path: str) -> bool:
@@ -69,7 +71,12 @@ class HealthProbes:
                 self._migrated = self._migrated or not await db_call(unapplied_migrations)
                 if not self._migrated:
                     return {"database": "ok", "migrations": "missing: run manage.py migrate"}
-                return {"database": "ok", "migrations": "ok", "recording": await db_call(obstacle) or "ok"}
+                return {"database": "ok", "migrations": "ok", "recording": await self._obstacle() or "ok"}
         except Exception:  # a probe reports, whatever the driver throws
             log.warning("The database does not answer", exc_info=True)
             return {"database": "unreachable", "migrations": "unknown"}
+
+    async def _obstacle(self) -> str:
+        if self.recorder is not None and not self.recorder.running:
+            return "the recorder of this process has stopped: restart the process"
+        return await db_call(obstacle)

@@ -93,7 +93,8 @@ def verify(*, full: bool = False, folder: str = "") -> Any:
 
 
 def write(calls: int, writer: str = "web") -> None:
-    from mcpregistry.calls.recording.recorder import Recorder, _Item
+    from mcpregistry.calls.recording.items import Item
+    from mcpregistry.calls.recording.recorder import Recorder
 
     began, cpu, number = time.perf_counter(), time.process_time(), 0
     for each in range(WRITERS):
@@ -102,7 +103,7 @@ def write(calls: int, writer: str = "web") -> None:
             batch = [
                 item
                 for place in range(start, min(start + BATCH, calls // WRITERS))
-                for item in one_call(_Item, f"{writer}{each}-{place}")
+                for item in one_call(Item, f"{writer}{each}-{place}")
             ]
             recorder._commit(batch)
             number += len(batch)

@@ -78,7 +78,8 @@ class Shell:
             await send({"type": "lifespan.startup.failed", "message": "The gateway could not start; see the log."})
             return
         with _on_signal(self._begin_stop):
-            self._health.gateway, self._health.feed = "ok", self._mcp.engine.feed
+            self._health.feed, self._health.recorder = self._mcp.engine.feed, self._mcp.engine.recorder
+            self._health.gateway = "ok"
             settle()
             await send({"type": "lifespan.startup.complete"})
             await receive()

@@ -20,6 +20,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from controlplane.unclaimed import unclaimed
 from mcpregistry.calls.recording.readiness import obstacle
+from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.changes import State as FeedState
 from mcpregistry.db import db_call
@@ -46,12 +47,13 @@ def _unclaimed() -> str:
 
 
 class HealthProbes:
-    """The ASGI application behind ``/healthz`` and ``/readyz``; the shell sets ``gateway``, and ``feed`` once
-    there is one."""
+    """The ASGI application behind ``/healthz`` and ``/readyz``; the shell sets ``gateway``, and ``feed`` and
+    ``recorder`` once they exist."""
 
     def __init__(self) -> None:
         self.gateway = "starting"
         self.feed: Feed | None = None
+        self.recorder: Recorder | None = None
         self._migrated = False
         self._unclaimed, self._looked = "ok", float("-inf")
 
@@ -82,7 +84,7 @@ class HealthProbes:
                     return {"database": "ok", "migrations": "missing: run manage.py migrate"}
                 if lacking := await db_call(missing):
                     return {"database": "ok", "migrations": lacking}
-                recording = await db_call(obstacle) or "ok"
+                recording = await self._obstacle() or "ok"
                 return {"database": "ok", "migrations": "ok", "recording": recording, "work": await self._work()}
         except Exception:  # a probe reports, whatever the driver throws
             log.warning("The database does not answer", exc_info=True)
@@ -94,3 +96,8 @@ class HealthProbes:
             self._looked = time.monotonic()
             self._unclaimed = await db_call(_unclaimed)
         return self._unclaimed
+
+    async def _obstacle(self) -> str:
+        if self.recorder is not None and not self.recorder.running:
+            return "the recorder of this process has stopped: restart the process"
+        return await db_call(obstacle)

@@ -16,6 +16,8 @@ from mcpregistry.web.login import login
 from mcpregistry.web.second_factor import account, code
 from mcpregistry.web.slack import interact
 
+handler500 = "mcpregistry.web.failures.server_error"
+
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/login/", login),

@@ -8,6 +8,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.management.base import CommandError
 from django.db import connections
+from django.db.backends.signals import connection_created
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.signals import pre_migrate
 
@@ -25,12 +26,14 @@ class McpRegistryConfig(AppConfig):
         """Connect what listens to signals. Triggers and roles are made after every migrate, once the permissions of the last
         app are there: ``subagents.apps``.
         """
+        from mcpregistry.db import watch_sessions
         from mcpregistry.services.access import people
         from mcpregistry.services.approvals.announce import announced
         from mcpregistry.services.notifications import outbox
         from mcpregistry.services.tasks import host_tasks
 
         people.listen()
+        connection_created.connect(watch_sessions)
         announced.connect(outbox.on_announced)
         announced.connect(host_tasks.on_announced)
         pre_migrate.connect(_before_migrate, sender=self)

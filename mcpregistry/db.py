@@ -15,9 +15,11 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, close_old_connections, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from mcpregistry.database_errors import is_read_only
 from mcpregistry.failpoints import database_point
 
 P = ParamSpec("P")
@@ -49,20 +51,6 @@ def _keep() -> None:
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.vendor == "sqlite":
         connection.close_at = None  # until it breaks
-
-
-def unheard(error: BaseException) -> bool:
-    """Whether a transaction that failed with this may have been committed: the connection broke, and nobody said.
-
-    Any other error is the database's own word that nothing was written, or comes from before it was reached. On SQLite
-    there is no such doubt, for who commits is this process.
-    """
-    cause: Any = error.__cause__ or error  # Django wraps the driver's; the recorder meets it bare
-    if "OperationalError" not in {each.__name__ for each in type(cause).__mro__} or not hasattr(cause, "sqlstate"):
-        return False
-    if cause.pgconn is not None or "Timeout" in type(cause).__name__:
-        return False  # no connection could be opened, or the pool had none to give
-    return cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P"))
 
 
 def streamed(rows: QuerySet[Any, R], chunk_size: int = 2_000) -> Iterator[R]:
@@ -114,6 +102,36 @@ def distrust_pool() -> None:
     pool = getattr(connections.create_connection(DEFAULT_DB_ALIAS), "pool", None)
     if pool is not None and not pool.closed:
         pool.drain()
+
+
+_LEAVE_EVERY = 1.0  # seconds; a pool connects anew each time
+_left_at = 0.0
+
+
+def leave_read_only_sessions(error: BaseException) -> None:
+    """Replace the pool's sessions where ``error`` says that one may only read.
+
+    A session may keep that from its beginning to its end. Without this it would refuse writes long after the database
+    accepts them again.
+    """
+    global _left_at  # noqa: PLW0603 - one pool in a process
+    if is_read_only(error) and time.monotonic() - _left_at >= _LEAVE_EVERY:
+        _left_at = time.monotonic()
+        distrust_pool()
+
+
+def watch_sessions(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """When a thread has connected: look at what fails there."""
+    if _look_at_failures not in connection.execute_wrappers:
+        connection.execute_wrappers.append(_look_at_failures)
+
+
+def _look_at_failures(execute: Callable[..., R], *args: object) -> R:
+    try:
+        return execute(*args)
+    except Error as error:
+        leave_read_only_sessions(error)
+        raise
 
 
 # The one clock by which leases are compared

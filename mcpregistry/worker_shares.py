@@ -14,8 +14,9 @@ from functools import partial
 from typing import Generic, TypeVar
 
 import structlog
-from django.db import InterfaceError, OperationalError, connections
+from django.db import Error, connections
 
+from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models import ServerTest
@@ -77,10 +78,8 @@ class Share(Generic[_T]):
                 for each in await db_call(self._claim, room):
                     if each not in self._working:
                         self._working[each] = asyncio.ensure_future(self._one(each))
-        except (OperationalError, InterfaceError) as error:  # away: the clock looks again
-            log.warning("share.not_read", error=type(error).__name__)
-        except Exception:
-            log.exception("share.not_read")
+        except Exception as error:  # the clock looks again
+            log.warning("share.not_read", error=type(error).__name__, exc_info=not is_passing(error))
         finally:
             self._looking = None
 
@@ -161,12 +160,12 @@ class Shares:
         await self._written(partial(trials.record_check, server_id=server_id, report=report, process=self._process))
 
     async def _written(self, write: Callable[[], _Result]) -> _Result:
-        """Write a result; while the database is away, try again. Raises its error when the process stops."""
+        """Write a result; while the database does not accept it, try again. Raises its error when the process stops."""
         while True:
             try:
                 return await db_call(write)
-            except (OperationalError, InterfaceError):
-                if self._stopping:
+            except Error as error:
+                if self._stopping or not is_passing(error):
                     raise
                 await asyncio.sleep(_RETRY)
 

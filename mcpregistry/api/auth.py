@@ -16,15 +16,16 @@ from typing import Any, cast
 import structlog
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import DatabaseError
+from django.db import Error
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja.security.base import AuthBase
 from ninja.utils import check_csrf
 
-from mcpregistry.api.errors import TooManyRequests, database_away, unauthorized
+from mcpregistry.api.errors import TooManyRequests, unauthorized
 from mcpregistry.api.permissions import Rule
 from mcpregistry.api.throttle import Guesses
+from mcpregistry.database_errors import fault_of, is_passing, refused_by
 from mcpregistry.db import db_call
 from mcpregistry.domain.addresses import place
 from mcpregistry.domain.calls.requester import NOBODY, Requester
@@ -92,9 +93,9 @@ class _Gate(AuthBase):
     def _closed(self, request: HttpRequest) -> Principal | None:
         try:
             return self.admit(request)
-        except DatabaseError as error:
+        except Error as error:
             log.exception("api.cannot_authenticate", path=request.path)
-            raise database_away() from error
+            raise refused_by(error) from error
 
     def admit(self, request: HttpRequest) -> Principal | None:
         raise NotImplementedError
@@ -173,7 +174,12 @@ def _touch(token: Token) -> None:
     """Note the use, once a minute: a write per request would cost more than the request."""
     now = timezone.now()
     if token.last_used_at is None or token.last_used_at < now - _TOUCH:
-        Token.objects.filter(pk=token.pk).update(last_used_at=now)
+        try:
+            Token.objects.filter(pk=token.pk).update(last_used_at=now)
+        except Error as error:  # it only reads so far: whether the database accepts writes is not asked here
+            if not is_passing(error):
+                raise
+            log.warning("api.token_use_not_noted", fault=fault_of(error).value)
 
 
 def allowed(who: Principal, rule: Rule) -> Principal:

@@ -16,7 +16,6 @@ from ninja import Query, Status
 from mcpregistry.api.answers import content_type, failure, plain_result
 from mcpregistry.api.approvals import Prefer, seconds_to_wait
 from mcpregistry.api.auth import Principal, principal
-from mcpregistry.api.errors import Unavailable
 from mcpregistry.api.once import IdempotencyKey
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.approvals import Ticket, ticket_out
@@ -32,7 +31,7 @@ from mcpregistry.calls.recorded import outcome_of_record
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.edits import untold
 from mcpregistry.domain.calls.ends import RECORD_LATE
-from mcpregistry.domain.errors import ArgumentsInvalid, Busy, Denied, NotFound, SlipsnisseError
+from mcpregistry.domain.errors import ArgumentsInvalid, Busy, Denied, NotFound, SlipsnisseError, Unavailable
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.servers.sessions import nameless_session
 from mcpregistry.domain.text.canonical import digest, stored

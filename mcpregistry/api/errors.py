@@ -11,11 +11,12 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
-from django.db import InterfaceError, OperationalError
+from django.db import Error
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
+from mcpregistry.database_errors import fault_of, is_passing, refused_by
 from mcpregistry.domain import errors
 
 log = structlog.get_logger(__name__)
@@ -59,12 +60,6 @@ class TooManyRequests(errors.SlipsnisseError):
         self.wait = wait
 
 
-class Unavailable(errors.SlipsnisseError):
-    """503: something that we need does not answer now."""
-
-    code = "UNAVAILABLE"
-
-
 # The nearest class in an error's family decides.
 STATUS: dict[type[BaseException], int] = {
     BadRequest: 400,
@@ -81,7 +76,7 @@ STATUS: dict[type[BaseException], int] = {
     errors.DownstreamError: 502,
     errors.TimedOut: 504,
     errors.Busy: 503,
-    Unavailable: 503,
+    errors.Unavailable: 503,
     errors.SlipsnisseError: 500,
 }
 
@@ -114,8 +109,7 @@ def add_handlers(api: NinjaAPI) -> None:
     api.add_exception_handler(HttpError, lambda _, error: refusal(_unreadable(error)))  # type: ignore[arg-type]
     api.add_exception_handler(RequestDataTooBig, lambda *_: refusal(_too_large()))
     api.add_exception_handler(Http404, lambda *_: refusal(errors.NotFound("There is no such address.")))
-    api.add_exception_handler(OperationalError, _database_away)
-    api.add_exception_handler(InterfaceError, _database_away)
+    api.add_exception_handler(Error, _database_failed)
     api.add_exception_handler(Exception, _unexpected)
 
 
@@ -134,11 +128,6 @@ def unauthorized() -> Unauthorized:
         "This needs somebody who is known here.",
         remedy="Log in, or send a valid token as 'Authorization: Bearer …'.",
     )
-
-
-def database_away() -> Unavailable:
-    """The refusal while the database does not answer."""
-    return Unavailable("The database does not answer.", remedy="Try again in a moment; the log has the details.")
 
 
 def _unreadable(error: HttpError) -> errors.SlipsnisseError:
@@ -167,9 +156,11 @@ def _place(item: dict[str, Any]) -> str:
     return ".".join(str(part)[:100] for part in item.get("loc", ()) if part != "payload")
 
 
-def _database_away(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
-    log.error("api.database_away", path=request.path, exc_info=error)
-    return refusal(database_away())
+def _database_failed(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
+    if not isinstance(error, Error) or not is_passing(error):
+        return _unexpected(request, error)
+    log.error("api.database_failed", path=request.path, fault=fault_of(error).value, exc_info=error)
+    return refusal(refused_by(error))
 
 
 def _unexpected(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from ipaddress import ip_address
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 from django.db.models import Count, Q, Sum
 from django.http import HttpRequest, HttpResponse
 from django.http.request import split_domain_port
@@ -23,8 +23,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from mcpregistry.api.auth import allowed, bearer
-from mcpregistry.api.errors import database_away, refusal, unauthorized
+from mcpregistry.api.errors import refusal, unauthorized
 from mcpregistry.api.permissions import Rule
+from mcpregistry.database_errors import refused_by
 from mcpregistry.db import streamed
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import (
@@ -57,8 +58,8 @@ def metrics(request: HttpRequest) -> HttpResponse:
                 raise unauthorized()
             allowed(bearer(request), RULE)
         return HttpResponse(_exposition(), content_type=CONTENT_TYPE_PLAIN_0_0_4)
-    except DatabaseError:
-        return refusal(database_away())
+    except Error as error:
+        return refusal(refused_by(error))
     except SlipsnisseError as error:
         return refusal(error)
 

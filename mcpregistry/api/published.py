@@ -13,16 +13,17 @@ from functools import wraps
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.dateparse import parse_datetime
 
 from mcpregistry.api.auth import Principal, allowed, bearer
-from mcpregistry.api.errors import BadRequest, MethodNotAllowed, database_away, refusal, status_of, unauthorized
+from mcpregistry.api.errors import BadRequest, MethodNotAllowed, refusal, status_of, unauthorized
 from mcpregistry.api.permissions import Rule
 from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.calls.engine import current_engine
+from mcpregistry.database_errors import refused_by
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound, SlipsnisseError
 from mcpregistry.domain.registry.publishing import Held, Published, entry_of, name_of
 from mcpregistry.models import Endpoint
@@ -45,8 +46,8 @@ def _served(view: View) -> Callable[..., HttpResponse]:
             if request.method not in ("GET", "HEAD"):
                 raise MethodNotAllowed("A registry is only read.", remedy="Use GET.", allow="GET, HEAD, OPTIONS")
             return JsonResponse(view(request, _who(request), **given), headers=_OPEN)
-        except DatabaseError:
-            return _problem(database_away())
+        except Error as error:
+            return _problem(refused_by(error))
         except SlipsnisseError as error:
             return _problem(error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import structlog
-from django.db import DatabaseError, InterfaceError
+from django.db import Error
 
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.db import db_call
@@ -23,7 +23,7 @@ async def within(catalogue: Catalogue, conversation: str) -> Catalogue:
         return catalogue
     try:
         servers = await db_call(entering.enter, conversation, catalogue.agent.slug)
-    except (DatabaseError, InterfaceError):
+    except Error:
         log.exception("conversation.not_looked_up")
         raise Busy(
             "The conversation could not be looked up, so nothing was done.", remedy="Call again in a moment."

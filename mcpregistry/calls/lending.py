@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import structlog
-from django.db import DatabaseError, InterfaceError
+from django.db import Error
 
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.catalog import Catalogue, several
@@ -36,7 +36,7 @@ async def note_links(call: Call, result: Mapping[str, Any]) -> None:
             links.lend, agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, server=offer.server.slug,
             tool=(offer.by or offer.tool).key, uris=uris,
         )  # fmt: skip
-    except (DatabaseError, InterfaceError):
+    except Error:
         log.exception("links.not_noted", call=call.id)
 
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from django.db import DatabaseError, InterfaceError
+from django.db import Error
 
 from mcpregistry.calls import budgets, rows, stages
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
@@ -26,7 +26,8 @@ from mcpregistry.calls.energy import Energy
 from mcpregistry.calls.floods import Floods
 from mcpregistry.calls.rates import RateLimited, Rates
 from mcpregistry.calls.recorded import outcome_by_id
-from mcpregistry.calls.recording.recorder import EndedOtherwise, Recorder, not_recorded
+from mcpregistry.calls.recording.errors import EndedOtherwise, not_recorded
+from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.rows import outcome_of
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Denied, DownstreamError, SlipsnisseError, ToolRefused
@@ -202,7 +203,7 @@ class Pipeline:
             return await self._refused_again(call, again)
         except SlipsnisseError as refusal:
             return await self._refused(call, refusal)
-        except (DatabaseError, InterfaceError):
+        except Error:
             log.exception("call.not_held", call=call.id)
             self.approvals.drop(call)  # it cannot be looked up: should it be there all the same, nobody waits for it
             return outcome_of(call, State.NOT_SENT, error=not_recorded())
@@ -322,7 +323,7 @@ class Pipeline:
         log.error("call.ended_otherwise", call=call.id, state=outcome.state.value)
         try:
             return await db_call(outcome_by_id, call.id) or replace(outcome, late=True)
-        except DatabaseError:
+        except Error:
             log.exception("call.not_looked_up", call=call.id)
             return replace(outcome, late=True)
 

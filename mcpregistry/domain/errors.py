@@ -70,6 +70,12 @@ class Busy(SlipsnisseError):
     code = "BUSY"
 
 
+class Unavailable(SlipsnisseError):
+    """Something that the site needs, such as its database, does not work now; trying again later is right."""
+
+    code = "UNAVAILABLE"
+
+
 class Interrupted(SlipsnisseError):
     """We were told to stop while it was under way; nothing is known against the server."""
 

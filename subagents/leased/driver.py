@@ -13,10 +13,11 @@ import structlog
 from django.db import OperationalError
 
 from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.database_errors import is_passing
 from mcpregistry.domain.errors import Busy
 from subagents.leased import leases
 from subagents.leased.leases import Lease, LostLease
-from subagents.leased.patience import AWAY, patiently
+from subagents.leased.patience import patiently
 
 log = structlog.get_logger(__name__)
 W = TypeVar("W")
@@ -100,10 +101,13 @@ class Driver(ABC, Generic[W]):
             log.info(f"{self.kind}.lost", key=key)
             await self._give_back(taken)  # of no effect unless it is ours still
             return True
-        except (asyncio.CancelledError, Busy, *AWAY):
+        except (asyncio.CancelledError, Busy):
             await self._give_back(taken)
             raise
-        except Exception:
+        except Exception as error:
+            if is_passing(error):
+                await self._give_back(taken)
+                raise
             log.exception(f"{self.kind}.crashed", key=key)
             with suppress(LostLease):
                 await self.crashed(taken)
@@ -139,7 +143,9 @@ class Driver(ABC, Generic[W]):
             try:
                 async with asyncio.timeout(renewed + safe - now):
                     wish = await self.renew(taken)
-            except (TimeoutError, *AWAY) as error:
+            except Exception as error:
+                if not isinstance(error, TimeoutError) and not is_passing(error):
+                    raise
                 if time.monotonic() < renewed + safe:
                     pause = _BEAT
                     continue

@@ -1,6 +1,6 @@
-"""A database that is away for a moment: what work wants of it is tried again, and goes on.
+"""A database that fails for a moment: what work wants of it is tried again, and goes on.
 
-A fail-over of PostgreSQL takes seconds, a busy SQLite answers "locked". Neither is a fault of the work. How long it may
+A failover of PostgreSQL takes seconds, and its new sessions may be read-only at first; a busy SQLite answers "locked". None of this is a fault of the work. How long it may
 last is not decided here alone: the driver's pulse ends work whose lease can no longer be kept.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import structlog
-from django.db import InterfaceError, OperationalError
+
+from mcpregistry.database_errors import fault_of, is_passing
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
-AWAY = (OperationalError, InterfaceError)
 _LONGEST = 20.0  # seconds for one thing, although the lease is kept: then it is not a moment
 _PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
@@ -28,9 +28,9 @@ async def patiently(work: Callable[[], Awaitable[R]]) -> R:
     while True:
         try:
             return await work()
-        except AWAY as error:
-            if time.monotonic() - began > _LONGEST:
+        except Exception as error:
+            if not is_passing(error) or time.monotonic() - began > _LONGEST:
                 raise
-            log.warning("work.database_away", cause=str(error))
+            log.warning("work.database_away", fault=fault_of(error).value, cause=str(error))
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

@@ -19,7 +19,8 @@ from mcpregistry.calls.catalog import Catalogue, Entry, Offer, Source
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.calls.watch.changes import Feed
-from mcpregistry.db import db_call, unheard
+from mcpregistry.database_errors import unheard
+from mcpregistry.db import db_call
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec

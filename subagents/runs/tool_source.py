@@ -24,7 +24,8 @@ from mcpregistry.calls.catalog import Offer, Source
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.calls.watch.waiting import Watch
-from mcpregistry.db import db_call, unheard
+from mcpregistry.database_errors import unheard
+from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, DownstreamError, SlipsnisseError
 from mcpregistry.domain.policy.access import may_see
 from mcpregistry.domain.policy.risk import risk_of

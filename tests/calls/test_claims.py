@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.calls.recording.recorder import EndedOtherwise, NotClaimed, Recorder
+from mcpregistry.calls.recording.errors import EndedOtherwise, NotClaimed
+from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, AuditEntry, Configuration, Invocation

@@ -18,7 +18,8 @@ from django.db import connection, connections
 
 from mcpregistry.calls.recording import ledger
 from mcpregistry.calls.recording import recorder as module
-from mcpregistry.calls.recording.recorder import EndedOtherwise, NotRecorded, Recorder
+from mcpregistry.calls.recording.errors import EndedOtherwise, NotRecorded
+from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Busy
 from mcpregistry.models import AuditEntry, Invocation

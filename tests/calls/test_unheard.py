@@ -16,7 +16,8 @@ from mcpregistry import failpoints
 from mcpregistry.calls.approvals import kept
 from mcpregistry.calls.call import CallOutcome, Host
 from mcpregistry.calls.recording import late_ends, ledger
-from mcpregistry.db import db_call, unheard
+from mcpregistry.database_errors import unheard
+from mcpregistry.db import db_call
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, Permit, Server
 from mcpregistry.services.approvals import held_calls

@@ -38,7 +38,7 @@ class Gateway:
 
     def __init__(self, broken: bool = False) -> None:
         self.events: list[str] = []
-        self.engine = SimpleNamespace(feed=Feed())
+        self.engine = SimpleNamespace(feed=Feed(), recorder=SimpleNamespace(running=True))
         self._broken = broken
 
     async def startup(self) -> None:
@@ -243,6 +243,20 @@ async def test_not_ready_while_the_disk_is_full(live_db, site, monkeypatch):
     await site.live(look)
 
 
+@pytest.mark.one_database
+async def test_not_ready_once_the_recorders_thread_has_ended(live_db, site, gateway):
+    async def look() -> None:
+        assert (await site.get("/readyz"))[0] == 200
+        gateway.engine.recorder.running = False
+        status, body = await site.get("/readyz")
+        assert (status, json.loads(body)["recording"]) == (
+            503,
+            "the recorder of this process has stopped: restart the process",
+        )
+
+    await site.live(look)
+
+
 def test_whether_a_folder_can_be_written_is_really_tried(tmp_path):
     assert readiness.unwritable(tmp_path) == ""
     assert readiness.unwritable(Path("/proc")) != ""
@@ -275,7 +289,7 @@ async def test_not_ready_while_a_newer_column_keeps_this_process_from_recording(
 
 async def test_a_process_that_asks_instead_of_hearing_is_ready_and_says_so_a_blind_one_is_not(live_db, site, gateway):
     states = iter(["ok", "polling", "blind"])
-    gateway.engine = SimpleNamespace(feed=SimpleNamespace())
+    gateway.engine.feed = SimpleNamespace()
 
     async def look() -> None:
         for state in ("ok", "polling", "blind"):

@@ -25,7 +25,8 @@ from mcpregistry.calls.approvals.revalidation import CatalogueOf, GroundLost, re
 from mcpregistry.calls.approvals.seats import Seats
 from mcpregistry.calls.approvals.settled import settled
 from mcpregistry.calls.call import Call, CallOutcome
-from mcpregistry.calls.recording.recorder import NotClaimed, Recorder
+from mcpregistry.calls.recording.errors import NotClaimed
+from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.calls.watch.waiting import Watch

@@ -25,10 +25,10 @@ from django.db import DatabaseError
 from mcpregistry.calls.approvals.patience import Patience, smallest
 from mcpregistry.calls.call import Call, CallOutcome, Host, Prompt, Reply
 from mcpregistry.calls.rows import outcome_of
-from mcpregistry.db import unheard
+from mcpregistry.database_errors import unheard
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.calls.wait_strategy import Answer, WaitStep, meant, wait_steps
-from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.errors import SlipsnisseError, Unavailable
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.text.display import printable
@@ -64,12 +64,6 @@ class _Held(Protocol):
     def left(self, ticket: Ticket) -> None: ...
     def drop(self, call: Call) -> None: ...
     def waits_no_more(self, ticket: Ticket) -> None: ...
-
-
-class Unavailable(SlipsnisseError):
-    """The record of a held call cannot be read."""
-
-    code = "UNAVAILABLE"
 
 
 class _CallerGone(Exception):

@@ -18,18 +18,20 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from typing import Any, cast
 
 import structlog
-from django.db import DatabaseError, OperationalError, connection
+from django.db import connection
 
 from mcpregistry.calls.recording import late_ends, ledger
+from mcpregistry.calls.recording.backlog import MOST_TOGETHER, Backlog
+from mcpregistry.calls.recording.errors import EndedOtherwise, NotClaimed, NotRecorded, not_recorded, recorder_stopped
+from mcpregistry.calls.recording.items import Item, in_doubt, kept, note, passes
 from mcpregistry.calls.recording.late_ends import Late
-from mcpregistry.db import unheard
-from mcpregistry.domain.errors import Busy, SlipsnisseError
+from mcpregistry.database_errors import fault_of, is_database_error, is_passing
+from mcpregistry.db import leave_read_only_sessions
+from mcpregistry.domain.errors import Busy
 from mcpregistry.failpoints import failpoint
 from mcpregistry.services.records import audit, bound, ending
 from mcpregistry.services.records.audit import Chain, Fact
@@ -40,47 +42,10 @@ from mcpregistry.services.records.sql import vendor
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 5_000  # about a second of work
-MAX_BATCH = 500
 _NAP = 0.0002  # seconds
-RETRY = (
-    0.25  # seconds between attempts to write ends that the database did not take; the reaper comes by far less often
-)
+# Seconds between attempts to write ends that the database did not take. The reaper comes by far less often.
+RETRY = 0.25
 FLUSH_SECONDS = 10.0  # for how long that is tried when the process ends
-
-
-class NotRecorded(SlipsnisseError):
-    """The database did not take the record, so the call must not happen."""
-
-    code = "NOT_RECORDED"
-
-
-def not_recorded() -> NotRecorded:
-    """Of a call that was not made for that."""
-    remedy = "The database does not take it: it is full, locked or gone, the log says which. Ask the operator."
-    return NotRecorded("The call was not made: it could not be recorded.", remedy=remedy)
-
-
-class NotClaimed(SlipsnisseError):
-    """Somebody else has the call, or it is no longer what was to be claimed: look at it again."""
-
-    code = "NOT_CLAIMED"
-
-
-class EndedOtherwise(SlipsnisseError):
-    """The call has another end in its record, which stays: look there."""
-
-    code = "ENDED_OTHERWISE"
-
-
-@dataclass(slots=True, eq=False)
-class _Item:
-    """A fact for the audit log, and the one row that it is about, if any."""
-
-    fact: Fact
-    done: asyncio.Future[None] | None = None
-    begin: Intent | Refused | None = None
-    claim: Claim | None = None
-    end: End | None = None
 
 
 class Recorder:
@@ -89,12 +54,14 @@ class Recorder:
     def __init__(self, process: str) -> None:
         self.process = process
         self._chain = Chain(self._new_writer())
-        self._waiting: SimpleQueue[_Item | None] = SimpleQueue()  # None: the last one was before
-        self._closing = False
+        self._waiting: SimpleQueue[Item | None] = SimpleQueue()  # None: the last one was before
+        self._closing = self._stopped = False
+        self._last_taken = False
         self._door = threading.Lock()  # what passes it before close() is written, what comes after is refused
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._late: list[Late] = []  # ends that the database did not take so far; only the writer thread looks
+        self._backlog = Backlog()
+        self._in_hand: list[Item] = []  # taken from the queue, and their callers have not heard yet
         self._together = 0  # how many the last commit held
 
     @property
@@ -105,7 +72,12 @@ class Recorder:
     @property
     def late(self) -> int:
         """How many ends the database has not taken so far."""
-        return len(self._late)
+        return len(self._backlog)
+
+    @property
+    def running(self) -> bool:
+        """Whether its thread works. Once it has ended, no call can be made in this process."""
+        return self._thread is not None and self._thread.is_alive() and not self._stopped
 
     def _new_writer(self) -> str:
         return f"{self.process}:{socket.gethostname()[:24]}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -113,7 +85,7 @@ class Recorder:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the thread; ``loop`` is where callers wait."""
         self._loop = loop
-        self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -129,14 +101,14 @@ class Recorder:
 
         Raises NotRecorded, Busy.
         """
-        await self._wait(self._put(_Item(fact, begin=row)))
+        await self._wait(self._put(Item(fact, begin=row)))
 
     async def claim(self, row: Claim, fact: Fact) -> int:
         """Take a call in the state ready; returns its new fence when that is durable. Raises NotRecorded,
         and NotClaimed when its binding, its fence or the configuration's ``revision`` are not as they were
         looked at, or its time to run is over.
         """
-        await self._wait(self._put(_Item(fact, claim=row)))
+        await self._wait(self._put(Item(fact, claim=row)))
         return row["fence"] + 1
 
     async def end(self, row: End, fact: Fact) -> None:
@@ -147,23 +119,25 @@ class Recorder:
         given the call up meanwhile, the end replaces what it supposed. Raises EndedOtherwise when the record says
         something else all the same.
         """
-        await self._wait(self._put(_Item(fact, end=row)))
+        await self._wait(self._put(Item(fact, end=row)))
 
     def begin_soon(self, row: Refused, fact: Fact) -> None:
         """Insert a call that has ended already, without waiting: for a caller that is being cancelled."""
-        self._put(_Item(fact, begin=row))
+        self._put(Item(fact, begin=row))
 
     def end_soon(self, row: End, fact: Fact) -> None:
         """``end`` without waiting: for a caller that is being cancelled."""
-        self._put(_Item(fact, end=row))
+        self._put(Item(fact, end=row))
 
-    def _put(self, item: _Item) -> asyncio.Future[None]:
+    def _put(self, item: Item) -> asyncio.Future[None]:
         # An end is always taken: its call has happened, whatever the queue looks like.
         if item.begin and self._waiting.qsize() >= MAX_WAITING:
             raise Busy("The site is recording as many calls as it can.", remedy="Call again in a moment.")
         with self._door:
             if self._closing or self._loop is None:
                 raise NotRecorded("The site is shutting down.", remedy="Call again in a moment.")
+            if self._stopped:
+                raise recorder_stopped()
             item.done = self._loop.create_future()
             self._waiting.put(item)
         return item.done
@@ -179,52 +153,93 @@ class Recorder:
 
     # The writer thread
 
-    def _write(self) -> None:
-        self._commit_all([_note("writer.started", self.writer)])
-        closing = False
-        while not closing:
-            taken = self._take()
-            batch = [item for item in taken if item is not None]
-            closing = len(batch) < len(taken)
-            errors = self._commit_all(batch) if batch else []
-            self._late += [late for item, error in zip(batch, errors, strict=True) if (late := _kept(item, error))]
-            self._settle(batch, errors)
-            if self._late and not any(map(_passes, errors)):
-                self._catch_up()
-        self._flush()
-        self._commit_all([_note("writer.stopped", self.writer)])
-        connection.close()
+    def _run(self) -> None:
+        try:
+            self._commit_all([note("writer.started", self.writer)])
+            while not self._last_taken:
+                self._write_whatever_fails()
+            self._flush()
+            self._commit_all([note("writer.stopped", self.writer)])
+        finally:
+            connection.close()
+            self._refuse_the_rest()
 
-    def _take(self) -> list[_Item | None]:
+    def _write_whatever_fails(self) -> None:
+        """No error ends the thread, because nobody else writes."""
+        try:
+            self._write()
+        except Exception as error:
+            log.exception("recorder.interrupted", about=[item.fact.subject for item in self._in_hand])
+            self._backlog.add(filter(None, map(in_doubt, self._in_hand)))
+            self._settle(self._in_hand, [error] * len(self._in_hand))
+            self._start_afresh(error)
+            time.sleep(RETRY)
+
+    def _write(self) -> None:
+        taken = self._take()
+        batch = self._in_hand = [item for item in taken if item is not None]
+        self._last_taken = len(batch) < len(taken)
+        errors = self._commit_all(batch) if batch else []
+        self._backlog.add(late for item, error in zip(batch, errors, strict=True) if (late := kept(item, error)))
+        self._settle(batch, errors)
+        self._in_hand = []
+        if self._backlog and not any(map(passes, errors)):
+            self._backlog.write(self._commit_late)
+
+    def _refuse_the_rest(self) -> None:
+        """Nobody writes any more: whoever waits is told."""
+        with self._door:
+            self._stopped = True
+            waiting = self._in_hand
+            with suppress(Empty):
+                while True:
+                    if item := self._waiting.get_nowait():
+                        waiting.append(item)
+        if waiting or self._backlog:
+            log.error("recorder.stopped", about=[item.fact.subject for item in waiting] + self._backlog.subjects())
+        self._settle(waiting, [recorder_stopped()] * len(waiting))
+
+    def _take(self) -> list[Item | None]:
         """What has come; waits for the first, and shortly for those that were committed with it last time.
 
         They come one by one, as the event loop gets to them: without the nap, ten calls at once cost a
         quarter more CPU in commits and context switches, and each of them takes longer.
         """
         try:
-            taken = [self._waiting.get(timeout=RETRY if self._late else None)]
+            taken = [self._waiting.get(timeout=RETRY if self._backlog else None)]
         except Empty:
             return []
         if self._waiting.qsize() + 1 < self._together:
             time.sleep(_NAP)
         with suppress(Empty):
-            while len(taken) < MAX_BATCH:
+            while len(taken) < MOST_TOGETHER:
                 taken.append(self._waiting.get_nowait())
         self._together = len(taken)
         return taken
 
-    def _commit_all(self, batch: list[_Item]) -> list[Exception | None]:
-        """Commit the batch as one; if a row is to blame, each alone, so that a bad one stands alone."""
+    def _commit_all(self, batch: list[Item]) -> list[Exception | None]:
+        """Commit the batch as one; if a row is to blame, each half, so that in the end a bad one stands alone."""
         try:
             return self._commit(batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
-            if len(batch) == 1 or _database_fails(error):
-                log.error("recorder.failed", error=type(error).__name__, about=batch[0].fact.subject, rows=len(batch))
+            if len(batch) == 1 or is_passing(error):
+                self._note_failure(batch, error)
                 self._start_afresh(error)
                 return [error] * len(batch)
-            return [self._commit_all([item])[0] for item in batch]
+        half = len(batch) // 2
+        return self._commit_all(batch[:half]) + self._commit_all(batch[half:])
 
-    def _commit(self, batch: list[_Item]) -> list[Exception | None]:
+    @staticmethod
+    def _note_failure(batch: list[Item], error: Exception) -> None:
+        log.error(
+            "recorder.failed",
+            error=type(error).__name__,
+            fault=fault_of(error).value,
+            about=batch[0].fact.subject,
+            rows=len(batch),
+        )
+
+    def _commit(self, batch: list[Item]) -> list[Exception | None]:
         """One transaction. What comes back is None for each, but NotClaimed for a claim that was lost, and what
         ``_checked`` says of an end."""
         failpoint("committing")
@@ -234,7 +249,7 @@ class Recorder:
             changed = ledger.BACKENDS[vendor()](work)
             self._chain = chain
             return self._checked(batch, changed)
-        lost: list[_Item] = []
+        lost: list[Item] = []
 
         def rest(won: list[bool]) -> ledger.Work:
             nonlocal chain
@@ -251,7 +266,7 @@ class Recorder:
             for item, error in zip(batch, ended, strict=True)
         ]
 
-    def _checked(self, batch: list[_Item], changed: ledger.Changed) -> list[Exception | None]:
+    def _checked(self, batch: list[Item], changed: ledger.Changed) -> list[Exception | None]:
         """After a commit: whether its ends were taken. The clock may have given up calls whose process had stalled."""
         ends = [Late(item.end, item.fact) for item in batch if item.end]
         if changed.get(ending.FINISH, 0) >= len(ends):
@@ -265,7 +280,7 @@ class Recorder:
             return [error if item.end else None for item in batch]
         return [EndedOtherwise("It has ended otherwise.") if item.end and not next(stand) else None for item in batch]
 
-    def _work(self, batch: list[_Item]) -> tuple[ledger.Work, Chain]:
+    def _work(self, batch: list[Item]) -> tuple[ledger.Work, Chain]:
         """The statements for these items, and where the audit chain stands after them."""
         begins, kept, finished, facts = [], [], [], []
         for item in batch:
@@ -290,39 +305,24 @@ class Recorder:
         ]
         return work, chain
 
-    def _catch_up(self) -> None:
-        """Write the late ends. What cannot be written for a reason of its own is given up, and the log says so."""
-        late, self._late = self._late[:MAX_BATCH], self._late[MAX_BATCH:]
+    def _commit_late(self, late: list[Late]) -> None:
         try:
-            self._commit_late(late)
+            self._chain, won = late_ends.write(late, self._chain)
+            lost = [each for each, mine in zip(late, won, strict=True) if not mine]
+            self._chain = late_ends.correct(lost, self._chain)
         except Exception as error:
             self._start_afresh(error)
-            if _passes(error):
-                self._late = late + self._late
-            elif len(late) > 1:  # the one that is to blame is found in halves
-                self._late = late[: len(late) // 2] + self._late + late[len(late) // 2 :]
-                self._catch_up()
-            else:
-                log.exception("recorder.end_lost", about=late[0].fact.subject)
-        else:
-            log.info("recorder.caught_up", ends=len(late))
-
-    def _commit_late(self, late: list[Late]) -> None:
-        self._chain, won = late_ends.write(late, self._chain)
-        lost = [each for each, mine in zip(late, won, strict=True) if not mine]
-        self._chain = late_ends.correct(lost, self._chain)
+            raise
 
     def _flush(self) -> None:
         """The process ends: what is late is tried for some seconds more; then only the reaper is left."""
         deadline = time.monotonic() + FLUSH_SECONDS
-        while self._late and time.monotonic() < deadline:
-            self._catch_up()
-            if self._late:
+        while self._backlog and time.monotonic() < deadline:
+            self._backlog.write(self._commit_late)
+            if self._backlog:
                 time.sleep(RETRY)
-        if self._late:
-            log.error("recorder.ends_lost", about=[item.fact.subject for item in self._late])
 
-    def _settle(self, batch: list[_Item], errors: list[Exception | None]) -> None:
+    def _settle(self, batch: list[Item], errors: list[Exception | None]) -> None:
         def resolve() -> None:
             for item, error in zip(batch, errors, strict=True):
                 if item.done is None or item.done.done():
@@ -330,7 +330,8 @@ class Recorder:
                 if error is None:
                     item.done.set_result(None)
                 else:
-                    item.done.set_exception(error if isinstance(error, NotClaimed | EndedOtherwise) else not_recorded())
+                    known = isinstance(error, NotClaimed | EndedOtherwise | NotRecorded)
+                    item.done.set_exception(error if known else not_recorded())
                     item.done.exception()  # the caller may have left; that is not an error of its own
 
         assert self._loop is not None
@@ -341,41 +342,10 @@ class Recorder:
 
     def _start_afresh(self, error: Exception) -> None:
         """After a database error nobody knows whether the commit happened: connect anew, with a new chain."""
-        if isinstance(error, DatabaseError | _driver().Error):
+        if is_database_error(error):
             connection.close()
+            leave_read_only_sessions(error)
             self._chain = Chain(self._new_writer())
-
-
-def _note(kind: str, writer: str) -> _Item:
-    return _Item(Fact(kind, "recorder", f"writer:{writer}", {}))
-
-
-def _kept(item: _Item, error: Exception | None) -> Late | None:
-    """What is to be written of an item with which the database has failed, as soon as it takes it."""
-    if item.end:
-        return Late(item.end, item.fact) if _passes(error) else None
-    if error is None or not unheard(error):
-        return None
-    if item.claim:
-        return late_ends.not_sent(item.claim, item.claim["fence"] + 1, item.fact, code=NotRecorded.code)
-    if item.begin and "lease_until" in item.begin:  # an intent, no refusal
-        return late_ends.not_sent(cast(Intent, item.begin), 0, item.fact, code=NotRecorded.code)
-    return None
-
-
-def _driver() -> Any:
-    """The database driver's module: raw statements raise its errors, not Django's."""
-    return connection.Database  # type: ignore[attr-defined]  # every backend has it, the base class does not say so
-
-
-def _passes(error: Exception | None) -> bool:
-    """Whether the database may take later what it refused so."""
-    return error is not None and not isinstance(error, SlipsnisseError) and _database_fails(error)
-
-
-def _database_fails(error: Exception) -> bool:
-    """Gone, locked, full: whatever the rows are, and waiting once for each of them would take hours."""
-    return isinstance(error, OperationalError | _driver().OperationalError)
 
 
 def _swallow(done: asyncio.Future[None]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 import structlog
-from django.db import InterfaceError, OperationalError
+from django.db import Error
 
+from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Interrupted, SlipsnisseError, TimedOut
 from mcpregistry.domain.servers.health import longest_test
@@ -51,9 +51,9 @@ class Prober:
             return await self._one(server_id, call, in_sandbox)
         except SlipsnisseError as error:
             return _failed(error)
-        except (OperationalError, InterfaceError):  # says nothing of the server
-            return _failed(Interrupted("The database did not answer before the test began.", remedy="Test again."))
         except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
+            if is_passing(error):  # says nothing of the server
+                return _failed(Interrupted("The database did not answer before the test began.", remedy="Test again."))
             return _crashed(server_id, error)
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -99,8 +99,8 @@ class Prober:
 async def probed(pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool) -> TestReport:
     """One test on this loop. Too long a one is ended here, so that its server is gone when we return.
 
-    Whatever goes wrong with it is in the report; cancelling it ends the server first. Raises OperationalError and
-    InterfaceError when our own database is away.
+    Whatever goes wrong with it is in the report; cancelling it ends the server first. Raises the error of our own
+    database when that fails for a while.
     """
     try:
         target = await db_call(target_for, server_id, in_sandbox=in_sandbox)
@@ -110,9 +110,9 @@ async def probed(pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_
         return _failed(error)
     except TimeoutError:
         return _failed(_too_long())
-    except (OperationalError, InterfaceError):
-        raise
-    except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
+    except Exception as error:
+        if is_passing(error):
+            raise
         return _crashed(server_id, error)
 
 
@@ -135,9 +135,12 @@ async def _inactive(server_id: int) -> None:
     """Returns when the server may not run any more."""
     while True:
         await asyncio.sleep(_LOOK_EVERY)
-        with suppress(OperationalError, InterfaceError):  # away: the next look will tell
+        try:
             if not await db_call(_is_active, server_id):
                 return
+        except Error as error:
+            if not is_passing(error):
+                raise
 
 
 def _is_active(server_id: int) -> bool:

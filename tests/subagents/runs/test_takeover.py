@@ -12,9 +12,10 @@ from functools import lru_cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from celery.concurrency import get_implementation
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError, ProgrammingError
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -202,6 +203,29 @@ async def test_a_fault_of_ours_ends_the_run_and_says_so(
     monkeypatch.setattr(tool_calls, "make", broken)
     done = await finished(bench, worker, slow_run)
     assert (done.state, done.exit) == (RunState.FAILED, Exit.CRASHED)
+
+
+async def test_a_database_that_is_read_only_for_a_moment_is_asked_again() -> None:
+    errors = iter([psycopg.errors.ReadOnlySqlTransaction("x"), psycopg.errors.IdleInTransactionSessionTimeout("x")])
+
+    async def work() -> str:
+        if error := next(errors, None):
+            raise InternalError(str(error)) from error
+        return "done"
+
+    assert await patience.patiently(work) == "done"
+
+
+async def test_an_error_of_ours_is_not_tried_again() -> None:
+    asked: list[None] = []
+
+    async def work() -> None:
+        asked.append(None)
+        raise ProgrammingError("no such column")
+
+    with pytest.raises(ProgrammingError):
+        await patience.patiently(work)
+    assert len(asked) == 1
 
 
 async def test_a_database_that_stays_away_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

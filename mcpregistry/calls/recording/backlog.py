@@ -1,0 +1,73 @@
+"""Ends that the database has not accepted yet, and how they are written once it does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from mcpregistry.calls.recording.late_ends import Late
+from mcpregistry.database_errors import fault_of, is_passing
+
+log = structlog.get_logger(__name__)
+
+MOST_TOGETHER = 500  # ends in one transaction
+_TRIES = 16  # transactions before the recorder looks after new calls again
+
+
+class Backlog:
+    """Belongs to the recorder's thread; other threads may only ask for its length."""
+
+    def __init__(self) -> None:
+        self._untried: list[Late] = []
+        self._groups: deque[list[Late]] = deque()  # each was tried before, or is half of one that failed
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def add(self, ends: Iterable[Late]) -> None:
+        """Keep these until they are written."""
+        ends = list(ends)
+        self._untried += ends
+        self._length += len(ends)
+
+    def subjects(self) -> list[str]:
+        """What the ends are about, for the log."""
+        return [each.fact.subject for group in (*self._groups, self._untried) for each in group]
+
+    def write(self, commit: Callable[[list[Late]], None]) -> None:
+        """Write what the database accepts now, in a limited number of transactions. The rest waits for the next time.
+
+        ``commit`` writes a group in one transaction, or raises. A group that the database refuses for now stays whole.
+        In any other group one end is to blame. Halving the group finds it, and that end alone is given up.
+        """
+        for _ in range(_TRIES):
+            group = self._next_group()
+            if not group:
+                return
+            try:
+                commit(group)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the end that causes it must be found
+                if is_passing(error):
+                    self._groups.appendleft(group)
+                    return
+                self._divide(group, error)
+            else:
+                self._length -= len(group)
+                log.info("recorder.caught_up", ends=len(group))
+
+    def _next_group(self) -> list[Late]:
+        if self._groups:
+            return self._groups.popleft()
+        group, self._untried = self._untried[:MOST_TOGETHER], self._untried[MOST_TOGETHER:]
+        return group
+
+    def _divide(self, group: list[Late], error: Exception) -> None:
+        if len(group) == 1:
+            self._length -= 1
+            log.error("recorder.end_lost", about=group[0].fact.subject, fault=fault_of(error).value, exc_info=error)
+            return
+        half = len(group) // 2
+        self._groups.extendleft((group[half:], group[:half]))

@@ -1,0 +1,126 @@
+"""What an error of the database means for the work that met it. The only place that decides this.
+
+PostgreSQL is judged by SQLSTATE, SQLite by its result code. Errors without a code come from the driver or from Django,
+which both use the class names of PEP 249.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from mcpregistry.domain.errors import Unavailable
+
+
+class Fault(StrEnum):
+    """Why the database did not do what it was asked."""
+
+    UNAVAILABLE = "unavailable"  # it does not answer, or the connection broke
+    REFUSES = "refuses"  # it answers, but does not accept this work now: read-only, full, locked, out of time
+    REJECTS_ROW = "rejects_row"  # it never accepts these values
+    BUG = "bug"  # our statement is wrong, or the error is not one of the database
+
+
+# By class or by whole code; the whole code comes first. https://www.postgresql.org/docs/current/errcodes-appendix.html
+_POSTGRES: dict[str, Fault] = {
+    **dict.fromkeys(("08", "28", "3D", "57P"), Fault.UNAVAILABLE),
+    # Insufficient privilege (42501) is an operator's mistake while privileges are changed, so it passes as well.
+    # A prepared statement that a pooler forgot (26) and a stale plan (0A000) are fine in the next session.
+    **dict.fromkeys(
+        ("25006", "25P03", "25P04", "26", "0A000", "40", "42501", "53", "55P03", "55006", "57", "58"), Fault.REFUSES
+    ),
+    # P0: the guards in the database raise it.
+    **dict.fromkeys(("21", "22", "23", "27", "44", "54", "P0"), Fault.REJECTS_ROW),
+}
+
+# Primary result codes. https://www.sqlite.org/rescode.html
+_SQLITE: dict[int, Fault] = {
+    **dict.fromkeys((11, 14, 26), Fault.UNAVAILABLE),  # CORRUPT, CANTOPEN, NOTADB
+    # PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, PROTOCOL, SCHEMA, NOLFS, AUTH
+    **dict.fromkeys((3, 5, 6, 7, 8, 9, 10, 13, 15, 17, 22, 23), Fault.REFUSES),
+    **dict.fromkeys((18, 19, 20, 25), Fault.REJECTS_ROW),  # TOOBIG, CONSTRAINT (guards too), MISMATCH, RANGE
+}
+
+_READ_ONLY = "25006"
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What ``error`` means. Takes the errors of both drivers, and Django's, which wrap them."""
+    said = _driver_error(error)
+    sqlstate = _sqlstate(said)
+    if sqlstate is not None:
+        return next((_POSTGRES[key] for key in (sqlstate, sqlstate[:3], sqlstate[:2]) if key in _POSTGRES), Fault.BUG)
+    code = getattr(said, "sqlite_errorcode", None)
+    if code is not None:
+        return _SQLITE.get(code & 0xFF, Fault.BUG)
+    return _by_class(said)
+
+
+def is_database_error(error: BaseException) -> bool:
+    """Whether a driver or Django's database layer raised it."""
+    return bool(_names(error) & {"DatabaseError", "InterfaceError"})
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same work may succeed later, unchanged: try again, and do not blame the work."""
+    return fault_of(error) in (Fault.UNAVAILABLE, Fault.REFUSES)
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether the session may not write. A session keeps that for its lifetime, so the next try needs a new one."""
+    return _sqlstate(_driver_error(error)) == _READ_ONLY
+
+
+def unheard(error: BaseException) -> bool:
+    """Whether a transaction that failed with this may have been committed: the connection broke before the answer.
+
+    With any other error the database itself says that nothing was written, or it was not reached at all. On SQLite there
+    is no such doubt, because this process commits.
+    """
+    said: Any = _driver_error(error)
+    if "OperationalError" not in _names(said) or not hasattr(said, "sqlstate"):
+        return False
+    if said.pgconn is not None or "Timeout" in type(said).__name__:
+        return False  # no connection could be opened, or the pool had none to give
+    return said.sqlstate is None or said.sqlstate.startswith(("08", "57P"))
+
+
+def refused_by(error: BaseException) -> Unavailable:
+    """What whoever asked for something is told of an error of the database."""
+    if unheard(error):
+        return Unavailable(
+            "The database is unavailable. It is not known whether the change was saved.",
+            remedy="Check before you try again; see the log for details.",
+        )
+    if fault_of(error) is Fault.REFUSES:
+        return Unavailable(
+            "The database does not accept changes at the moment: it is read-only, full, locked or overloaded.",
+            remedy="Try again in a moment; see the log for details.",
+        )
+    return Unavailable("The database is unavailable.", remedy="Try again in a moment; see the log for details.")
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    """The driver's own error, where Django has wrapped it."""
+    cause = error.__cause__
+    return cause if cause is not None and is_database_error(cause) else error
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    state = getattr(error, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def _by_class(error: BaseException) -> Fault:
+    names = _names(error)
+    if not is_database_error(error):
+        return Fault.BUG
+    if "OperationalError" in names:
+        return Fault.UNAVAILABLE
+    if "InterfaceError" in names:  # the connection is closed; sqlite3 means a wrong use of it
+        return Fault.BUG if type(error).__module__ == "sqlite3" else Fault.UNAVAILABLE
+    return Fault.REJECTS_ROW if names & {"IntegrityError", "DataError"} else Fault.BUG
+
+
+def _names(error: BaseException) -> set[str]:
+    return {each.__name__ for each in type(error).__mro__}

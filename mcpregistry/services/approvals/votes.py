@@ -335,7 +335,7 @@ def _check_edit(request: ApprovalRequest, arguments: dict[str, Any], now: dateti
     pinned = Definition.objects.filter(hash=call.definition_hash, tool__in=tools).select_related("tool").first()
     if pinned is None:
         raise Conflict("The tool is not there any more.", remedy="Reject the call.")
-    check_arguments(pinned.hash, arguments_schema(pinned.tool.kind, pinned.data), arguments)
+    check_arguments(arguments_schema(pinned.tool.kind, pinned.data), arguments)
     snapshot = load_snapshot()
     tool = snapshot.offer(pinned.tool_id)
     agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoint_of_record(call.endpoint_slug)

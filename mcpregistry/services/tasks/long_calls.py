@@ -90,4 +90,4 @@ def _warning(call: Invocation, result: Any) -> str:
     approved = Definition.objects.filter(
         hash=call.definition_hash, tool__name=call.tool_name, tool__server__slug=call.server_slug
     ).first()
-    return output_warning(approved.hash, approved.data, result) if approved else ""
+    return output_warning(approved.data, result) if approved else ""

@@ -303,9 +303,7 @@ def several(servers: list[str]) -> Conflict:
 
 def _makes(template: ToolSpec, uri: str) -> bool:
     try:
-        return uri not in template.never and not problems(
-            template.definition_hash, template.arguments_schema, {"uri": uri}
-        )
+        return uri not in template.never and not problems(template.arguments_schema, {"uri": uri})
     except SlipsnisseError:  # a template that no pattern can be made of serves nothing
         return False
 

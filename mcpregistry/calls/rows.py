@@ -38,7 +38,7 @@ def _warning(call: Call, state: State, result: dict[str, object] | None) -> str:
     if state is not State.SUCCEEDED:
         return ""
     tool = call.entry.offer.tool
-    return output_warning(tool.definition_hash, tool.data, result)
+    return output_warning(tool.data, result)
 
 
 # Rows

@@ -52,7 +52,7 @@ def authorise(request: CallRequest, entry: Entry) -> None:
 def validate(request: CallRequest, entry: Entry) -> str:
     """The canonical JSON of the arguments, checked against the approved input schema."""
     tool = entry.offer.tool
-    check_arguments(tool.definition_hash, tool.arguments_schema, request.arguments)
+    check_arguments(tool.arguments_schema, request.arguments)
     try:
         return canonical(request.arguments)
     except ValueError as error:

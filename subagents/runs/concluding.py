@@ -14,7 +14,6 @@ import msgspec
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.schema.validation import problems
-from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.prepared_queries import Given, Select
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.savings import Counted, money_saved, savings
@@ -85,7 +84,7 @@ def _checked(text: str, schema: Any) -> tuple[str, str]:
     except ValueError as error:
         return "", f"it is no JSON ({error})."
     try:
-        wrong = problems(digest(canonical(schema)), schema, value)
+        wrong = problems(schema, value)
     except SlipsnisseError as error:
         wrong = [error.message]
     return ("", " ".join(wrong)) if wrong else (msgspec.json.encode(value).decode(), "")

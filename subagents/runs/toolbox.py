@@ -150,7 +150,7 @@ def recorded(invocation: str) -> Ended | State | None:
 
 def read_output(run: str, arguments: Mapping[str, Any]) -> Ended:
     """Our own tool for stored outputs: a page of lines, or the lines with a word."""
-    wrong = problems("tool_output", outputs.TOOL["function"]["parameters"], arguments)
+    wrong = problems(outputs.TOOL["function"]["parameters"], arguments)
     if wrong:
         return Ended(CallState.REFUSED, failure(" ".join(wrong)), is_error=True)
     kept = StoredOutput.objects.filter(pk=arguments["handle"], run_id=run).first()

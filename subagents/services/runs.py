@@ -103,7 +103,7 @@ def _with_defaults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> d
 
 
 def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    check_arguments(version.hash, body["input_schema"], arguments)
+    check_arguments(body["input_schema"], arguments)
     try:
         canonical(arguments)
     except ValueError as error:

@@ -46,9 +46,9 @@ PROMPT = {"name": "review", "arguments": [{"name": "path", "required": True}, {"
 @pytest.mark.parametrize("arguments", [{}, {"tone": "x"}, {"path": 1}, {"path": "a", "more": "x"}])
 def test_arguments_of_prompts_are_texts_of_those_that_are_listed(arguments):
     schema = arguments_schema("prompt", PROMPT)
-    check_arguments("prompt-of-this-test", schema, {"path": "a", "tone": "b"})
+    check_arguments(schema, {"path": "a", "tone": "b"})
     with pytest.raises(ArgumentsInvalid):
-        check_arguments("prompt-of-this-test", schema, arguments)
+        check_arguments(schema, arguments)
 
 
 def test_rules_see_the_kind():
@@ -77,10 +77,10 @@ def test_rules_see_the_kind():
 def test_a_template_serves_what_it_can_make(template: str, makes: list[str], not_these: list[str]):
     schema = arguments_schema("template", {"uriTemplate": template})
     for uri in makes:
-        check_arguments(template, schema, {"uri": uri})
+        check_arguments(schema, {"uri": uri})
     for uri in not_these:
         with pytest.raises(ArgumentsInvalid):
-            check_arguments(template, schema, {"uri": uri})
+            check_arguments(schema, {"uri": uri})
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,13 @@ def test_a_template_serves_what_it_can_make(template: str, makes: list[str], not
 def test_a_template_serves_no_uri_that_hides_where_it_leads(path: str):
     for template in ("file:///{+path}", "file:///{path}", "file:///docs/{name}", "file:///docs/x{?at}", "{+uri}"):
         with pytest.raises(ArgumentsInvalid):
-            check_arguments(
-                template, arguments_schema("template", {"uriTemplate": template}), {"uri": f"file:///{path}"}
-            )
+            check_arguments(arguments_schema("template", {"uriTemplate": template}), {"uri": f"file:///{path}"})
 
 
 @pytest.mark.parametrize("path", ["a..b", "...", ".git/config", "a%20b", "%C3%A9", "a/b.c?x=1..2", "100%25"])
 def test_a_template_serves_uris_that_are_only_unusual(path: str):
     schema = arguments_schema("template", {"uriTemplate": "file:///{+path}"})
-    check_arguments("file:///{+path}", schema, {"uri": f"file:///{path}"})
+    check_arguments(schema, {"uri": f"file:///{path}"})
 
 
 def test_uris_that_two_servers_have_are_shown_with_their_server_and_read_back():

@@ -12,13 +12,13 @@ FITS = {"type": "object", "properties": {"n": {"type": "integer"}, "word": {"pat
 
 
 def warned(content: Any, schema: Any = FITS) -> str:
-    return output_warning(repr(schema), {"outputSchema": schema}, {"structuredContent": content})
+    return output_warning({"outputSchema": schema}, {"structuredContent": content})
 
 
 def test_what_fits_and_what_nothing_was_promised_of_is_not_remarked() -> None:
     assert warned({"n": 1, "word": "aa"}) == ""
-    assert output_warning("h", {}, {"structuredContent": {"n": "x"}}) == ""
-    assert output_warning("h", {"outputSchema": FITS}, None) == ""
+    assert output_warning({}, {"structuredContent": {"n": "x"}}) == ""
+    assert output_warning({"outputSchema": FITS}, None) == ""
 
 
 def test_the_place_of_the_schema_is_named_and_nothing_of_the_result() -> None:
@@ -29,7 +29,7 @@ def test_the_place_of_the_schema_is_named_and_nothing_of_the_result() -> None:
 
 
 def test_that_what_was_promised_is_missing_is_remarked() -> None:
-    assert "no structured content" in output_warning("h", {"outputSchema": FITS}, {"content": []})
+    assert "no structured content" in output_warning({"outputSchema": FITS}, {"content": []})
 
 
 @pytest.mark.attack

@@ -16,7 +16,6 @@ import pytest
 
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.schema import cost, validation
-from mcpregistry.domain.text.canonical import digest, stored
 from tests.externals import ROOT
 from tests.waiting import HANG_LIMIT, eventually
 
@@ -26,7 +25,7 @@ MOST = 12  # times what that honest schema takes
 
 
 def check(of: dict[str, Any], arguments: dict[str, Any]) -> None:
-    validation.check_arguments(digest(stored(of)), of, arguments)
+    validation.check_arguments(of, arguments)
 
 
 def pattern(expression: str, text: str) -> Case:
@@ -269,3 +268,19 @@ def test_references_are_followed_as_the_rfc_says(pointer: str):
         "$ref": pointer,
     }
     assert max(cost.visits(of)) == (1 if pointer.endswith(("none", "l/x")) else 6)
+
+
+def test_schemas_of_one_definition_are_not_mixed_up():
+    """The arguments of a tool, its output and its linked resources are checked against their own schemas, in any order."""
+    schemas = [{"required": [name], "additionalProperties": {"const": name}} for name in ("rows", "uri", "n")]
+    for schema in (*schemas, *reversed(schemas)):
+        (name,) = schema["required"]
+        check(schema, {name: name})
+        with pytest.raises(ArgumentsInvalid, match=f'"{name}" is a required property'):
+            check(schema, {})
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), deep(600)])
+def test_schemas_that_are_not_json_are_refused(odd: Any):
+    with pytest.raises(ConfigInvalid, match="cannot be used"):
+        check({"const": odd}, {})

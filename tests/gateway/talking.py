@@ -18,7 +18,7 @@ from tests.waiting import HANG_LIMIT
 _OLDER = pytest.param("legacy", marks=pytest.mark.one_database)
 ERAS, MODES = [_OLDER, "modern"], [_OLDER, "auto"]
 SECRET = "sk-talkative-0123456789abcdef"
-TOOLS = ("log", "flood", "touch", "link", "widget", "count", "hold", "die")
+TOOLS = ("log", "flood", "touch", "link", "widget", "count", "hold", "die", "make", "show")
 OFFERED = (*TOOLS, "review", "docs://guide", "repo://{owner}/issues/{number}")
 
 

@@ -15,6 +15,7 @@ from tests.gateway.test_resources import connected, text_of
 
 pytestmark = pytest.mark.e2e
 LINK, UI = "made://report/7", "ui://widget/main.html"
+MADE, PAGE = "made://report/8", "ui://show/main.html"
 
 
 @pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
@@ -38,6 +39,25 @@ async def test_links_are_read_by_whom_got_them_and_pages_with_their_tools(stage,
     assert [(call.tool_name, call.state) for call in calls] == [
         (f"resource:{LINK}", "succeeded"), (f"resource:{UI}", "succeeded"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("first", ["page", "call"])
+@pytest.mark.parametrize("door", ["http", "stdio"])
+async def test_tools_with_required_arguments_and_their_pages_in_any_order(stage, site, launched, door, first):
+    scene = await outside(Scene, stage)
+    allow = PolicyRule(name=fresh("rule"), outcome="allow", server=scene.server, condition="true")
+    await outside(lambda: rules.save_rule(rule=allow, actor=ACTOR))
+    async with connected(door, "auto", scene, site, launched) as host:
+        if first == "page":
+            assert await text_of(host, PAGE) == (PAGE, f"<p>{scene.slug}</p>")
+        assert not (await host.call_tool(f"{scene.slug}__show", {"rows": 3})).is_error
+        assert await text_of(host, PAGE) == (PAGE, f"<p>{scene.slug}</p>")
+        refused = await host.call_tool(f"{scene.slug}__show", {"uri": PAGE})
+        assert refused.is_error
+        assert '"rows" is a required property' in refused.content[0].text
+        for _ in range(2):
+            (_, link) = (await host.call_tool(f"{scene.slug}__make", {"rows": 1})).content
+            assert await text_of(host, str(link.uri)) == (MADE, f"{MADE} of {scene.slug}")
 
 
 async def test_what_is_linked_to_is_nobody_elses_and_keeps_to_the_rules(stage, site, launched):

@@ -15,7 +15,7 @@ from mcpregistry.domain.schema.validation import broken
 _MOST_PLACES = 20_000  # of a result; the check holds the event loop, and walking so many takes a few milliseconds
 
 
-def output_warning(definition_hash: str, definition: Mapping[str, Any], result: Mapping[str, Any] | None) -> str:
+def output_warning(definition: Mapping[str, Any], result: Mapping[str, Any] | None) -> str:
     """What to tell people of a successful result, in a sentence; empty when it keeps its promise, or none was made.
 
     It names places of the schema, nothing of the result: what this says outlives the result in the call's record.
@@ -29,7 +29,7 @@ def output_warning(definition_hash: str, definition: Mapping[str, Any], result: 
     if _is_large(content):
         return "The result is too large to be checked against the tool's approved output schema."
     try:
-        places = broken(f"{definition_hash} output", schema, content)
+        places = broken(schema, content)
     except SlipsnisseError:
         return (
             "The result could not be checked: the tool's approved output schema cannot be used, or would take too long."

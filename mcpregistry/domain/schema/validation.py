@@ -17,6 +17,7 @@ import jsonschema_rs
 
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 from mcpregistry.domain.schema import cost
+from mcpregistry.domain.text.canonical import canonical, digest
 
 MAX_CHARACTERS, MAX_DEPTH, MAX_NODES = 256 * 1024, 64, 20_000
 _MAX_PROBLEMS = 5
@@ -33,7 +34,7 @@ class _Compiled:
     visits: tuple[int, ...]  # by depth of the value
 
 
-_compiled: dict[str, _Compiled | ConfigInvalid] = {}
+_compiled: dict[str, _Compiled | ConfigInvalid] = {}  # by the digest of the schema
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
@@ -41,46 +42,53 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     _compile(schema)
 
 
-def check_arguments(definition_hash: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Raises ArgumentsInvalid naming each wrong argument, ConfigInvalid for an unusable schema.
-
-    ``definition_hash`` identifies the schema, so that it is compiled once.
-    """
-    found = problems(definition_hash, schema, arguments)
+def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Raises ArgumentsInvalid naming each wrong argument, ConfigInvalid for an unusable schema."""
+    found = problems(schema, arguments)
     if found:
         raise ArgumentsInvalid(
             f"The arguments do not fit the tool's schema: {' '.join(found)}", remedy="Correct them and call again."
         )
 
 
-def problems(schema_hash: str, schema: Mapping[str, Any], value: Any) -> list[str]:
+def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     """What is wrong with any JSON value, a sentence each; empty when it fits.
 
     Raises ConfigInvalid for an unusable schema, ArgumentsInvalid for a value that cannot be checked in time.
     """
-    validator = _checked(schema_hash, schema, value)
+    validator = _checked(schema, value)
     return [_sentence(error) for error in islice(validator.iter_errors(value), _MAX_PROBLEMS)] if validator else []
 
 
-def broken(schema_hash: str, schema: Mapping[str, Any], value: Any) -> list[str]:
+def broken(schema: Mapping[str, Any], value: Any) -> list[str]:
     """The places of the schema that the value breaks, a few; it raises as ``problems`` does."""
-    validator = _checked(schema_hash, schema, value)
+    validator = _checked(schema, value)
     errors = islice(validator.iter_errors(value), _MAX_PROBLEMS) if validator else ()
     return ["/" + "/".join(str(part) for part in error.schema_path)[:200] for error in errors]
 
 
-def _checked(schema_hash: str, schema: Mapping[str, Any], value: Any) -> Any:
+def _checked(schema: Mapping[str, Any], value: Any) -> Any:
     """None when the value fits; else the validator, which says why."""
-    compiled = _compiled.get(schema_hash)
-    if compiled is None:
-        if len(_compiled) >= _MAX_VALIDATORS:
-            _compiled.clear()
-        compiled = _compiled[schema_hash] = _compile_or_say(schema)
+    compiled = _compiled_once(schema)
     if isinstance(compiled, ConfigInvalid):
         raise ConfigInvalid(compiled.message, remedy=compiled.remedy)
     if compiled.visits[-1] > _FEW_VISITS:
         _refuse_long_work(compiled, value)
     return None if _fits(compiled.validator, value) else compiled.validator
+
+
+def _compiled_once(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
+    """The key is the schema itself, never a hash of something that contains it: a tool's definition has several schemas."""
+    try:
+        key = digest(canonical(schema))
+    except ValueError as error:
+        return ConfigInvalid(f"The schema cannot be used: {error}", remedy="Ask its author.")
+    compiled = _compiled.get(key)
+    if compiled is None:
+        if len(_compiled) >= _MAX_VALIDATORS:
+            _compiled.clear()
+        compiled = _compiled[key] = _compile_or_say(schema)
+    return compiled
 
 
 def _fits(validator: Any, arguments: Mapping[str, Any]) -> bool:

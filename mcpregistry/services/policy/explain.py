@@ -236,7 +236,7 @@ def _arguments(
         "" if allowed else "Keep to the pinned arguments, or change the grant.",
     )  # fmt: skip
     try:
-        check_arguments(tool.definition_hash, tool.arguments_schema, arguments)
+        check_arguments(tool.arguments_schema, arguments)
         yield Stage("schema", True, "The arguments fit the tool's schema.")
     except ArgumentsInvalid as error:
         yield Stage("schema", False, error.message, error.remedy)

@@ -169,7 +169,7 @@ def preview(request: HttpRequest, pk: str) -> HttpResponse:
         value = decisions.edited(request.POST.get("arguments", ""))
         if around.definition is None:
             raise Conflict("The tool's definition is gone, so an edit cannot be checked.", remedy="Deny the call.")
-        check_arguments(around.definition.hash, facts.schema(around.definition), value)
+        check_arguments(facts.schema(around.definition), value)
         changes = [each for each in laid_out(canonical(value), facts.effective(held)) or [] if each.change != "same"]
         context: dict[str, Any] = {"changes": changes}
     except SlipsnisseError as error:

@@ -1,7 +1,7 @@
 """What servers have besides lists: suggestions, log lines, word of changed resources, links in results. Both eras.
 
 Tools: ``log`` says a line of every level during the call, ``flood`` many, ``die`` ends it, ``hold`` answers after a ``log``, ``touch`` changes a resource, ``link`` answers with
-links. FAKE_WHO is its name, API_KEY a secret that it gives away.
+links, ``make`` and ``show`` need an argument. FAKE_WHO is its name, API_KEY a secret that it gives away.
 """
 
 import os
@@ -16,11 +16,18 @@ ISSUE = {"uriTemplate": "repo://{owner}/issues/{number}", "name": "issue", "desc
 GUIDE = {"uri": "docs://guide", "name": "guide", "description": "How to begin."}
 UI = "ui://widget/main.html"
 LINK = {"type": "resource_link", "uri": "made://report/7", "name": "report"}
-NAMES = ("log", "flood", "touch", "link", "widget", "count", "hold", "die")
+NAMES = ("log", "flood", "touch", "link", "widget", "count", "hold", "die", "make", "show")
+PAGE, MADE = "ui://show/main.html", {"type": "resource_link", "uri": "made://report/8", "name": "made"}
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
 
 def shown(name):
+    if name in ("make", "show"):  # with a required argument, and a definition that no other server has
+        title = os.environ.get("FAKE_WHO", "somebody")
+        row = {"rows": {"type": "integer"}}
+        schema = {"title": title, "properties": row, "required": ["rows"], "additionalProperties": False}
+        more = {"_meta": {"ui": {"resourceUri": PAGE}}} if name == "show" else {}
+        return tool(name, schema={"type": "object", **schema}, **more)
     return tool(name, _meta={"ui": {"resourceUri": UI}, "kept": 1}) if name == "widget" else tool(name)
 
 
@@ -48,7 +55,7 @@ class Talkative(Server):
 
     def called(self, context):
         getattr(self, f"do_{context.name}")(context)
-        links = [LINK] if context.name == "link" else []
+        links = {"link": [LINK], "make": [MADE]}.get(context.name, [])
         said = f"{context.name} {self.counted}"
         return {"content": [{"type": "text", "text": said}, *links]}
 
@@ -78,8 +85,7 @@ class Talkative(Server):
     def do_link(self, context):
         pass
 
-    def do_widget(self, context):
-        pass
+    do_widget = do_make = do_show = do_link
 
     def do_count(self, context):
         """Says how many subscriptions there are."""
@@ -111,7 +117,7 @@ class Talkative(Server):
         return super().answer(request)
 
     def content(self, uri):
-        if uri == UI:
+        if uri in (UI, PAGE):
             return {"uri": uri, "mimeType": "text/html;profile=mcp-app", "text": f"<p>{self.who}</p>"}
         if uri.startswith("secret://"):
             raise Refused(-32602, "no such thing", {"uri": uri})

@@ -40,7 +40,7 @@ SLOW = {
     "web/test_every_page.py": "in the gate, a browser looks at one page of each kind",
     "controlplane/test_up.py": "the first run of a site: all its processes start twice, and once they load litellm",
     "controlplane/test_backups.py": "each backup and each restored site is a database of its own",
-    "e2e/hosts/test_real_hosts.py": "not in the gate: it starts real hosts",
+    "e2e/hosts/test_real_hosts.py": "in the gate, one real host is connected and runs a whole turn",
     "fault/test_matrix_http.py": "each way to hold a call, and each thing that may happen to it",
     "fault/test_matrix_stdio.py": "the same through the other door",
     "subagents/test_runmcp_config.py": "each test starts a process that loads a file and serves it",

@@ -61,8 +61,14 @@ MUTANTS = [
         "tests/calls/test_recorder.py",
         ("recorder: no bound", "if item.begin and self._waiting.qsize() >= MAX_WAITING:", "if False:"),
         ("recorder: open when closing", "if self._closing or self._loop is None:", "if self._loop is None:"),
-        ("recorder: one bad row spoils all", "if len(batch) == 1 or _database_fails(error):", "if True:"),
+        ("recorder: one bad row spoils all", "if len(batch) == 1 or is_passing(error):", "if True:"),
         ("recorder: a failure is success", "if error is None:\n                    item.done", "if True:\n                    item.done"),
+    ),
+    *_of(
+        "mcpregistry/calls/recording/backlog.py",
+        "tests/calls/test_backlog.py",
+        ("backlog: what is refused for now is lost", "if is_passing(error):", "if False:"),
+        ("backlog: one bad end spoils all", "        if len(group) == 1:\n            self._length -= 1", "        if True:\n            self._length -= len(group)"),
     ),
     *_of(
         "mcpregistry/services/records/ending.py",

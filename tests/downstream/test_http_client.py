@@ -276,7 +276,7 @@ async def test_a_gzip_bomb_in_the_handshake_is_a_typed_error_too(bench: Make):
             await bench(http_target(server.url)).call("echo")
 
 
-BIG = b'{"jsonrpc":"2.0","id":"f3","result":{"x":"' + b"y" * 5 * MIB
+BIG = b'{"jsonrpc":"2.0","id":1000003,"result":{"x":"' + b"y" * 5 * MIB
 STREAM = head(200, content_type="text/event-stream")
 
 
@@ -334,7 +334,7 @@ async def test_a_broken_answer_is_typed_prompt_and_never_repeated(bench: Make, r
 
 @pytest.mark.fault
 async def test_an_answer_cut_at_any_byte_is_an_error_never_a_result(bench: Make):
-    whole = json_reply({"jsonrpc": "2.0", "id": "f3", "result": {"content": []}})
+    whole = json_reply({"jsonrpc": "2.0", "id": 1000003, "result": {"content": []}})
     server = Raw()
     async with fake_http(server):
         here = bench(http_target(server.url, limits={"max_concurrency": 50}))
@@ -393,7 +393,7 @@ async def test_a_dead_server_is_told_and_served_again_when_it_is_back(bench: Mak
 async def test_a_gzipped_answer_is_understood(bench: Make):
     import gzip
 
-    body = gzip.compress(json.dumps({"jsonrpc": "2.0", "id": "f2", "result": {"content": []}}).encode())
+    body = gzip.compress(json.dumps({"jsonrpc": "2.0", "id": 1000002, "result": {"content": []}}).encode())
     raw = head(200, content_type="application/json", content_encoding="gzip", content_length=str(len(body))) + body
     async with fake_http(Raw(raw=raw)) as server:
         here = bench(http_target(server.url))

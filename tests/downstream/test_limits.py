@@ -18,6 +18,7 @@ from mcpregistry.downstream.limits import (
     repair_tool,
 )
 from mcpregistry.downstream.pool.requests import may_resend
+from mcpregistry.downstream.transports.request_ids import own_id
 from mcpregistry.downstream.transports.wire import salvage_id
 from tests.fakes.targets import stdio_target
 
@@ -78,15 +79,16 @@ def test_only_what_is_meant_for_the_server_is_passed_on_in_meta():
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        (b'{"jsonrpc":"2.0","id":"f12","result":NaN}', "f12"),
-        (b'{"result":[[[1e400]]],"id" : "f3" }\r', "f3"),
-        (b'{"jsonrpc":"2.0","id":"f7","resu', "f7"),
-        (b'{"result":{"id":"f3"},"x":NaN}', None),
+        (b'{"jsonrpc":"2.0","id":1000012,"result":NaN}', 1_000_012),
+        (b'{"jsonrpc":"2.0","id":"1000012","result":NaN}', 1_000_012),
+        (b'{"result":[[[1e400]]],"id" : 1000003 }\r', 1_000_003),
+        (b'{"jsonrpc":"2.0","id":1000007,"resu', 1_000_007),
+        (b'{"result":{"id":1000003},"x":NaN}', None),
         (b'{"jsonrpc":"2.0","id":12,"result":NaN}', None),
         (b"garbage", None),
     ],
 )
-def test_the_owner_of_an_unusable_answer_is_found_only_in_its_outermost_object(line: bytes, found: str | None):
+def test_the_owner_of_an_unusable_answer_is_found_only_in_its_outermost_object(line: bytes, found: int | None):
     assert salvage_id(line) == found
 
 
@@ -136,3 +138,14 @@ def test_definitions_within_the_limit_of_bytes_stay_in_their_order():
 def test_instructions_count_with_each_tool():
     kept, problems = limit_bytes({"tool": definitions(1, 1, 1)}, "i" * 400, Limits(definition_bytes=1_000))
     assert (len(kept["tool"]), len(problems)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (1_000_001, 1_000_001), ("1000001", 1_000_001), (1_000_001.0, 1_000_001), (3, None), ("3", None), ("f1", None), (None, None),
+        (True, None), (1_000_001.5, None), (float("inf"), None), ("9" * 40, None), ([1_000_001], None), ("\u0661000001", None),
+    ],
+)  # fmt: skip
+def test_an_id_of_ours_is_known_as_number_or_text_and_no_other_is(value: object, found: int | None):
+    assert own_id(value) == found

@@ -152,7 +152,10 @@ async def test_a_resumed_answer_has_the_same_bounds(bench: Make):
 
 @dataclass
 class Standing(Echo):
-    """Tells on its standing stream one piece per GET, and ends it; the last is kept open. ``None`` breaks it unseen."""
+    """Tells on its standing stream one piece per GET, and ends it; the last is kept open. ``None`` breaks it unseen.
+
+    ``status`` is that of the stream after these pieces.
+    """
 
     era: str = "legacy"
     told: list[bytes | None] = field(default_factory=list)
@@ -172,7 +175,8 @@ class Standing(Echo):
         piece = self.told[len(self.heard) - 1] if len(self.heard) <= len(self.told) else b": nothing\n\n"
         if piece is None:
             return False
-        writer.write(head(self.status, **STREAM) + piece)
+        known = len(self.heard) <= len(self.told)
+        writer.write(head(200 if known else self.status, **STREAM) + piece)
         await writer.drain()
         if len(self.heard) > len(self.told):
             await request.reader.read()
@@ -214,7 +218,7 @@ async def test_what_may_have_been_missed_on_a_stream_without_ids_is_looked_up(be
 @pytest.mark.fault
 @pytest.mark.parametrize(("status", "code"), [(404, "CONNECTION_FAILED"), (401, "AUTH_FAILED")])
 async def test_a_session_that_the_server_has_forgotten_is_noticed_at_once(bench: Make, status: int, code: str):
-    async with fake_http(Standing(status=status)) as server:
+    async with fake_http(Standing(told=[b"retry: 20\n\n"], status=status)) as server:
         here = bench(http_target(server.url, connect="manual"))
         with contextlib.suppress(DownstreamError):  # by then it may have been noticed
             await here.pool.connect(1)
@@ -222,8 +226,10 @@ async def test_a_session_that_the_server_has_forgotten_is_noticed_at_once(bench:
         await here.pool.close()
 
 
-async def test_a_server_without_a_standing_stream_is_asked_once(bench: Make):
-    async with fake_http(Standing(status=405)) as server:
+@pytest.mark.parametrize("status", [405, 404, 401])
+async def test_a_server_without_a_standing_stream_is_asked_once_and_serves(bench: Make, status: int):
+    """Many servers have no route for GET, or one that wants another credential: that says nothing of the session."""
+    async with fake_http(Standing(status=status)) as server:
         here = bench(http_target(server.url))
         for _ in range(3):
             assert await here.call("echo")

@@ -113,7 +113,8 @@ class Echo(Behaviour):
 
     async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         result = self.result(request, message)
-        reply = {"jsonrpc": "2.0", "id": message["id"]}
+        known = message["id"] if type(message["id"]) is int else None  # as servers do that know no other ids
+        reply = {"jsonrpc": "2.0", "id": known}
         reply |= {"result": result} if result is not None else {"error": {"code": -32601, "message": "no method"}}
         headers = {"mcp_session_id": self.session} if message["method"] == "initialize" else {}
         if not self.stream:
@@ -188,7 +189,7 @@ class Hang(Echo):
 
 
 def gzip_bomb(size: int) -> bytes:
-    body = gzip.compress(b'{"jsonrpc":"2.0","id":"f1","result":{"content":[{"type":"text","text":"' + b"x" * size, 9)
+    body = gzip.compress(b'{"jsonrpc":"2.0","id":1000001,"result":{"content":[{"type":"text","text":"' + b"x" * size, 9)
     kind = {"content_type": "application/json", "content_encoding": "gzip", "content_length": str(len(body))}
     return head(200, **kind) + body
 

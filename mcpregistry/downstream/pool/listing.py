@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
-from mcpregistry.domain.errors import ProtocolError, ToolRefused
+from mcpregistry.domain.errors import DownstreamError, ProtocolError, ToolRefused
 from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
 from mcpregistry.domain.servers.target import Limits
 from mcpregistry.downstream.limits import check_others, check_tools, limit_bytes
@@ -24,6 +25,8 @@ from mcpregistry.downstream.pool.discovery import Discovery
 
 CHANGES = (ToolListChangedNotification, PromptListChangedNotification, ResourceListChangedNotification)
 MAX_PAGES = 200
+# Of its time to connect, the share in which a server lists what it has besides tools: who is silent there has tools all the same.
+OTHERS_SHARE = 0.25
 
 Unusable = Callable[[Mapping[str, Any]], str]
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -40,60 +43,83 @@ def described(instructions: object, server_info: object, capabilities: object) -
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a server lists: raw definitions, and how many more there were than are taken."""
+    """What a server lists: raw definitions, how many more there were than are taken, and why the list may not be whole."""
 
     items: list[Any]
     beyond: int = 0
+    cut: str = ""
 
 
 async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unusable) -> Discovery:
     """What a server lists of every kind that it says it has, beside what else is known of it. Raises DownstreamError."""
     started = time.monotonic()
-    tools, problems = check_tools(*await _all(ask, before, TOOL, limits), limits, unusable)
+    listed = await _all(ask, before, TOOL, limits)
+    tools, problems = check_tools(listed.items, listed.beyond, limits, unusable)
+    problems += filter(None, [listed.cut])
     timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
     others: dict[str, list[dict[str, Any]]] = {}
-    for kind in OTHERS:
-        try:
-            found, more = check_others(kind, *await _all(ask, before, kind, limits), limits)
-        except ProtocolError as error:  # its tools work all the same
-            problems.append(error.message)
+    answers = await asyncio.gather(*(_other(ask, before, kind, limits) for kind in OTHERS))
+    for kind, answer in zip(OTHERS, answers, strict=True):
+        if isinstance(answer, str):  # its tools work all the same
+            problems.append(answer)
             continue
-        others[kind] = found
-        problems += more
+        others[kind], more = check_others(kind, answer.items, answer.beyond, limits)
+        problems += [*more, *filter(None, [answer.cut])]
     kept, more = limit_bytes({TOOL: tools, **others}, before.instructions, limits)
     return replace(
         before, tools=kept.pop(TOOL), problems=(*problems, *more), timings=timings, others=kept, read_at=time.time()
     )
 
 
-async def _all(ask: Ask, before: Discovery, kind: str, limits: Limits) -> tuple[list[Any], int]:
-    """What it lists of this kind, as far as it is taken, and how many there were beyond that."""
+async def _other(ask: Ask, before: Discovery, kind: str, limits: Limits) -> Listed | str:
+    """What it lists of this kind; else why it does not, in words."""
+    seconds = limits.connect_timeout * OTHERS_SHARE
+    try:
+        async with asyncio.timeout(seconds):
+            return await _all(ask, before, kind, limits)
+    except TimeoutError:
+        return f"The server did not list its {KINDS[kind].listed} within {seconds:g} seconds."
+    except DownstreamError as error:
+        return error.message
+
+
+async def _all(ask: Ask, before: Discovery, kind: str, limits: Limits) -> Listed:
+    """What it lists of this kind, as far as it is taken."""
     what = KINDS[kind]
     if what.capability not in before.capabilities:
-        return [], 0
-    found = await list_pages(ask, most=limits.max_tools, what=what.listed, method=what.list_method, key=what.identity)
-    return found.items, found.beyond
+        return Listed([])
+    return await list_pages(ask, most=limits.max_tools, what=what.listed, method=what.list_method, key=what.identity)
 
 
 async def list_pages(ask: Ask, *, most: int, what: str = "tools", method: str = "", key: str = "name") -> Listed:
-    """All listed tools (or prompts, resources), raw. Of more than ``most`` the first by name, whatever order the server tells them in, so
-    that the same ones are taken every time; never more than that and one page are held. Raises DownstreamError."""
+    """All listed tools (or prompts, resources), raw. Raises DownstreamError.
+
+    Of more than ``most`` the first by name, whatever order the server tells them in, so that the same ones are taken every time;
+    never more than that and one page are held. A cursor that comes again, or a page that is the one before, ends the list.
+    """
     listed: list[Any] = []
-    beyond = 0
+    page: list[Any] = []
+    beyond, cursors = 0, set[str]()
     cursor: str | None = None
     for _ in range(MAX_PAGES):
-        page = await _page(ask, what, method or f"{what}/list", cursor)
-        items = page.get(what)
-        if type(items) is not list:
+        answer = await _page(ask, what, method or f"{what}/list", cursor)
+        found = answer.get(what)
+        if type(found) is not list:
             raise ProtocolError(f"The server's {what}/list answer holds no list of {what}.")
-        listed += items
+        if cursor is not None and found == page:
+            return Listed(listed, beyond)
+        page = found
+        listed += page
         if len(listed) > most:
             beyond += len(listed) - most
             listed = sorted(listed, key=partial(_name, key))[:most]
-        cursor = page.get("nextCursor")
-        if type(cursor) is not str:
+        cursor = answer.get("nextCursor")
+        if type(cursor) is not str or cursor in cursors:
             return Listed(listed, beyond)
-    raise ProtocolError(f"The server's list of {what} does not end after {MAX_PAGES} pages.")
+        cursors.add(cursor)
+    return Listed(
+        listed, beyond, f"The server's list of {what} does not end: only its first {MAX_PAGES} pages are read."
+    )
 
 
 def _name(key: str, item: object) -> str:

@@ -27,6 +27,7 @@ from mcpregistry.downstream.http_client.guard import check_url
 from mcpregistry.downstream.http_client.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.eventstream import EventReader
 from mcpregistry.downstream.transports.request import Request
+from mcpregistry.downstream.transports.request_ids import FIRST, own_id
 from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
 from mcpregistry.downstream.transports.wire import Heard, encode_request, parse_message, read_reply, report_progress
 
@@ -55,7 +56,7 @@ class HttpChannel:
         self._headers: dict[str, str] = dict(ACCEPT)
         self._modern = False
         self._listening = asyncio.Event()
-        self._sequence = 0
+        self._sequence = FIRST
         self._notices: set[asyncio.Task[None]] = set()
 
     # -- the SDK's Transport ------------------------------------------------------------------
@@ -135,8 +136,7 @@ class HttpChannel:
         """Post and wait for the raw result. Raises DownstreamError; cancelling tells the server."""
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
-        self._sequence += 1
-        request_id = f"f{self._sequence}"
+        request_id, self._sequence = self._sequence, self._sequence + 1
         attempt = Attempt(request.on_sent)
         try:
             async with asyncio.timeout(request.timeout) as clock:
@@ -166,7 +166,7 @@ class HttpChannel:
                 await self._listening.wait()
         self._listening.set()  # some servers answer with their first event only
 
-    async def _post(self, request_id: str, request: Request, attempt: Attempt) -> dict[str, Any]:
+    async def _post(self, request_id: int, request: Request, attempt: Attempt) -> dict[str, Any]:
         data = encode_request(request_id, request)
         headers = {**self._headers, **(request.headers or {})}
         for _ in range(2):
@@ -177,7 +177,7 @@ class HttpChannel:
                 self._url = moved  # within the origin, method kept: usually a missing slash
         raise ConnectionFailed("The server redirects in a circle.", remedy="Correct its URL.")
 
-    async def _read(self, request_id: str, request: Request, reply: Reply) -> dict[str, Any]:
+    async def _read(self, request_id: int, request: Request, reply: Reply) -> dict[str, Any]:
         if error := status_error(reply.status, session=SESSION_HEADER in self._headers):
             if reply.status in (401, 404):
                 self.fail(error)
@@ -192,11 +192,11 @@ class HttpChannel:
                 sent=True,
             )
         message = parse_message(await reply.body(limit))
-        if reply.status < 400 and message.get("id") != request_id:
+        if reply.status < 400 and own_id(message.get("id")) != request_id:
             raise ProtocolError("The server answered another request than the one it was sent.", sent=True)
         return read_reply(message)
 
-    async def _read_stream(self, request_id: str, request: Request, reply: Reply, limit: int) -> dict[str, Any]:
+    async def _read_stream(self, request_id: int, request: Request, reply: Reply, limit: int) -> dict[str, Any]:
         reader = EventReader(limit)
         try:
             answer = await self._answer_in(reply, reader, request_id, request)
@@ -211,7 +211,7 @@ class HttpChannel:
         return read_reply(answer)
 
     async def _answer_in(
-        self, reply: Reply, reader: EventReader, request_id: str, request: Request
+        self, reply: Reply, reader: EventReader, request_id: int, request: Request
     ) -> dict[str, Any] | None:
         """The answer to this request in a stream; None if the stream ends without it."""
         async for piece in reply.pieces(None):
@@ -221,12 +221,12 @@ class HttpChannel:
                 message = parse_message(event.data)
                 if "method" in message:
                     self._incoming(message, request)
-                elif message.get("id") == request_id:
+                elif own_id(message.get("id")) == request_id:
                     reply.answered = True
                     return message
         return None
 
-    async def _read_on(self, reader: EventReader, request_id: str, request: Request) -> dict[str, Any] | None:
+    async def _read_on(self, reader: EventReader, request_id: int, request: Request) -> dict[str, Any] | None:
         """The answer from what the server kept for us (2025-11-25, transports, "Resumability"). None: not to be had.
 
         It polls at the pace that the server asks for, until the call's own time is over.
@@ -248,7 +248,7 @@ class HttpChannel:
             fruitless = 0 if reader.last_id != known else fruitless + 1
         return None
 
-    async def _resumed(self, reader: EventReader, request_id: str, request: Request) -> dict[str, Any] | None:
+    async def _resumed(self, reader: EventReader, request_id: int, request: Request) -> dict[str, Any] | None:
         """One GET for what came after the last event. Raises DownstreamError."""
         headers = {**self._headers, "Accept": "text/event-stream", LAST_EVENT_HEADER: reader.last_id}
         del headers["Content-Type"]
@@ -272,7 +272,7 @@ class HttpChannel:
         elif method == "notifications/message":
             self.logs.hear(params, request.on_log)
 
-    def _abandon(self, request_id: str, attempt: Attempt) -> None:
+    def _abandon(self, request_id: int, attempt: Attempt) -> None:
         """A modern server sees its response stream closed; a legacy one has to be told."""
         if attempt.sent and not self._modern and self.error is None:
             params = {"requestId": request_id, "reason": "cancelled"}

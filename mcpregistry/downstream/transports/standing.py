@@ -32,7 +32,7 @@ def pause_before(reader: EventReader, fruitless: int) -> float:
 class StandingStream(httpx2.AsyncByteStream):
     """Whole events as the server tells them, for as long as it is read. ``on_answered`` hears that the
     server listens, or does not; ``on_gap`` hears that something may have been
-    missed, ``on_refused`` that the server knows neither our session nor our credential any more."""
+    missed, ``on_refused`` that the server, which had this stream, knows neither our session nor our credential any more."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class StandingStream(httpx2.AsyncByteStream):
         self._reader = EventReader(limit)
         self._on_answered, self._on_gap, self._on_refused = on_answered, on_gap, on_refused
         self._told: AsyncGenerator[bytes] | None = None
+        self._opened = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         self._told = self._tell()
@@ -72,7 +73,8 @@ class StandingStream(httpx2.AsyncByteStream):
             except DownstreamError as error:
                 self._on_answered()
                 if isinstance(error, AuthFailed):
-                    self._on_refused(error)
+                    if self._opened:
+                        self._on_refused(error)
                     await _nothing_more()
             fruitless = 0 if events else fruitless + 1
             again = True
@@ -90,6 +92,7 @@ class StandingStream(httpx2.AsyncByteStream):
             self._on_answered()
             if reply.status != 200 or not reply.is_stream:
                 await self._refused(reply)
+            self._opened = True
             if again and not last:
                 self._on_gap()  # what was told meanwhile is told to nobody
             async for piece in reply.pieces(None):
@@ -97,11 +100,14 @@ class StandingStream(httpx2.AsyncByteStream):
                     yield event
 
     async def _refused(self, reply: Reply) -> None:
-        """Raises what may be over in a while; otherwise never comes back: the server has no such stream."""
+        """Raises what may be over in a while; otherwise never comes back: the server has no such stream.
+
+        Of a stream that never was, 404 says just that: many servers have no route for GET. The session may well be known.
+        """
         error = status_error(reply.status, session=True)
         if error is not None and reply.status != 404:
             raise error
-        if error is not None:
+        if error is not None and self._opened:
             self._on_refused(error)
         await _nothing_more()
 

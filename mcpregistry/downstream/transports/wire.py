@@ -2,8 +2,8 @@
 
 The SDK speaks the protocol (handshake, listen streams, answers to a server's questions); plain
 requests of ours skip its session layers, which cost 175 microseconds a call. Both use one wire:
-our requests have string ids ``f1``, ``f2``... (the SDK counts integers), their replies resolve a
-future directly, and every other message becomes a ``SessionMessage`` for the SDK.
+our requests have ids of their own (``request_ids.py``), their replies resolve a future directly, and every
+other message becomes a ``SessionMessage`` for the SDK.
 
 Invariants:
 * A reply reaches exactly the request whose id it carries, or nobody.
@@ -39,6 +39,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.downstream.limits import too_deep, too_large
 from mcpregistry.downstream.transports.request import ProgressCallback, Request
+from mcpregistry.downstream.transports.request_ids import FIRST, own_id
 
 INBOX_MESSAGES = 4096
 GARBAGE_LINES = 1000
@@ -51,8 +52,8 @@ _decode = msgspec.json.Decoder().decode
 
 
 # One of our ids as a member of the outermost object: before anything nests, or just before its end.
-_ID_FIRST = re.compile(rb'\s*\{[^{}\[\]]*?"id"\s*:\s*"(f\d+)"')
-_ID_LAST = re.compile(rb'"id"\s*:\s*"(f\d+)"\s*\}\s*$')
+_ID_FIRST = re.compile(rb'\s*\{[^{}\[\]]*?"id"\s*:\s*"?(\d{7,15})["\s,}]')
+_ID_LAST = re.compile(rb'"id"\s*:\s*"?(\d{7,15})"?\s*\}\s*$')
 
 
 class Heard(Protocol):
@@ -88,7 +89,7 @@ class Channel(Protocol):
         """The end of a local server's log; empty for others."""
 
 
-def encode_request(request_id: str, request: Request) -> bytes:
+def encode_request(request_id: int, request: Request) -> bytes:
     """The request as one line of JSON-RPC."""
     params = request.params
     if request.on_progress is not None:
@@ -110,10 +111,10 @@ def parse_message(data: bytes | bytearray) -> dict[str, Any]:
     return message
 
 
-def salvage_id(data: bytes | bytearray) -> str | None:
+def salvage_id(data: bytes | bytearray) -> int | None:
     """Whose answer an unusable line (1e400, NaN, too deep, cut off) was, so that its call ends at once."""
     found = _ID_FIRST.match(data[:256]) or _ID_LAST.search(data[-64:])
-    return found[1].decode() if found else None
+    return own_id(int(found[1])) if found else None
 
 
 def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,8 +185,8 @@ class Wire:
         self.garbage = 0
         self.samples: list[str] = []
         self._garbage_in_a_row = 0
-        self._sequence = 0
-        self._waiting: dict[str, _Waiting] = {}
+        self._sequence = FIRST
+        self._waiting: dict[int, _Waiting] = {}
         self._inbox: MemoryObjectSendStream[SessionMessage | Exception]
         self._reader: MemoryObjectReceiveStream[SessionMessage | Exception]
 
@@ -239,8 +240,7 @@ class Wire:
         """Send and wait for the raw result. Raises DownstreamError; cancelling tells the server."""
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
-        self._sequence += 1
-        request_id = f"f{self._sequence}"
+        request_id, self._sequence = self._sequence, self._sequence + 1
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, loop.create_future())
         self._waiting[request_id] = waiting
@@ -256,7 +256,7 @@ class Wire:
             waiting.future.cancel()
             waiting.stop_clock()
 
-    def _start_clock(self, request_id: str, request: Request, waiting: _Waiting) -> None:
+    def _start_clock(self, request_id: int, request: Request, waiting: _Waiting) -> None:
         loop, seconds = asyncio.get_running_loop(), request.timeout
         if not seconds:
             return
@@ -269,7 +269,7 @@ class Wire:
         if request.patience is not None:
             request.patience.pause, request.patience.resume = waiting.stop_clock, start
 
-    def _expire(self, request_id: str) -> None:
+    def _expire(self, request_id: int) -> None:
         waiting = self._waiting.get(request_id)
         if waiting is not None and not waiting.future.done():
             waiting.future.set_exception(
@@ -280,7 +280,7 @@ class Wire:
                 )
             )
 
-    async def _abandon(self, request_id: str, reason: str) -> None:
+    async def _abandon(self, request_id: int, reason: str) -> None:
         params = {"requestId": request_id, "reason": reason}
         notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
         with suppress(DownstreamError, TimeoutError):  # it cannot be told; the caller learns its own fate anyway
@@ -301,11 +301,11 @@ class Wire:
         if "method" in message:
             self._incoming(message, data)
             return
-        request_id = message.get("id")
-        waiting = self._waiting.get(request_id) if type(request_id) is str else None
+        request_id = own_id(message.get("id"))
+        waiting = self._waiting.get(request_id) if request_id is not None else None
         if waiting is not None:
             self._settle(waiting, message, len(data))
-        elif type(request_id) is str and request_id[:1] == "f":
+        elif request_id is not None:
             self._count_garbage(data)  # late (its call was cancelled), duplicate, or invented
         else:
             self._to_session(message, data)
@@ -322,8 +322,8 @@ class Wire:
     def _incoming(self, message: dict[str, Any], data: bytes | bytearray) -> None:
         method = message["method"]
         if method == "notifications/progress" and type(params := message.get("params")) is dict:
-            token = params.get("progressToken")
-            waiting = self._waiting.get(token) if type(token) is str else None
+            token = own_id(params.get("progressToken"))
+            waiting = self._waiting.get(token) if token is not None else None
             if waiting is not None and waiting.on_progress is not None:
                 report_progress(waiting.on_progress, params)
                 return
@@ -346,7 +346,7 @@ class Wire:
             return  # the session is closing
 
     def _unreadable(self, data: bytes | bytearray, error: DownstreamError) -> None:
-        waiting = self._waiting.get(salvage_id(data) or "")
+        waiting = self._waiting.get(salvage_id(data) or 0)
         if waiting is not None and not waiting.future.done():
             waiting.future.set_exception(error)
         else:

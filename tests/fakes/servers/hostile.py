@@ -66,7 +66,7 @@ def wrong(context):
         b"[]\n",
         b"null\n",
         b"{}\n",
-        b'{"jsonrpc":"1.0","id":"f1","result":{}}\n',
+        b'{"jsonrpc":"1.0","id":1000001,"result":{}}\n',
         b'{"jsonrpc":"2.0","id":"f999999","result":{"content":[]}}\n',
         b'{"jsonrpc":"2.0","id":999999,"result":{"content":[]}}\n',
         b'{"jsonrpc":"2.0","id":null,"result":{"content":[]}}\n',

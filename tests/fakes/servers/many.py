@@ -1,6 +1,6 @@
 """FAKE_TOOLS tools, in pages of FAKE_PAGE (0: one page). FAKE_BAD adds definitions that cannot be used.
 
-FAKE_BACKWARDS lists the last one first. FAKE_LIST=hang never answers a list, FAKE_LIST=loop never ends it.
+FAKE_BACKWARDS lists the last one first. FAKE_LIST=hang never answers a list.
 """
 
 import os
@@ -24,8 +24,6 @@ class Paged(Server):
     def list_tools(self, params):
         if mode == "hang":
             time.sleep(3600)
-        if mode == "loop":
-            return {"tools": [], "nextCursor": "again"}
         start = int(params.get("cursor") or 0)
         end = start + page if page else len(tools)
         return {"tools": tools[start:end]} | ({"nextCursor": str(end)} if end < len(tools) else {})

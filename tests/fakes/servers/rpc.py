@@ -127,13 +127,14 @@ class Server:
         raise Refused(-32601, f"no method {method}")
 
     def handle(self, request):
+        known = request["id"] if type(request["id"]) is int else None  # as servers do that know no other ids
         try:
             result = self.answer(request)
         except Refused as refused:
-            send({"jsonrpc": "2.0", "id": request["id"], "error": refused.error})
+            send({"jsonrpc": "2.0", "id": known, "error": refused.error})
         else:
             if result is not None:
-                send({"jsonrpc": "2.0", "id": request["id"], "result": result})
+                send({"jsonrpc": "2.0", "id": known, "result": result})
         finally:
             self.running.pop(request["id"], None)
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from django.db import DatabaseError
+from django.db import Error
 
 from mcpregistry.calls import rows
 from mcpregistry.calls.approvals.kept import Kept
@@ -165,7 +165,7 @@ class Approvals:
     async def _let_go(self, asking: asyncio.Future[Any], call: Call, *, keep: bool) -> None:
         await asyncio.wait({asking})
         error = asking.exception()
-        ticket = await self.perhaps_held(call) if isinstance(error, DatabaseError) else await asking
+        ticket = await self.perhaps_held(call) if isinstance(error, Error) else await asking
         if isinstance(ticket, Ticket):
             await self._leave(ticket, GONE, keep=keep)
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 
 from mcpregistry.calls.approvals.patience import Patience, smallest
 from mcpregistry.calls.call import Call, CallOutcome, Host, Prompt, Reply
@@ -80,7 +80,7 @@ class Waiting:
     async def __call__(self, call: Call) -> CallOutcome:
         """Hold the call and wait. Its end, or the state pending with a ticket (and perhaps a prompt).
 
-        Raises SlipsnisseError when the request cannot be recorded, and DatabaseError when it was not.
+        Raises SlipsnisseError when the request cannot be recorded, and Error when it was not.
         """
         prompt = _prompt(call)
         way = wait_steps(
@@ -94,7 +94,7 @@ class Waiting:
         except asyncio.CancelledError:  # its request may be recorded already; who recorded it sees to that
             self._shown(call)
             raise
-        except DatabaseError as error:  # perhaps it was written all the same
+        except Error as error:  # perhaps it was written all the same
             log.exception("call.not_held", call=call.id)
             return await self._perhaps_held(call, error)
         try:
@@ -111,11 +111,11 @@ class Waiting:
         finally:
             self._approvals.waits_no_more(ticket)
 
-    async def _perhaps_held(self, call: Call, error: DatabaseError) -> CallOutcome:
+    async def _perhaps_held(self, call: Call, error: Error) -> CallOutcome:
         """People may be asked though we did not hear that it was written: looked up before anything is said."""
         try:
             ticket = await self._approvals.perhaps_held(call)
-        except DatabaseError:
+        except Error:
             if not unheard(error):
                 raise error from None
             self._approvals.drop(call)

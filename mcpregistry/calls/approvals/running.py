@@ -193,6 +193,14 @@ class Approvals:
         now = replace(now, joined=ticket.joined)
         return CallOutcome(ticket.call_id, State.PENDING, ticket=now)
 
+    def away_soon(self, ticket: Ticket) -> CallOutcome:
+        """``away`` while the database refuses to write: it is noted as soon as that accepts it. Does not wait."""
+        self._kept.soon(partial(self._away, ticket))
+        return CallOutcome(ticket.call_id, State.PENDING, ticket=ticket)
+
+    async def _away(self, ticket: Ticket) -> None:
+        await self.away(ticket)
+
     def waits_no_more(self, ticket: Ticket) -> None:
         """Whatever became of its caller: the seat is not renewed any more, should giving it back have failed."""
         self._seats.forget(ticket.caller)

@@ -25,7 +25,7 @@ from django.db import Error
 from mcpregistry.calls.approvals.patience import Patience, smallest
 from mcpregistry.calls.call import Call, CallOutcome, Host, Prompt, Reply
 from mcpregistry.calls.rows import outcome_of
-from mcpregistry.database_errors import unheard
+from mcpregistry.database_errors import is_passing, unheard
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.calls.wait_strategy import Answer, WaitStep, meant, wait_steps
 from mcpregistry.domain.errors import SlipsnisseError, Unavailable
@@ -58,6 +58,7 @@ class _Held(Protocol):
     async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome: ...
     async def waits_as(self, ticket: Ticket, waiting_as: str) -> None: ...
     async def away(self, ticket: Ticket) -> CallOutcome: ...
+    def away_soon(self, ticket: Ticket) -> CallOutcome: ...
     async def outcome(self, ticket: Ticket) -> CallOutcome: ...
     async def confirm(self, ticket: Ticket, by: str) -> State: ...
     async def refuse(self, ticket: Ticket, by: str) -> State: ...
@@ -142,11 +143,20 @@ class Waiting:
         """Its end, or "pending" (it waits or runs on, and its caller may come back), or that nobody knows."""
         try:
             outcome = await self._approvals.outcome(ticket)
-            return outcome if outcome.state in TERMINAL else await self._approvals.away(ticket)
+            return outcome if outcome.state in TERMINAL else await self._tell_pending(ticket)
         except Exception:  # the database does not answer either
             log.exception("call.not_looked_up", call=ticket.call_id)
             message = f"The record cannot be read. Ask mcp_approval_status with the id {ticket.id} in a moment."
             return CallOutcome(ticket.call_id, State.UNKNOWN, None, Unavailable.code, message, LOOK_FIRST)
+
+    async def _tell_pending(self, ticket: Ticket) -> CallOutcome:
+        """The call is still there: its caller may come back for it, whether or not that can be noted now."""
+        try:
+            return await self._approvals.away(ticket)
+        except Error as error:
+            if not is_passing(error):
+                raise
+            return self._approvals.away_soon(ticket)
 
     async def _ticket(self, call: Call, way: WaitStep) -> Ticket:
         """Of the request that the reply is about, even if it has ended meanwhile; else a new or joined one."""

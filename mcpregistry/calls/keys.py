@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import structlog
-from django.db import DatabaseError
+from django.db import Error
 
 log = structlog.get_logger(__name__)
 
@@ -18,5 +18,5 @@ async def noted(note: Callable[[], Awaitable[None]]) -> None:
     """
     try:
         await note()
-    except DatabaseError:
+    except Error:
         log.exception("calls.key_not_noted")

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import Error
 
 from mcpregistry.calls import energy
 from mcpregistry.calls.call import Call, OnProgress
@@ -125,7 +125,7 @@ async def _written(write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Call
     except asyncio.CancelledError:
         on_sent()
         raise
-    except DatabaseError as error:
+    except Error as error:
         if unheard(error):
             on_sent()
         raise

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import Error, transaction
 
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.engine import Engine
@@ -51,13 +51,13 @@ class Sampled:
             beginning = asyncio.ensure_future(db_call(_begin, call, text))
         except SlipsnisseError as error:
             raise Unanswered(error.message) from None
-        except DatabaseError:
+        except Error:
             raise Unanswered("The database did not answer.") from None
         try:
             return await db_call(_answer, await self._ended(await asyncio.shield(beginning)))
         except SlipsnisseError as error:
             raise Unanswered(error.message) from None
-        except DatabaseError:
+        except Error:
             await asyncio.shield(_given_up(beginning, call))
             raise Unanswered("The database did not answer.") from None
         except asyncio.CancelledError:
@@ -142,5 +142,5 @@ async def _given_up(beginning: asyncio.Future[str], call: Call) -> None:
         await db_call(
             runs.cancel, run_id=await beginning, actor=call.request.catalogue.agent.slug, reason="caller left"
         )
-    except (SlipsnisseError, DatabaseError):  # nothing was begun, or the clock cancels it once the call has ended
+    except (SlipsnisseError, Error):  # nothing was begun, or the clock cancels it once the call has ended
         return

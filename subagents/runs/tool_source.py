@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import DatabaseError, transaction
+from django.db import Error, transaction
 from django.utils import timezone
 
 from mcpregistry.calls.call import Call
@@ -204,14 +204,14 @@ def _begin(call: Call) -> Begun:
 async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
     """What was begun, also where its commit was not heard of: that is looked up before anything is said.
 
-    Raises DatabaseError when nothing was begun, DownstreamError (sent) when nobody knows.
+    Raises Error when nothing was begun, DownstreamError (sent) when nobody knows.
     """
     try:
         return await asyncio.shield(beginning)
-    except DatabaseError as error:
+    except Error as error:
         try:
             found = await db_call(_begun, call.id)
-        except DatabaseError:
+        except Error:
             if not unheard(error):
                 raise error from None
             doubt = "It is not known whether its run has begun: the database did not say, and cannot be asked."

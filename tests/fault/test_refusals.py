@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import Error, connection, connections
+from django.db.models import F
 
 from mcpregistry.calls.call import CallOutcome, Host
 from mcpregistry.db import db_call
@@ -184,16 +185,22 @@ def cells() -> list[Any]:
 
 
 @pytest.fixture
-def role(request: pytest.FixtureRequest, echo: Server, bob: User) -> Iterator[None]:
+def own_sessions(live_db: None) -> Iterator[None]:
+    """The next test gets sessions without what these were told."""
+    yield
+    if connection.vendor == "postgresql":
+        connections.close_all()
+        connections["default"].close_pool()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def role(request: pytest.FixtureRequest, own_sessions: None, echo: Server, bob: User) -> Iterator[None]:
     """Where privileges are revoked, the product runs as somebody who needs them."""
     with ExitStack() as stack:
         if request.node.callspec.params["kind"] == "revoked privileges":
             stack.enter_context(as_plain_role())
             connections.close_all()
         yield
-    if connection.vendor == "postgresql":  # the next test gets sessions without what these were told
-        connections.close_all()
-        connections["default"].close_pool()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("kind", "story"), cells())
@@ -207,3 +214,23 @@ async def test_a_database_that_refuses_while_calls_are_running(
     await cell.works_again()
     await cell.agrees()
     await db_call(tidy)
+
+
+@pytest.mark.postgres_only
+@pytest.mark.usefixtures("own_sessions")
+async def test_a_session_that_may_only_read_does_not_outlive_the_reason() -> None:
+    """The pool would hand it out again and again, for an hour."""
+
+    async def writes() -> bool:
+        try:
+            return await db_call(lambda: Configuration.objects.update(revision=F("revision")) >= 0)
+        except Error:
+            return False
+
+    refusal = ExitStack()
+    await asyncio.to_thread(alone, lambda: refusal.enter_context(POSTGRES["read only"]()))
+    try:
+        assert not any(await asyncio.gather(*(writes() for _ in range(8))))
+    finally:
+        await asyncio.to_thread(alone, refusal.close)
+    await soon(writes)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from django.db import DatabaseError
+from django.db import Error
 
 from mcpregistry.calls import rows
 from mcpregistry.calls.approvals.kept import Kept
@@ -165,7 +165,7 @@ class Approvals:
     async def _let_go(self, asking: asyncio.Future[Any], call: Call, *, keep: bool) -> None:
         await asyncio.wait({asking})
         error = asking.exception()
-        ticket = await self.perhaps_held(call) if isinstance(error, DatabaseError) else await asking
+        ticket = await self.perhaps_held(call) if isinstance(error, Error) else await asking
         if isinstance(ticket, Ticket):
             await self._leave(ticket, GONE, keep=keep)
 
@@ -192,6 +192,14 @@ class Approvals:
         now = await db_call(held_calls.away, request_id=ticket.id, caller=ticket.caller)
         now = replace(now, joined=ticket.joined)
         return CallOutcome(ticket.call_id, State.PENDING, ticket=now)
+
+    def away_soon(self, ticket: Ticket) -> CallOutcome:
+        """``away`` while the database refuses to write: it is noted as soon as that accepts it. Does not wait."""
+        self._kept.soon(partial(self._away, ticket))
+        return CallOutcome(ticket.call_id, State.PENDING, ticket=ticket)
+
+    async def _away(self, ticket: Ticket) -> None:
+        await self.away(ticket)
 
     def waits_no_more(self, ticket: Ticket) -> None:
         """Whatever became of its caller: the seat is not renewed any more, should giving it back have failed."""

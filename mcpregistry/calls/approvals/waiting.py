@@ -20,12 +20,12 @@ from typing import Any, Protocol
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 
 from mcpregistry.calls.approvals.patience import Patience, smallest
 from mcpregistry.calls.call import Call, CallOutcome, Host, Prompt, Reply
 from mcpregistry.calls.rows import outcome_of
-from mcpregistry.database_errors import unheard
+from mcpregistry.database_errors import is_passing, unheard
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.calls.wait_strategy import Answer, WaitStep, meant, wait_steps
 from mcpregistry.domain.errors import SlipsnisseError, Unavailable
@@ -58,6 +58,7 @@ class _Held(Protocol):
     async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome: ...
     async def waits_as(self, ticket: Ticket, waiting_as: str) -> None: ...
     async def away(self, ticket: Ticket) -> CallOutcome: ...
+    def away_soon(self, ticket: Ticket) -> CallOutcome: ...
     async def outcome(self, ticket: Ticket) -> CallOutcome: ...
     async def confirm(self, ticket: Ticket, by: str) -> State: ...
     async def refuse(self, ticket: Ticket, by: str) -> State: ...
@@ -80,7 +81,7 @@ class Waiting:
     async def __call__(self, call: Call) -> CallOutcome:
         """Hold the call and wait. Its end, or the state pending with a ticket (and perhaps a prompt).
 
-        Raises SlipsnisseError when the request cannot be recorded, and DatabaseError when it was not.
+        Raises SlipsnisseError when the request cannot be recorded, and Error when it was not.
         """
         prompt = _prompt(call)
         way = wait_steps(
@@ -94,7 +95,7 @@ class Waiting:
         except asyncio.CancelledError:  # its request may be recorded already; who recorded it sees to that
             self._shown(call)
             raise
-        except DatabaseError as error:  # perhaps it was written all the same
+        except Error as error:  # perhaps it was written all the same
             log.exception("call.not_held", call=call.id)
             return await self._perhaps_held(call, error)
         try:
@@ -111,11 +112,11 @@ class Waiting:
         finally:
             self._approvals.waits_no_more(ticket)
 
-    async def _perhaps_held(self, call: Call, error: DatabaseError) -> CallOutcome:
+    async def _perhaps_held(self, call: Call, error: Error) -> CallOutcome:
         """People may be asked though we did not hear that it was written: looked up before anything is said."""
         try:
             ticket = await self._approvals.perhaps_held(call)
-        except DatabaseError:
+        except Error:
             if not unheard(error):
                 raise error from None
             self._approvals.drop(call)
@@ -142,11 +143,20 @@ class Waiting:
         """Its end, or "pending" (it waits or runs on, and its caller may come back), or that nobody knows."""
         try:
             outcome = await self._approvals.outcome(ticket)
-            return outcome if outcome.state in TERMINAL else await self._approvals.away(ticket)
+            return outcome if outcome.state in TERMINAL else await self._tell_pending(ticket)
         except Exception:  # the database does not answer either
             log.exception("call.not_looked_up", call=ticket.call_id)
             message = f"The record cannot be read. Ask mcp_approval_status with the id {ticket.id} in a moment."
             return CallOutcome(ticket.call_id, State.UNKNOWN, None, Unavailable.code, message, LOOK_FIRST)
+
+    async def _tell_pending(self, ticket: Ticket) -> CallOutcome:
+        """The call is still there: its caller may come back for it, whether or not that can be noted now."""
+        try:
+            return await self._approvals.away(ticket)
+        except Error as error:
+            if not is_passing(error):
+                raise
+            return self._approvals.away_soon(ticket)
 
     async def _ticket(self, call: Call, way: WaitStep) -> Ticket:
         """Of the request that the reply is about, even if it has ended meanwhile; else a new or joined one."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import structlog
-from django.db import DatabaseError
+from django.db import Error
 from mcp import types as t
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -83,7 +83,7 @@ class Tasks:
         """
         try:
             made = await db_call(self._found, task_id, caller, host_tasks.handle)
-        except DatabaseError:
+        except Error:
             log.exception("tasks.handle_not_read", task=task_id[:8])
             return host_tasks.bare_handle(task_id, datetime.now(UTC))
         if made is None:

@@ -36,7 +36,7 @@ class Command(BaseCommand):
             # Before there are threads: of clock and worker, the second would not wait for what the first still imports.
             app.loader.import_default_modules()
         threading.Thread(target=_listen, args=(app,), name="stdin", daemon=True).start()
-        clock: Any = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
+        clock: Any = EmbeddedService(app, thread=True, scheduler_cls=app.conf.beat_scheduler)
         clock.start()
         app.worker_main(
             ["--quiet", "worker", "--pool", "threads", "--concurrency", "4", "--without-mingle", "--without-gossip",

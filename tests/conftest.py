@@ -57,9 +57,10 @@ from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
 from mcpregistry import collector, db
-from tests import externals, legs, migrated, postgres, results, speed, started, valkey
+from tests import externals, foreign_work, legs, migrated, postgres, results, speed, started, valkey
 from tests.origin import Origin
 
+foreign_work.watch()
 _rendered = vars(Template)["_render"]  # before Django's test environment replaces it
 
 
@@ -248,6 +249,13 @@ def _templates_render_as_they_do_in_production(django_test_environment: None) ->
 def contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers tell the ``context`` that their page was rendered with."""
     monkeypatch.setattr(Template, "_render", vars(utils)["instrumented_test_render"])
+
+
+@pytest.fixture(autouse=True)
+def _no_foreign_work_in_transactions() -> Iterator[None]:
+    foreign_work.offences.clear()
+    yield
+    assert not foreign_work.offences, "\n\n".join(foreign_work.offences)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ class ServerTestAdmin(ReadOnlyAdmin):
     search_fields = ("server__slug", "error_code", "error")
     fields = (
         "server", "shown_verdict", "requested_by", "requested_at", "started_at", "finished_at", "took", "steps",
-        "protocol_era", "tool_count", "called", "error_code", "shown_error", "stderr",
+        "protocol_era", "tool_count", "left_out", "called", "error_code", "shown_error", "stderr",
     )  # fmt: skip
 
     @display(description="verdict", label=VERDICT_COLOURS)

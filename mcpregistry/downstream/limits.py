@@ -12,12 +12,14 @@ from typing import Any
 
 import msgspec
 
+from mcpregistry.domain.definitions.definition import visible
 from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
 )
 from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.servers.target import Limits
+from mcpregistry.domain.text.canonical import size
 
 MAX_DEPTH = 128
 MAX_NAME = 256
@@ -107,6 +109,46 @@ def check_others(kind: str, listed: list[Any], beyond: int, limits: Limits) -> t
         except (ResourceLimit, ProtocolError) as error:
             problems.append(error.message)
     return found, [*problems, *(f"{kind.capitalize()}s: {said}" for said in _too_many(beyond, limits))]
+
+
+def limit_bytes(
+    listed: Mapping[str, list[dict[str, Any]]], instructions: str, limits: Limits
+) -> tuple[dict[str, tuple[dict[str, Any], ...]], list[str]]:
+    """Definitions, by kind, that fit into the server's limit together, and a sentence for each kind with some left out.
+
+    Tools come first, with the server's instructions, which are part of each. If there is not enough room, the first by
+    name are kept, whatever order the server lists them in, so that the same ones are kept every time.
+    """
+    kept: dict[str, tuple[dict[str, Any], ...]] = {}
+    problems: list[str] = []
+    left = limits.definition_bytes
+    for kind, items in listed.items():
+        sizes = [size(visible(item, instructions, kind)) for item in items]
+        if sum(sizes) <= left:
+            kept[kind], left = tuple(items), left - sum(sizes)
+            continue
+        chosen, left = _first_by_name(kind, items, sizes, left)
+        kept[kind] = tuple(chosen)
+        problems.append(
+            f"{len(items) - len(chosen):,} of {len(items):,} {kind}s: all definitions of the server together are larger than "
+            f"{limits.definition_bytes:,} bytes, and only the first by name are used. Raise the server's limit of "
+            "definitions, or connect a smaller server."
+        )
+    return kept, problems
+
+
+def _first_by_name(
+    kind: str, items: list[dict[str, Any]], sizes: list[int], left: int
+) -> tuple[list[dict[str, Any]], int]:
+    """The items that fit, in their order, and the room that is left: none for what comes after the first that does not fit."""
+    by_name = sorted(range(len(items)), key=lambda place: str(items[place][KINDS[kind].identity]))
+    fitting: set[int] = set()
+    for place in by_name:
+        if sizes[place] > left:
+            return [items[each] for each in sorted(fitting)], 0
+        fitting.add(place)
+        left -= sizes[place]
+    return items, left
 
 
 def _too_many(beyond: int, limits: Limits) -> list[str]:

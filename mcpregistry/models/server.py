@@ -17,7 +17,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models.confinement import Confined
 from mcpregistry.models.sealing import Sealed
 
-MOST_TOOLS = 10_000  # that a server's limit can be set to
+MOST_TOOLS, MOST_DEFINITION_BYTES = 10_000, 16 * 1024 * 1024  # that a server's limits can be set to
 
 slug_validator = RegexValidator(
     # Two underscores separate server and tool in exposed names, so a slug may not hold them.
@@ -67,7 +67,9 @@ class SharedBy(models.TextChoices):
     SESSION = "session", "The calls of one host session"
 
 
-MESSAGE_BYTES, TOOLS, SESSIONS = 4 * 1024 * 1024, 2000, 20  # what a server is allowed unless people agree to more
+# What a server is allowed unless people agree to more.
+MESSAGE_BYTES, TOOLS, SESSIONS = 4 * 1024 * 1024, 2000, 20
+DEFINITION_BYTES = 1024 * 1024
 
 
 class ProtocolMode(models.TextChoices):
@@ -102,10 +104,9 @@ class Server(Confined):
     transport = models.CharField(max_length=10, choices=Transport.choices, default=Transport.STDIO)
 
     command = models.JSONField(
-        default=list,
-        blank=True,
+        default=list, blank=True,
         help_text='Program and arguments as a list, e.g. ["uvx", "mcp-server-time"]. No shell.',
-    )
+    )  # fmt: skip
     cwd = models.CharField("working directory", max_length=1000, blank=True)
     sealed_env = models.TextField(blank=True, editable=False)
     env = Sealed("sealed_env", dict)
@@ -113,10 +114,9 @@ class Server(Confined):
     sealed_headers = models.TextField(blank=True, editable=False)
     headers = Sealed("sealed_headers", dict)
     allowed_networks = models.JSONField(
-        default=list,
-        blank=True,
+        default=list, blank=True,
         help_text='Private networks that this server may be reached in, e.g. ["127.0.0.1/32"]. Empty: public addresses only.',
-    )
+    )  # fmt: skip
 
     connect_mode = models.CharField("connect", max_length=10, choices=ConnectMode.choices, default=ConnectMode.LAZY)
     resend = models.CharField(
@@ -143,12 +143,15 @@ class Server(Confined):
         default=8, validators=[MinValueValidator(1), MaxValueValidator(1000)], help_text="Calls at the same time."
     )
     max_tools = models.PositiveIntegerField(
-        "limit of tools",
-        default=TOOLS,
-        db_default=TOOLS,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
+        "limit of tools", default=TOOLS, db_default=TOOLS, validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
         help_text="Of a server that offers more, the first by name are taken.",
-    )
+    )  # fmt: skip
+    max_definition_bytes = models.PositiveIntegerField(
+        "limit of definitions", default=DEFINITION_BYTES, db_default=DEFINITION_BYTES,
+        validators=[MinValueValidator(1024), MaxValueValidator(MOST_DEFINITION_BYTES)],
+        help_text="Largest size of all definitions of the server together (tools, prompts, resources), in bytes. Of a server with "
+        "more, the first by name are used; its page and its tests list what is left out.",
+    )  # fmt: skip
     shared_by = models.CharField(
         max_length=10, choices=SharedBy.choices, default=SharedBy.EVERYBODY, db_default=SharedBy.EVERYBODY,
         help_text="Who shares a connection and its process. Servers that remember what was done with them (browsers, shells, "
@@ -164,11 +167,9 @@ class Server(Confined):
         help_text="Forms and addresses to open, for the person at the host that made the call (elicitation).",
     )  # fmt: skip
     asks_sampling = models.BooleanField(
-        "may ask the model",
-        default=True,
-        db_default=True,
+        "may ask the model", default=True, db_default=True,
         help_text="Of the host that made the call, at its expense (sampling).",
-    )
+    )  # fmt: skip
     sampling_expert = models.CharField(
         "model questions go to", max_length=60, blank=True, default="", db_default="",
         help_text="The name of an expert tool: its model answers what the server asks of one, at the expense of the calling agent, instead of the "
@@ -291,6 +292,7 @@ class Server(Confined):
     def raised_limits(self) -> dict[str, int]:
         """Bounds that are wider than their default: how much one server may make this site hold is confirmed, too."""
         usual = {"max_message_bytes": MESSAGE_BYTES, "max_tools": TOOLS, "max_sessions": SESSIONS}
+        usual |= {"max_definition_bytes": DEFINITION_BYTES}
         return {name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most}
 
     def launch_hash(self) -> str:
@@ -378,6 +380,9 @@ class ServerTest(models.Model):
     protocol_era = models.CharField(max_length=20, blank=True)
     timings = models.JSONField(default=dict, blank=True, help_text="Milliseconds per step.")
     tool_count = models.PositiveIntegerField(null=True, blank=True)
+    left_out = models.TextField(
+        blank=True, default="", db_default="", help_text="Why definitions were left out, one reason in each line."
+    )
     error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 ADD = "/admin/mcpregistry/server/add/"
 LIMITS = {
     "connect_mode": "lazy", "protocol_mode": "auto", "resend": "safe", "check_interval": 300, "trial_hours": 0, "connect_timeout": 30,
-    "request_timeout": 30, "idle_timeout": 600, "max_message_bytes": 4194304, "max_concurrency": 8, "max_tools": 2000,
+    "request_timeout": 30, "idle_timeout": 600, "max_message_bytes": 4194304, "max_concurrency": 8, "max_tools": 2000, "max_definition_bytes": 1048576,
     "shared_by": "everybody", "max_sessions": 20, "asks_elicitation": "on", "asks_sampling": "on",
     "sandbox": "off", "sandbox_network": "all",
     "max_memory_mb": 4096, "max_processes": 256, "max_cpu_seconds": 0, "max_file_mb": 0, "max_open_files": 0,

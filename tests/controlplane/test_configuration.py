@@ -71,7 +71,7 @@ def furnished() -> None:
     credentials.save_credential(credential=Credential(name="hub"), actor=ACTOR, value="s3cret", scope=["server:odd"])
     odd = Server(
         slug="odd", name="Ödd “one”", description="a: b\n- c # d", command=["/bin/echo", "--", "~", "no", "1e3"],
-        max_tools=10, request_timeout=0.5, shared_by="session", max_sessions=3, asks_roots=True, sampling_expert="expert",
+        max_tools=10, max_definition_bytes=2_000_000, request_timeout=0.5, shared_by="session", max_sessions=3, asks_roots=True, sampling_expert="expert",
     )  # fmt: skip
     odd.env, odd.extra = {"TOKEN": "${TOKEN}", "HUB": "${cred:hub}", "PLAIN": "p4ss"}, {"x": {"y": "z"}}
     lifecycle.disable_server(server=lifecycle.save_server(server=odd, actor=ACTOR), actor=ACTOR)

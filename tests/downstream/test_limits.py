@@ -12,6 +12,7 @@ from mcpregistry.downstream.limits import (
     check_others,
     check_tools,
     exceeds_depth,
+    limit_bytes,
     public_meta,
     repair_result,
     repair_tool,
@@ -110,3 +111,28 @@ UNSENT, SENT = ConnectionFailed("x"), ConnectionFailed("x", sent=True)
 )
 def test_when_a_call_may_be_sent_again(error: DownstreamError, resend: str, idempotent: bool, again: bool):
     assert may_resend(error, stdio_target("echo", resend=resend), idempotent=idempotent) is again
+
+
+def definitions(*sizes: int) -> list[dict[str, Any]]:
+    """Tools that are listed backwards by name, with descriptions of these sizes."""
+    return [{"name": f"t{number}", "description": "x" * size} for number, size in enumerate(sizes)][::-1]
+
+
+@pytest.mark.attack
+def test_definitions_beyond_the_limit_of_bytes_are_left_out_and_named():
+    listed = {"tool": definitions(400, 400, 400, 1), "prompt": [{"name": "p"}]}
+    kept, problems = limit_bytes(listed, "", Limits(definition_bytes=1_000))
+    assert [tool["name"] for tool in kept["tool"]] == ["t1", "t0"]
+    assert kept["prompt"] == ()
+    assert [said.partition(":")[0] for said in problems] == ["2 of 4 tools", "1 of 1 prompts"]
+
+
+def test_definitions_within_the_limit_of_bytes_stay_in_their_order():
+    listed = {"tool": definitions(400, 400), "prompt": [{"name": "p"}]}
+    assert limit_bytes(listed, "", Limits()) == ({kind: tuple(items) for kind, items in listed.items()}, [])
+
+
+@pytest.mark.attack
+def test_instructions_count_with_each_tool():
+    kept, problems = limit_bytes({"tool": definitions(1, 1, 1)}, "i" * 400, Limits(definition_bytes=1_000))
+    assert (len(kept["tool"]), len(problems)) == (2, 1)

@@ -9,9 +9,11 @@ from typing import Any
 from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent
 from mcpregistry.models import Invocation, Server
 from mcpregistry.services.records import audit
+from mcpregistry.services.servers.checks import compare
 from mcpregistry.services.servers.connections import Seen, record_events
 from mcpregistry.services.servers.lifecycle import confirm_launch, save_server
 from tests.fakes.targets import SERVERS
@@ -59,4 +61,8 @@ def ended(call_id: str, **changes: Any) -> Invocation:
 
 def record_event(event: ConnectionEvent, process: str) -> None:
     """One event of a connection, written now."""
-    record_events([event], {event.server_id: Seen.of(event)}, process)
+
+    def compare_now(server_id: int, discovery: Discovery) -> None:
+        compare(server=Server.objects.get(pk=server_id), discovery=discovery, process=process)
+
+    record_events([event], {event.server_id: Seen.of(event)}, process, compare_now)

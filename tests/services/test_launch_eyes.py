@@ -68,7 +68,8 @@ def test_the_page_and_rest_show_them_and_the_audit_log_does_not(db: None):
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("max_message_bytes", 5_000_000), ("max_tools", 2_001), ("max_sessions", 21)]
+    ("limit", "value"),
+    [("max_message_bytes", 5_000_000), ("max_tools", 2_001), ("max_definition_bytes", 1_048_577), ("max_sessions", 21)],
 )
 def test_a_limit_beyond_its_default_is_confirmed_anew(db: None, limit: str, value: int):
     server = confirmed("echo")

@@ -69,7 +69,7 @@ def test_any_change_of_where_a_remote_server_is_needs_a_new_confirmation(name: s
 
 @pytest.mark.parametrize(
     ("name", "value", "revision"),
-    [("name", "New", 1), ("description", "x", 1), ("request_timeout", 5.0, 2), ("max_concurrency", 2, 2), ("max_tools", 9, 2), ("shared_by", "agent", 2), ("asks_roots", True, 2), ("resend", "never", 2),
+    [("name", "New", 1), ("description", "x", 1), ("request_timeout", 5.0, 2), ("max_concurrency", 2, 2), ("max_tools", 9, 2), ("max_definition_bytes", 9_000, 2), ("shared_by", "agent", 2), ("asks_roots", True, 2), ("resend", "never", 2),
      ("slug", "renamed", 2)],
 )  # fmt: skip
 def test_other_changes_keep_it_active(name: str, value: Any, revision: int):
@@ -124,7 +124,7 @@ def test_where_local_servers_are_off_none_can_be_confirmed(settings: Any):
     [{"slug": "integration"}, {"command": []}, {"command": "x"}, {"command": ["x"], "url": "https://h"}, {"env": {"LD_PRELOAD": "x"}}, {"slug": "a__b"},
      {"transport": "http"}, {"transport": "http", "command": [], "url": "ftp://h"}, {"transport": "nosuch"},
      {"transport": "http", "command": [], "url": "https://h", "headers": {"A": "x\r\ny"}}, {"request_timeout": -1},
-     {"transport": "websocket", "command": [], "url": "https://h"}, {"max_concurrency": 0}, {"max_tools": 0}, {"max_sessions": 0}, {"shared_by": "nobody"}, {"shared_by": "agent", "connect_mode": "eager"}, {"max_tools": 10_001}, {"connect_timeout": 0}],
+     {"transport": "websocket", "command": [], "url": "https://h"}, {"max_concurrency": 0}, {"max_tools": 0}, {"max_definition_bytes": 1}, {"max_sessions": 0}, {"shared_by": "nobody"}, {"shared_by": "agent", "connect_mode": "eager"}, {"max_tools": 10_001}, {"connect_timeout": 0}],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_a_remedy(facts: dict[str, Any]):
     with pytest.raises(ConfigInvalid) as caught:

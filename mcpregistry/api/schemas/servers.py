@@ -13,7 +13,7 @@ from mcpregistry.domain.servers.sandbox import LAST_PORT, MOST_PATHS, MOST_PORTS
 from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.confinement import MOST_MB, MOST_SECONDS
-from mcpregistry.models.server import MOST_TOOLS
+from mcpregistry.models.server import MOST_DEFINITION_BYTES, MOST_TOOLS
 from mcpregistry.services.servers.lifecycle import BOUNDS, SANDBOX
 
 TransportName = Literal["stdio", "http", "sse", "websocket"]
@@ -62,6 +62,7 @@ class ServerChange(Input):
     max_message_bytes: Annotated[int, Field(ge=1024, le=2**30)] | None = None
     max_concurrency: Count | None = None
     max_tools: Annotated[int, Field(ge=1, le=MOST_TOOLS)] | None = None
+    max_definition_bytes: Annotated[int, Field(ge=1024, le=MOST_DEFINITION_BYTES)] | None = None
     shared_by: Literal["everybody", "agent", "session"] | None = None
     max_sessions: Count | None = None
     asks_elicitation: bool | None = None
@@ -129,6 +130,7 @@ class ServerOut(Schema):
     max_message_bytes: int
     max_concurrency: int
     max_tools: int
+    max_definition_bytes: int
     shared_by: str
     max_sessions: int
     asks_elicitation: bool
@@ -260,6 +262,7 @@ class ServerTestOut(Schema):
     protocol_era: str
     timings: dict[str, Any]
     tool_count: int | None
+    left_out: str
     error_code: str
     error: str
     stderr_tail: str
@@ -268,7 +271,7 @@ class ServerTestOut(Schema):
 _SAME = (
     "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
     "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert", "check_interval", "trial_hours", "mcp_apps", "features",
+    "max_definition_bytes", "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert", "check_interval", "trial_hours", "mcp_apps", "features",
     *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
 )  # fmt: skip
 
@@ -306,6 +309,6 @@ def test_out(test: ServerTest) -> ServerTestOut:
         started_at=test.started_at, finished_at=test.finished_at, call_tool=test.call_tool,
         in_sandbox=test.in_sandbox,
         server_revision=test.server_revision, protocol_era=test.protocol_era, timings=test.timings,
-        tool_count=test.tool_count, error_code=test.error_code, error=capped(test.error),
+        tool_count=test.tool_count, left_out=test.left_out, error_code=test.error_code, error=capped(test.error),
         stderr_tail=capped(test.stderr_tail, 64 * 1024),
     )  # fmt: skip

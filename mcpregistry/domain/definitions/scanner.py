@@ -12,8 +12,8 @@ import binascii
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from mcpregistry.domain.definitions.confusables import foreign_letters, latin, name_words, reads_as
 from mcpregistry.domain.definitions.findings import Finding, Severity
@@ -27,6 +27,9 @@ MOST_DISGUISED = 20_000  # characters of one text that are read once more for di
 MOST_FINDINGS = 50
 MOST_OF_A_KIND = 3
 _EXCERPT = 160
+_LONG_TEXT = 200  # characters from which a text is remembered
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _TAGS = re.compile("[\U000e0000-\U000e0fff]")
@@ -39,14 +42,69 @@ _WORDS = re.compile(r"[_\W]+|(?<=[a-z])(?=[A-Z])")
 _JOINERS = re.compile("(?<=[^\x00-\u2fff])\u200d|(?<=[\u0600-\u0dff])[\u200c\u200d]")
 
 
-def scan(definition: Mapping[str, Any], *, own: Iterable[str] = (), others: Iterable[str] = ()) -> list[Finding]:
-    """Everything suspicious, worst first; at most one finding of a kind in each place.
+class Scanner:
+    """Scans the definitions of one server. A text that several of them contain, such as instructions, is read once.
 
     ``own`` are the names of the tools of the same server, ``others`` those of all other servers.
     """
-    found = [*_of_name(str(definition.get("name") or ""), set(own), set(others)), *_of_texts(definition, set(others))]
-    unique = {(finding.kind, finding.where): finding for finding in reversed(found)}
-    return _few_of_each(sorted(unique.values(), key=lambda f: (-f.severity, f.where, f.kind)))[:MOST_FINDINGS]
+
+    def __init__(self, *, own: Iterable[str] = (), others: Iterable[str] = ()) -> None:
+        self._others = frozenset(others)
+        self._by_words = _grouped(self._others, lambda name: tuple(sorted(name_words(name))))
+        self._by_reading = _grouped(self._others | frozenset(own), reads_as)
+        self._long_texts: dict[tuple[str, str], list[Finding]] = {}
+
+    def scan(self, definition: Mapping[str, Any]) -> list[Finding]:
+        """Everything suspicious, worst first; at most one finding of a kind in each place."""
+        found = [*self._of_name(str(definition.get("name") or "")), *self._of_texts(definition)]
+        unique = {(finding.kind, finding.where): finding for finding in reversed(found)}
+        return _few_of_each(sorted(unique.values(), key=lambda f: (-f.severity, f.where, f.kind)))[:MOST_FINDINGS]
+
+    def _of_name(self, name: str) -> Iterator[Finding]:
+        letters = foreign_letters(name)
+        if letters:
+            why = f"Letters of another script look like Latin ones: {', '.join(letters)}."
+            yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
+        words = tuple(sorted(name_words(name)))
+        if len(words) > 2 and (same := [other for other in self._by_words.get(words, ()) if other != name]):
+            why = f"It has the words of another server's tool, {printable(same[0], 80)}, in another order or form."
+            yield Finding("look-alike", Severity.ALARM, "/name", printable(name, _EXCERPT), why)
+            return
+        for other in self._by_reading.get(reads_as(name), ()):
+            if other != name and latin(name).replace("-", "_") != latin(other).replace("-", "_"):
+                why = f"It reads like another tool's name, {printable(other, 80)}."
+                yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
+                return
+
+    def _of_texts(self, definition: Mapping[str, Any]) -> Iterator[Finding]:
+        left = MOST_TEXT
+        for where, text, is_key in strings(definition):
+            if left <= 0:
+                why = f"Only the first {MOST_TEXT:,} characters were read. So much text is unusual in a definition."
+                yield Finding("too long", Severity.ALARM, where, printable(text, _EXCERPT), why)
+                return
+            part = text[:left]
+            left -= len(part)
+            yield from _of_key(where, part) if is_key else self._of_text(where, part)
+
+    def _of_text(self, where: str, text: str) -> list[Finding]:
+        if len(text) < _LONG_TEXT:
+            return [*_of_text(where, text, self._others)]
+        if (where, text) not in self._long_texts:
+            self._long_texts[where, text] = [*_of_text(where, text, self._others)]
+        return self._long_texts[where, text]
+
+
+def scan(definition: Mapping[str, Any], *, own: Iterable[str] = (), others: Iterable[str] = ()) -> list[Finding]:
+    """The same of a single definition."""
+    return Scanner(own=own, others=others).scan(definition)
+
+
+def _grouped(names: Iterable[str], key: Callable[[str], _Key]) -> dict[_Key, list[str]]:
+    groups: dict[_Key, list[str]] = {}
+    for name in sorted(names):
+        groups.setdefault(key(name), []).append(name)
+    return groups
 
 
 def _few_of_each(findings: list[Finding]) -> list[Finding]:
@@ -63,42 +121,6 @@ def _few_of_each(findings: list[Finding]) -> list[Finding]:
 def worst(findings: Iterable[Finding]) -> Severity:
     """The highest severity among the findings; ``CLEAN`` when there are none."""
     return max((finding.severity for finding in findings), default=Severity.CLEAN)
-
-
-# The name
-
-
-def _of_name(name: str, own: set[str], others: set[str]) -> Iterator[Finding]:
-    letters = foreign_letters(name)
-    if letters:
-        why = f"Letters of another script look like Latin ones: {', '.join(letters)}."
-        yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
-    seen = reads_as(name)
-    for other in sorted(others - {name}):
-        if len(words := sorted(name_words(name))) > 2 and words == sorted(name_words(other)):
-            why = f"It has the words of another server's tool, {printable(other, 80)}, in another order or form."
-            yield Finding("look-alike", Severity.ALARM, "/name", printable(name, _EXCERPT), why)
-            return
-    for other in sorted((own | others) - {name}):
-        if reads_as(other) == seen and latin(name).replace("-", "_") != latin(other).replace("-", "_"):
-            why = f"It reads like another tool's name, {printable(other, 80)}."
-            yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
-            return
-
-
-# All texts
-
-
-def _of_texts(definition: Mapping[str, Any], others: set[str]) -> Iterator[Finding]:
-    left = MOST_TEXT
-    for where, text, is_key in strings(definition):
-        if left <= 0:
-            why = f"Only the first {MOST_TEXT:,} characters were read. So much text is unusual in a definition."
-            yield Finding("too long", Severity.ALARM, where, printable(text, _EXCERPT), why)
-            return
-        part = text[:left]
-        left -= len(part)
-        yield from _of_key(where, part) if is_key else _of_text(where, part, others)
 
 
 def strings(value: Any) -> Iterator[tuple[str, str, bool]]:
@@ -130,7 +152,7 @@ def _of_key(where: str, key: str) -> Iterator[Finding]:
         yield from (f for f in _phrases(where, words) if f.severity > Severity.NOTE)
 
 
-def _of_text(where: str, text: str, others: set[str]) -> Iterator[Finding]:
+def _of_text(where: str, text: str, others: frozenset[str]) -> Iterator[Finding]:
     yield from _unseen(where, text)
     yield from _gaps(where, text)
     plain = readable(text)
@@ -226,7 +248,7 @@ def _shown(text: str) -> str:
     return unicodedata.normalize("NFKC", hidden(text, ""))
 
 
-def _other_tools(where: str, plain: str, others: set[str]) -> Iterator[Finding]:
+def _other_tools(where: str, plain: str, others: frozenset[str]) -> Iterator[Finding]:
     """Names of other servers' tools; only such as no ordinary sentence holds."""
     for match in re.finditer(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", plain):
         if match[0] in others:

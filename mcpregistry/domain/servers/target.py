@@ -28,6 +28,7 @@ class Limits:
     message_bytes: int = 4 * MIB
     stderr_bytes: int = 64 * 1024
     max_tools: int = 2000
+    definition_bytes: int = MIB  # all definitions of the server together
     max_description: int = 64 * 1024
     max_items: int = 10_000
     max_concurrency: int = 8

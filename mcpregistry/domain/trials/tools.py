@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +16,9 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.domain.trials.arguments import Impossible, arguments_for
 from mcpregistry.domain.trials.report import Called, ToolSeen
 
+if TYPE_CHECKING:
+    from mcpregistry.domain.definitions.scanner import Scanner
+
 MOST_CALLS, MOST_FOUND = 10, 3
 MOST_SHORTENED, LONGEST_SCHEMA = 50, 4_000
 
@@ -26,20 +29,19 @@ def seen(
     """Every tool scanned, checked and counted; ``others`` are the names of other servers' tools, ``count`` counts tokens."""
     listed = list(tools)
     own = frozenset(str(tool["name"]) for tool in listed)
-    return [_seen(tool, visible(tool, instructions), own, others, count) for tool in listed]
+    from mcpregistry.domain.definitions.scanner import Scanner  # 6 MB, and few processes look at what is new
+
+    scanner = Scanner(own=own, others=others)
+    return [_seen(tool, visible(tool, instructions), scanner, count) for tool in listed]
 
 
-def _seen(
-    tool: dict[str, Any], body: dict[str, Any], own: frozenset[str], others: frozenset[str], count: Callable[[str], int]
-) -> ToolSeen:
-    from mcpregistry.domain.definitions import scanner  # 6 MB, and only who works on a trial looks at what is new
-
-    found, text = scanner.scan(body, own=own, others=others), stored(body)
+def _seen(tool: dict[str, Any], body: dict[str, Any], scanner: Scanner, count: Callable[[str], int]) -> ToolSeen:
+    found, text = scanner.scan(body), stored(body)
     said = tool.get("annotations")
     claims = said if isinstance(said, dict) else {}
     return ToolSeen(
         name=plain(str(tool["name"]), 500), hash=digest(text), reads=claims.get("readOnlyHint") is True,
-        destroys=claims.get("destructiveHint") is True, closed_world=claims.get("openWorldHint") is False, tokens=count(text), severity=int(scanner.worst(found)),
+        destroys=claims.get("destructiveHint") is True, closed_world=claims.get("openWorldHint") is False, tokens=count(text), severity=max((int(finding.severity) for finding in found), default=0),
         found=[plain(f"{each.why} ({each.where}: {each.excerpt})", 500) for each in found[:MOST_FOUND]],
         schema=_unusable(tool), call=Called(),
     )  # fmt: skip

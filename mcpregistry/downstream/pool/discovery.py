@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -30,6 +31,7 @@ class Discovery:
     protocol_version: str
     timings: dict[str, float] = field(default_factory=dict, compare=False)
     others: Mapping[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+    read_at: float = field(default_factory=time.time, compare=False)  # seconds since the epoch
 
     def of_kind(self, kind: str) -> tuple[dict[str, Any], ...]:
         """What of this kind it listed last."""

@@ -19,7 +19,7 @@ from mcp_types import (
 from mcpregistry.domain.errors import ProtocolError, ToolRefused
 from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
 from mcpregistry.domain.servers.target import Limits
-from mcpregistry.downstream.limits import check_others, check_tools
+from mcpregistry.downstream.limits import check_others, check_tools, limit_bytes
 from mcpregistry.downstream.pool.discovery import Discovery
 
 CHANGES = (ToolListChangedNotification, PromptListChangedNotification, ResourceListChangedNotification)
@@ -51,16 +51,19 @@ async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unu
     started = time.monotonic()
     tools, problems = check_tools(*await _all(ask, before, TOOL, limits), limits, unusable)
     timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
-    others = {}
+    others: dict[str, list[dict[str, Any]]] = {}
     for kind in OTHERS:
         try:
             found, more = check_others(kind, *await _all(ask, before, kind, limits), limits)
         except ProtocolError as error:  # its tools work all the same
             problems.append(error.message)
             continue
-        others[kind] = tuple(found)
+        others[kind] = found
         problems += more
-    return replace(before, tools=tuple(tools), problems=tuple(problems), timings=timings, others=others)
+    kept, more = limit_bytes({TOOL: tools, **others}, before.instructions, limits)
+    return replace(
+        before, tools=kept.pop(TOOL), problems=(*problems, *more), timings=timings, others=kept, read_at=time.time()
+    )
 
 
 async def _all(ask: Ask, before: Discovery, kind: str, limits: Limits) -> tuple[list[Any], int]:

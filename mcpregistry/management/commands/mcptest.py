@@ -74,6 +74,8 @@ class Command(BaseCommand):
             names = ", ".join(str(tool["name"]) for tool in report.discovery.tools)
             self.stdout.write(f"  era      {test.protocol_era} ({printable(report.discovery.protocol_version, 40)})")
             self.stdout.write(f"  tools    {test.tool_count}: {printable(names, _TEXT_SHOWN)}")
+        for reason in test.left_out.splitlines():
+            self.stdout.write(f"  left out {printable(reason, _TEXT_SHOWN)}")
         if report.result is not None:
             self.stdout.write(f"  answer   {printable(stored(report.result), _TEXT_SHOWN)}")
         if test.error:

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, SlipsnisseError
 from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.notifications.events import Event
@@ -105,6 +105,7 @@ def vote(
     """
     now = now or timezone.now()
     held_calls.expire(request_id=request_id, now=now)  # silence meant no, whoever comes now
+    misfit = _misfit(request_id, arguments) if approve and arguments is not None else None
     with transaction.atomic():
         request = _open(request_id)
         if told := _not_eligible(request, user):
@@ -112,7 +113,7 @@ def vote(
         if approve:
             _check_seen(request, seen)
             if arguments is not None:
-                _edit(request, arguments, now)
+                _edit(request, arguments, misfit, now)
             _check_approval(request, user, permit, now)
         _write(request, user=user, name=_name(user), approve=approve, reason=reason, via=via, now=now)
         if not approve:
@@ -302,12 +303,35 @@ def _lost(request: ApprovalRequest, vote: ApprovalVote) -> bool:
 # Edits
 
 
-def _edit(request: ApprovalRequest, arguments: Mapping[str, Any], now: datetime) -> None:
+def _misfit(request_id: str, arguments: Mapping[str, Any]) -> SlipsnisseError | None:
+    """Why an edit does not fit the pinned schema. Found out before the transaction, which the schema's server could
+    otherwise make long; a call's definition never changes, so the answer stays right.
+    """
+    request = ApprovalRequest.objects.filter(pk=request_id).select_related("call").first()
+    pinned = _pinned(request) if request is not None else None
+    if pinned is None:
+        return None
+    try:
+        check_arguments(arguments_schema(pinned.tool.kind, pinned.data), json.loads(_canonical(arguments)))
+    except SlipsnisseError as error:
+        return error
+    return None
+
+
+def _pinned(request: ApprovalRequest) -> Definition | None:
+    tools = Tool.offers.of_record(request.call.server_slug, request.call.tool_name)
+    found = Definition.objects.filter(hash=request.call.definition_hash, tool__in=tools)
+    return found.select_related("tool").first()
+
+
+def _edit(
+    request: ApprovalRequest, arguments: Mapping[str, Any], misfit: SlipsnisseError | None, now: datetime
+) -> None:
     """From now on these arguments would run; earlier votes were on others and count no more."""
     call, text = request.call, _canonical(arguments)
     if text == current_arguments(request):
         return
-    _check_edit(request, json.loads(text), now)
+    _check_edit(request, json.loads(text), misfit, now)
     request.edited = "" if text == call.arguments else text
     binding = binding_for(request)
     _moved(request, Invocation.objects.filter(pk=call.pk, state=State.PENDING).update(binding=binding))
@@ -328,14 +352,15 @@ def _canonical(arguments: Mapping[str, Any]) -> str:
         ) from error
 
 
-def _check_edit(request: ApprovalRequest, arguments: dict[str, Any], now: datetime) -> None:
+def _check_edit(
+    request: ApprovalRequest, arguments: dict[str, Any], misfit: SlipsnisseError | None, now: datetime
+) -> None:
     """An edit has to fit the pinned schema, and may not reach what the agent is not granted or a rule denies."""
-    call = request.call
-    tools = Tool.offers.of_record(call.server_slug, call.tool_name)
-    pinned = Definition.objects.filter(hash=call.definition_hash, tool__in=tools).select_related("tool").first()
+    call, pinned = request.call, _pinned(request)
     if pinned is None:
         raise Conflict("The tool is not there any more.", remedy="Reject the call.")
-    check_arguments(arguments_schema(pinned.tool.kind, pinned.data), arguments)
+    if misfit is not None:
+        raise misfit
     snapshot = load_snapshot()
     tool = snapshot.offer(pinned.tool_id)
     agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoint_of_record(call.endpoint_slug)

@@ -83,7 +83,10 @@ def _target(install: Install, server: Server, argv: list[str], home: str) -> Tar
     return Target(
         server_id=server.pk, slug=server.slug, revision=0, transport="stdio", argv=tuple(map(_without_secret, argv)),
         env={name: _without_secret(value) for name, value in _env(install, server).items()}, protocol=server.protocol_mode,  # type: ignore[arg-type]
-        limits=Limits(connect_timeout=min(server.connect_timeout, SECONDS), max_tools=server.max_tools),
+        limits=Limits(
+            connect_timeout=min(server.connect_timeout, SECONDS), max_tools=server.max_tools,
+            definition_bytes=server.max_definition_bytes,
+        ),
         sandbox=replace(sandbox, home=home, read=seen, write=(), network=False),
     )  # fmt: skip
 

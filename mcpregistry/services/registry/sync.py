@@ -140,9 +140,13 @@ def _read_all(turn: Round, seconds: float) -> None:
     raise ResourceLimit(f"The registry has more than {MOST_PAGES} pages.", remedy="Tell who keeps it.")
 
 
-@transaction.atomic
 def _store(turn: Round, raw: list[object]) -> None:
-    entries = {(entry.name, entry.version): entry for entry in _readable(turn, raw)}
+    # Read before the transaction begins: what a registry says may be long and odd.
+    _write_page(turn, {(entry.name, entry.version): entry for entry in _readable(turn, raw)})
+
+
+@transaction.atomic
+def _write_page(turn: Round, entries: dict[tuple[str, str], Entry]) -> None:
     turn.pages += 1
     _hold(turn, pages=turn.pages, skipped=turn.skipped, skipped_why=turn.skipped_why)
     names = {name for name, _ in entries}

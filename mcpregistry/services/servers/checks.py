@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import random
-from datetime import datetime, timedelta
+import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth.models import User
@@ -26,6 +27,7 @@ from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.models.server import ConnectMode
 from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
 from mcpregistry.services.definitions import observe
+from mcpregistry.services.definitions.scanning import Pause
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.notes import note, warn_once
@@ -177,10 +179,20 @@ def claim_due(limit: int, *, answering: bool) -> list[int]:
 
 def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:
     """Take in what a server told of what it offers: compare it with what is approved, and note that it works."""
+    compare(server=server, discovery=discovery, process=process)
+    note_answer(server=server, discovery=discovery)
+
+
+def compare(*, server: Server, discovery: Discovery, process: str = "", pause: Pause = time.sleep) -> None:
+    """Compare what a server lists with what is approved. This takes as long as the scan of what is new; see ``observe``."""
     observe.observe(
         server=server, listed=discovery.tools, others=discovery.others, instructions=discovery.instructions,
-        process=process,
+        process=process, read_at=datetime.fromtimestamp(discovery.read_at, UTC), pause=pause,
     )  # fmt: skip
+
+
+def note_answer(*, server: Server, discovery: Discovery) -> None:
+    """Note that the server works, and what of its offers is left out."""
     if discovery.problems:
         message = f"Left out: {'; '.join(discovery.problems[-_TOLD_LEFT_OUT:])}"
         warn_once(server_id=server.pk, kind="tools_left_out", message=message)
@@ -202,17 +214,17 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
         server_info={name: plain(text, 500) for name, text in discovery.server_info.items() if isinstance(text, str)},
         server_instructions=plain(discovery.instructions),
         features=list(discovery.features),
-        left_out=plain("\n".join(_left_out(discovery.problems))),
+        left_out=left_out(discovery),
     )
     if server.unavailable_since is not None:
         note(server_id=server_id, kind="available", message="The server answers again.")
         outbox.enqueue_server(Event.AVAILABLE, server=server, now=now)
 
 
-def _left_out(problems: tuple[str, ...]) -> list[str]:
-    """The reasons that stand on the server's page: not thousands of them."""
-    more = len(problems) - _TOLD_LEFT_OUT
-    return [*problems[-_TOLD_LEFT_OUT:], *([f"{more:,} more"] if more > 0 else [])]
+def left_out(discovery: Discovery) -> str:
+    """Why definitions were left out, a reason in each line, as pages show it: not thousands of them."""
+    more = len(discovery.problems) - _TOLD_LEFT_OUT
+    return plain("\n".join([*discovery.problems[-_TOLD_LEFT_OUT:], *([f"{more:,} more"] if more > 0 else [])]))
 
 
 @transaction.atomic

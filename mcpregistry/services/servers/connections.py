@@ -23,10 +23,12 @@ from django.utils import timezone
 
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import Connection, Server, ServerEvent
-from mcpregistry.services.servers.checks import learn, mark_failed
+from mcpregistry.services.servers.checks import mark_failed, note_answer
+from mcpregistry.services.servers.comparing import DefinitionComparer
 from mcpregistry.services.servers.notes import trim_events
 
 if TYPE_CHECKING:
+    from mcpregistry.downstream.pool.discovery import Discovery
     from mcpregistry.downstream.pool.events import ConnectionEvent
 
 log = structlog.get_logger(__name__)
@@ -56,15 +58,21 @@ def forget_stale(now: datetime) -> int:
     return Connection.objects.filter(seen_at__lt=now - STALE_AFTER).delete()[0]
 
 
-def record_events(events: Iterable[ConnectionEvent], seen: Mapping[int, Seen], process: str) -> None:
-    """Bring the connections' rows up to date, note what happened, compare new tool lists with the pins."""
+def record_events(
+    events: Iterable[ConnectionEvent],
+    seen: Mapping[int, Seen],
+    process: str,
+    submit: Callable[[int, Discovery], None],
+) -> None:
+    """Bring the connections' rows up to date, note what happened, and ``submit`` new lists for comparison with the pins."""
     servers = Server.objects.in_bulk([*seen])
     told = [event for event in events if event.server_id in servers]
     _write_rows({key: value for key, value in seen.items() if key in servers}, process)
     _write_notes(told, process)
     newest = {event.server_id: event.discovery for event in told if event.discovery is not None}
     for server_id, discovery in newest.items():
-        learn(server=servers[server_id], discovery=discovery, process=process)
+        submit(server_id, discovery)
+        note_answer(server=servers[server_id], discovery=discovery)
     for server_id in {event.server_id for event in told}:
         _tell_server(server_id, [event for event in told if event.server_id == server_id])
 
@@ -193,6 +201,7 @@ class ConnectionLog:
 
     def __init__(self, process: str) -> None:
         self.process = process
+        self._comparer = DefinitionComparer(process)
         self._queue: deque[ConnectionEvent] = deque(maxlen=_QUEUE)
         self._seen: dict[int, Seen] = {}
         self._wake = threading.Event()
@@ -210,6 +219,7 @@ class ConnectionLog:
         self._closing = True
         self._wake.set()
         self._thread.join()
+        self._comparer.close()
 
     def _serve(self) -> None:
         beat_at = time.monotonic() + _BEAT_SECONDS
@@ -241,7 +251,8 @@ class ConnectionLog:
             before = self._seen.get(event.server_id)
             self._seen[event.server_id] = before.after(event) if before else Seen.of(event)
         touched = {event.server_id for event in events}
-        record_events(events, {k: v for k, v in self._seen.items() if beat or k in touched}, self.process)
+        shown = {k: v for k, v in self._seen.items() if beat or k in touched}
+        record_events(events, shown, self.process, self._comparer.submit)
 
     def _leave(self) -> None:
         self._write()

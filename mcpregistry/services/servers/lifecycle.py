@@ -29,7 +29,8 @@ BOUNDS = ("max_memory_mb", "max_processes", "max_cpu_seconds", "max_file_mb", "m
 # Changing one of these closes open connections: they are part of the server's revision.
 _REVISED = (
     "slug", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend", "protocol_mode",
-    "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools", "env", "headers",
+    "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
+    "max_definition_bytes", "env", "headers",
     "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert",
     *SANDBOX, *BOUNDS,
 )  # fmt: skip

@@ -171,5 +171,6 @@ def _limits(server: Server) -> Limits:
         message_bytes=server.max_message_bytes,
         max_concurrency=server.max_concurrency,
         max_tools=server.max_tools,
+        definition_bytes=server.max_definition_bytes,
         max_sessions=server.max_sessions,
     )

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.errors import Interrupted
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
-from mcpregistry.services.servers.checks import QUEUED, RUNNING, learn, mark_failed, send_test
+from mcpregistry.services.servers.checks import QUEUED, RUNNING, learn, left_out, mark_failed, send_test
 
 if TYPE_CHECKING:
     from mcpregistry.downstream.pool.events import TestReport
@@ -59,9 +58,15 @@ def record_check(*, server_id: int, report: TestReport, process: str = "") -> bo
         Server.objects.filter(pk=server_id).update(check_until=None)
 
 
-@transaction.atomic
 def record_test_result(*, test: ServerTest, report: TestReport, process: str = "") -> ServerTest:
-    """Keep the verdict of a claimed test, and what it showed of the server."""
+    """Keep what a claimed test showed of the server, and its verdict.
+
+    The verdict comes last, so whoever waits for it sees the tools. What the test showed is scanned outside of any
+    transaction; it is true even if the test was given up in the meantime.
+    """
+    running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
+    if not test.in_sandbox and running.exists():  # what it does where it does not run says nothing of how it is
+        _learn(test.server, report, process)
     code, error = _verdict(report)
     test.verdict = ServerTest.Verdict.FAILED if code else ServerTest.Verdict.PASSED
     test.finished_at = timezone.now()
@@ -71,16 +76,13 @@ def record_test_result(*, test: ServerTest, report: TestReport, process: str = "
     test.timings = {step: round(milliseconds, 1) for step, milliseconds in report.timings.items()}
     test.error_code, test.error = code, plain(error)
     test.stderr_tail = plain(report.stderr, _STDERR_KEPT)
-    # Compare-and-set: the reaper may have given it up meanwhile.
-    values = {name: getattr(test, name) for name in _RESULT}
-    ended = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING).update(**values)
-    if ended and not test.in_sandbox:  # what it does where it does not run says nothing of how it is
-        _learn(test.server, report, process)
+    test.left_out = left_out(report.discovery) if report.discovery and report.listed else ""
+    running.update(**{name: getattr(test, name) for name in _RESULT})  # the reaper may have given it up
     return test
 
 
 _RESULT = (
-    "verdict", "finished_at", "server_revision", "protocol_era", "tool_count", "timings", "error_code", "error",
+    "verdict", "finished_at", "server_revision", "protocol_era", "tool_count", "left_out", "timings", "error_code", "error",
     "stderr_tail",
 )  # fmt: skip
 

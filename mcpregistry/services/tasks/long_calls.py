@@ -56,7 +56,6 @@ def hand_over(
     )
 
 
-@transaction.atomic
 def end(
     *, call_id: str, fence: int, state: State, code: str = "", reason: str = "",
     outcome: Mapping[str, Any] | None = None, now: datetime | None = None,
@@ -76,12 +75,17 @@ def end(
         state, received_at=call.received_at, now=now, reason=reason, code=code, result=result,
         warning=_warning(call, result) if state is State.SUCCEEDED else "",
     )  # fmt: skip
-    if not ending.write(call, ended, actor=call.agent_slug, keep=result is not None):
-        return False
     text = stored(outcome) if outcome else ""
-    HostTask.objects.filter(call_id=call_id).update(
-        result=text if len(text) <= MAX_KEPT else "", input_requests="", input_responses="",
-        version=F("version") + 1, updated_at=now,
+    return _write_end(call, ended, text if len(text) <= MAX_KEPT else "")
+
+
+@transaction.atomic
+def _write_end(call: Invocation, ended: ending.Ended, kept: str) -> bool:
+    if not ending.write(call, ended, actor=call.agent_slug, keep=ended["result"] is not None):
+        return False
+    HostTask.objects.filter(call_id=call.pk).update(
+        result=kept, input_requests="", input_responses="",
+        version=F("version") + 1, updated_at=ended["finished_at"],
     )  # fmt: skip
     return True
 

@@ -160,10 +160,13 @@ class Shares:
         await self._written(partial(trials.record_check, server_id=server_id, report=report, process=self._process))
 
     async def _written(self, write: Callable[[], _Result]) -> _Result:
-        """Write a result; while the database does not accept it, try again. Raises its error when the process stops."""
+        """Write a result; while the database does not accept it, try again. Raises its error when the process stops.
+
+        In a thread of its own: to scan long definitions takes seconds, and the few threads of ``db_call`` serve calls.
+        """
         while True:
             try:
-                return await db_call(write)
+                return await _in_thread(write)
             except Error as error:
                 if self._stopping or not is_passing(error):
                     raise

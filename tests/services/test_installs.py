@@ -19,6 +19,7 @@ from django.contrib.auth.models import User
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.installs.reasons import InstallFailed
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.downstream.installers import tree
 from mcpregistry.downstream.pool.trying import tried
@@ -509,3 +510,29 @@ def test_what_somebody_sets_a_server_to_meanwhile_keeps_the_clock_from_nothing(
     monkeypatch.setattr(sweeping, "remove", used_since)
     done = sweeping.sweep(database_now())
     assert (done["unused"], done["cleared"]) == (0, 2)
+
+
+@pytest.mark.attack
+def test_installation_runs_nothing_of_a_package(packages: Packages) -> None:
+    runs = "import sys, pathlib; pathlib.Path(sys.prefix, 'ran').write_text(' '.join(sys.argv))\n"
+    files = {"small_server.py": SERVER, "lab.pth": runs, "broken.py": "def :\n"}
+    packages.add_wheel("pth-server", "1.0", files, program="pth-server = small_server:main")
+    install = installed("pth-server", ecosystem="pypi")
+    assert not [*Path(install.folder).rglob("ran")]
+    assert [*Path(install.folder).rglob("small_server.*.pyc")], "its modules are compiled, for the folder is read-only"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("word", ["{0}/../keys.json", "{0}/link", "{0}/none", "{0}/folder/../../keys.json"])
+def test_command_that_leads_out_of_the_package_is_refused(tmp_path: Path, word: str) -> None:
+    build, keys = tmp_path / "build", tmp_path / "keys.json"
+    (build / "folder").mkdir(parents=True)
+    (build / "run").write_text("")
+    keys.write_text("{}")
+    (build / "link").symlink_to(keys)
+    for command in ([word], [word, "{0}/run"], ["{0}/run", word]):
+        if command == [word, "{0}/run"] and word == "{0}/none":
+            continue  # a folder that the program makes
+        with pytest.raises(InstallFailed):
+            work._check_program([each.format(build) for each in command], str(build))
+    work._check_program(["/usr/bin/node", f"{build}/run", "/elsewhere"], str(build))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings as site_settings
+from django.test import override_settings
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.sandbox import Machine, Policy, check_paths, protection
@@ -248,3 +249,34 @@ def test_what_a_kernel_cannot_do_is_said(policy: Policy, abi: int, filtered: boo
     assert said.level == level
     assert word in str(said)
     assert any("open to it" in each for each in said.uncovered) is (level != "none" and policy.network)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("policy", ["off", "enforce", "strict"])
+@pytest.mark.parametrize("where", ["keys.json", "db.sqlite3", "servers/another/bin/run", "installs/another/run"])
+def test_no_program_lies_in_the_sites_own_folder(tmp_path: Path, policy: str, where: str) -> None:
+    own = tmp_path / where
+    with override_settings(VAR_DIR=tmp_path):
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_bytes(b"\x7fELF")
+        own.chmod(0o700)
+        (tmp_path.parent / f"link-{policy}").unlink(missing_ok=True)
+        (tmp_path.parent / f"link-{policy}").symlink_to(own)
+        for program in (own, tmp_path / "x" / ".." / where, tmp_path.parent / f"link-{policy}"):
+            with pytest.raises(ConfigInvalid, match="belongs to this site"):
+                active(slug="a", **ON | {"command": [str(program)], "sandbox": policy})
+
+
+@pytest.mark.attack
+def test_no_interpreter_lies_in_the_sites_own_folder(tmp_path: Path) -> None:
+    script, keys = tmp_path / "run", tmp_path / "var" / "keys.json"
+    keys.parent.mkdir()
+    keys.write_bytes(b"\x7fELF")
+    for line in (f"#!{keys}", f"#!/usr/bin/env -S -u {keys} {sys.executable}"):
+        script.write_text(line)
+        for file in (script, keys):
+            file.chmod(0o700)
+        with override_settings(VAR_DIR=keys.parent), pytest.raises(ConfigInvalid):
+            active(slug="a", **ON | {"command": [str(script)]})
+    server = active(**ON | {"command": [str(script)], "sandbox": "off"})
+    assert server.lifecycle == "active", "without a sandbox nothing is opened for it"

@@ -143,6 +143,8 @@ def _check(manifest: Manifest) -> None:
         raise LockRefused(
             "Its command, environment or settings are longer than anybody could look through.", remedy=_TELL
         )
+    if out := next((text for text in texts if FOLDER in text and ".." in re.split(r"[/\\\\]", text)), ""):
+        raise LockRefused(f"It names {plain(out, 100)}, which leads out of its folder.", remedy=_TELL)
     left = [text.replace(FOLDER, "") for text in texts]
     if odd := next((match[0] for text in left if (match := _OTHER.search(text))), ""):
         raise LockRefused(f"It names {plain(odd, 100)}, which a server here does not have.", remedy=_TELL)

@@ -145,9 +145,12 @@ def command(found: Manifest, folder: str) -> list[str]:
 
 
 def make_runnable(words: list[str], build: str) -> None:
-    """Its own program may be started, also where the archive forgot that."""
-    if words[0].startswith(f"{build}/") and os.path.isfile(words[0]) and not os.path.islink(words[0]):
-        os.chmod(words[0], 0o700)
+    """Its own program may be started, also where the archive forgot that. Changes no mode outside of the folder."""
+    place = os.path.realpath(words[0])
+    if not Path(place).is_relative_to(os.path.realpath(build)) or not words[0].startswith(f"{build}/"):
+        return
+    if os.path.isfile(place) and not os.path.islink(words[0]):
+        os.chmod(place, 0o700)
 
 
 def _opened(file: str) -> zipfile.ZipFile:

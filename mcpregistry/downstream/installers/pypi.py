@@ -37,11 +37,11 @@ def install(*, text: str, index: str, place: Place) -> None:
     Path(place.build, "lock").write_text(text)
     _uv(["venv", _VENV, "--relocatable", "--no-project", "--python", programs.python()], index, place)
     python = str(Path(place.build, _VENV, "bin", "python"))
-    # Compiled now: the folder is read-only afterwards, and each start would compile anew.
     _uv(
-        ["pip", "sync", "lock", "--require-hashes", "--only-binary", ":all:", "--compile-bytecode", "--python", python],
+        ["pip", "sync", "lock", "--require-hashes", "--only-binary", ":all:", "--python", python],
         index, place,
     )  # fmt: skip
+    _compile(place)
 
 
 def programs_of(lock: Lock, build: str) -> dict[str, list[str]]:
@@ -78,6 +78,16 @@ def _console_scripts(file: Path) -> list[str]:
     except configparser.Error:
         return []
     return [*parser["console_scripts"]] if "console_scripts" in parser else []
+
+
+def _compile(place: Place) -> None:
+    """Compile all modules now: the folder is read-only afterwards, and each start would compile them again.
+
+    Not by the environment's own Python, which would run the ``.pth`` lines of what was just installed. A module that is no
+    valid Python stays as it is.
+    """
+    argv = [programs.python(), "-I", "-S", "-m", "compileall", "-q", os.path.join(place.build, _VENV, "lib")]
+    run(argv, place=place, env={})
 
 
 def _uv(verb: list[str], index: str, place: Place) -> None:

@@ -12,9 +12,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from mcpregistry.domain.errors import ConnectionFailed
+from mcpregistry.domain.errors import ConfigInvalid, ConnectionFailed
 from mcpregistry.domain.servers.target import Sandbox, Target
 from mcpregistry.downstream.transports import bubblewrap, confinement
+from mcpregistry.downstream.transports.firstline import interpreters_of
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/proc", "/sys/devices/system/cpu",
@@ -24,6 +25,7 @@ SYSTEM = (
     "/etc/pki", "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl", "/etc/timezone",
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
+SYSTEM_PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin", "/sbin")
 _BESIDE = ("lib", "lib64", "pyvenv.cfg")
 MOST_FILE_MB = 4096  # in a sandbox, where nobody has said otherwise
 MOST_STEPS = 400  # from folder to folder and along links, that of a ring included
@@ -55,7 +57,10 @@ def prepare(target: Target, path: str) -> tuple[str, str]:
         raise ConnectionFailed(
             f"The server's own folder {sandbox.home} cannot be made: {error.strerror}.", remedy="Check its owner."
         ) from error
-    return policy_of(target, sandbox, path), target.cwd or sandbox.home
+    try:
+        return policy_of(target, sandbox, path), target.cwd or sandbox.home
+    except ConfigInvalid as error:
+        raise ConnectionFailed(error.message, remedy=error.remedy) from error
 
 
 def _bounds(target: Target) -> list[str]:
@@ -69,7 +74,8 @@ def _bounds(target: Target) -> list[str]:
 def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
     """The lines that ``confinement.apply`` takes: places without links, for it follows none; and those for ``bounds``.
 
-    The policy's own paths are as they were checked; a link that one has become since opens nothing.
+    The policy's own paths are as they were checked; a link that one has become since opens nothing. Raises ConfigInvalid
+    for a program that needs this site's data, or whose interpreter cannot be told.
     """
     home = os.path.realpath(sandbox.home)
     folders = (home, *sandbox.write)
@@ -78,14 +84,26 @@ def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
     needed = [each for each in SYSTEM if each not in copied] + needed_by(target.argv[0], target.cwd, path, folders)
 
     def own(wanted: list[str]) -> Iterator[str]:
-        found = (resolved(each, folders, links) for each in wanted)
-        return (part for each in found if each and not _within(each, folders) for part in without(each, sandbox.hidden))
+        for each in wanted:
+            place = resolved(each, folders, links)
+            if place and not _within(place, (*folders, *sandbox.read)):
+                refuse_hidden(place, sandbox.hidden)
+                yield from without(place, sandbox.hidden)
 
     read = dict.fromkeys((*own(needed), *sandbox.read))
     write = dict.fromkeys((*DEVICES, home, *sandbox.write))
     lines = [*(f"r{each}" for each in read), *(f"w{each}" for each in write), *_network(sandbox), *_bounds(target)]
     lines += [f"e{each}" for each in dict.fromkeys(own(copied)) if each not in read]
     return "\n".join([*lines, *(_strict(sandbox, links) if sandbox.strict else ())])
+
+
+def refuse_hidden(place: str, hidden: tuple[str, ...]) -> None:
+    """Raises ConfigInvalid for a place without links that is, or lies in, something ``hidden``."""
+    if _within(place, hidden):
+        raise ConfigInvalid(
+            f"The program needs '{place[:200]}', which belongs to this site or to another server.",
+            remedy="Start a program outside of the site's own folder.",
+        )
 
 
 def without(place: str, hidden: tuple[str, ...]) -> Iterator[str]:
@@ -139,7 +157,10 @@ def resolved(path: str, writable: tuple[str, ...] = (), links: dict[str, str] | 
         elif _within(place, writable):
             return None
         else:
-            says = os.readlink(step)
+            try:
+                says = os.readlink(step)
+            except OSError:  # a link of another process's in /proc
+                return None
             if links is not None:
                 links[step] = says
             parts += os.path.join(place, says).split("/")[::-1]
@@ -154,7 +175,8 @@ def _within(path: str, folders: tuple[str, ...]) -> bool:
 def needed_by(command: str, cwd: str, path: str, writable: tuple[str, ...] = ()) -> list[str]:
     """Where a program's code lies: its file, its interpreters, and the libraries beside each.
 
-    A file in a ``writable`` folder is not followed, for the server could make it lead elsewhere.
+    A file in a ``writable`` folder is not followed, for the server could make it lead elsewhere. Raises ConfigInvalid for
+    a script whose first line does not name its interpreter plainly.
     """
     where = os.path.join(cwd, command) if os.sep in command else command
     found = shutil.which(where, path=path)
@@ -176,17 +198,8 @@ def _libraries(file: str) -> Iterator[str]:
 
 
 def _leads_to(file: str, path: str, writable: tuple[str, ...]) -> list[str]:
-    """The next file of a link, and the last; the interpreter of a script, by its first line."""
+    """The next file of a link, and the last; the interpreters of a script."""
     if os.path.islink(file):
         last = resolved(file, writable)
         return [os.path.join(os.path.dirname(file), os.readlink(file)), *([last] if last else [])]
-    try:
-        with open(file, "rb") as opened:
-            first = opened.readline(1024)
-    except OSError:
-        return []
-    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
-    if words and os.path.basename(words[0]) == "env":
-        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    interpreter = shutil.which(words[0], path=path) if words else None
-    return [interpreter] if interpreter else []
+    return interpreters_of(file, path, SYSTEM_PROGRAMS)

@@ -10,7 +10,9 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
+from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.transports.bubblewrap import PROGRAM
 from mcpregistry.downstream.transports.sandbox import DEVICES, SYSTEM, needed_by
@@ -31,7 +33,10 @@ class Usage:
 
     def __init__(self, target: Target) -> None:
         path = os.environ.get("PATH", os.defpath)
-        own = needed_by(target.argv[0], target.cwd, path) if target.argv else []
+        own: list[str] = []
+        if target.argv:
+            with suppress(ConfigInvalid):  # of a server without a sandbox, whose first line nobody has to understand
+                own = needed_by(target.argv[0], target.cwd, path)
         self._strict = target.sandbox is not None and target.sandbox.strict
         self._given = (*target.sandbox.write, *target.sandbox.read) if target.sandbox else ()
         launcher = os.path.dirname(os.path.realpath(__file__))  # which the server is until its program is loaded

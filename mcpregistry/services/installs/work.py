@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import PurePath
 
 import structlog
 from django.conf import settings
@@ -180,7 +181,7 @@ def _install(job: Job) -> dict[str, object]:
         pypi.install(text=install.lock, index=settings.PYPI_INDEX, place=place)
         command, licences = _chosen(install, pypi.programs_of(lock, build)), pypi.licences(build)
     size, files = tree.verify(build, may_lead_to=frozenset({programs.python()}))
-    _check_program(next((word for word in reversed(command) if word.startswith(f"{build}/")), ""), build)
+    _check_program(command, build)
     tree.seal(build)
     tree.remove(install.folder)
     os.rename(build, install.folder)
@@ -216,10 +217,18 @@ def _chosen(install: Install, found: dict[str, list[str]]) -> list[str]:
     raise InstallFailed(f"{install} has several programs: {names}.", remedy="Ask again, and say which is the server.")
 
 
-def _check_program(file: str, build: str) -> None:
-    """It is a file of the package, also behind a link."""
-    place = os.path.realpath(file)
-    if not place.startswith(os.path.realpath(build) + "/") or not os.path.isfile(place):
+def _check_program(command: list[str], build: str) -> None:
+    """Every word that names its folder stays in it, also behind links, and the last of them is a file of the package."""
+    named = [word for word in command if word.startswith(f"{build}/")]
+    folder = os.path.realpath(build)
+    for word in named:
+        place, plain_word = os.path.realpath(word), os.path.normpath(word)
+        leads_out = not PurePath(place).is_relative_to(folder) and place != os.path.realpath(programs.python())
+        if leads_out or not PurePath(plain_word).is_relative_to(build):
+            raise InstallFailed(
+                "Its command leads out of its folder.", remedy="Do not use this package; tell its maker."
+            )
+    if not named or not os.path.isfile(os.path.realpath(named[-1])):
         raise InstallFailed("The program that it names is not in it.", remedy="Choose another version.")
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
@@ -21,7 +22,7 @@ from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.domain.servers.sandbox import Machine, Policy, Protection, check_paths, check_ports, protection
 from mcpregistry.domain.servers.target import Sandbox
 from mcpregistry.downstream.transports import bubblewrap, confinement
-from mcpregistry.downstream.transports.sandbox import SYSTEM, needed_by, resolved
+from mcpregistry.downstream.transports.sandbox import SYSTEM, needed_by, refuse_hidden, resolved
 from mcpregistry.models import Install, Server, ServerTest
 from mcpregistry.models.confinement import SandboxMode
 from mcpregistry.models.install import named_in
@@ -34,12 +35,32 @@ def usual_mode() -> SandboxMode:
 
 
 def check_sandbox(server: Server) -> None:
-    """Raises ConfigInvalid for paths and ports that are none, or paths that hold this site's data."""
+    """Raises ConfigInvalid for paths and ports that are none, paths that hold this site's data, and a program that needs it."""
     for ports in (server.sandbox_connect, server.sandbox_listen):
         check_ports(ports)
     for paths, private in ((server.sandbox_read, _unreadable()), (server.sandbox_write, _unwritable())):
         check_paths(paths, private)
         check_paths([os.path.realpath(path) for path in paths], private)
+    _check_program(server)
+
+
+def _check_program(server: Server) -> None:
+    """Neither the program nor what it needs is this site's own data or another server's; its own package is."""
+    try:
+        needed = _needed(server)
+    except ConfigInvalid:
+        if server.sandbox_policy().enforced:
+            raise
+        return  # without a sandbox nothing is opened for it
+    own = tuple(map(os.path.realpath, _installed(server)))
+    written = os.path.join(server.cwd, server.command[0])  # also where nothing can be started there yet
+    for place in map(os.path.realpath, [*needed, *([written] if os.path.isabs(written) else [])]):
+        if not any(PurePath(place).is_relative_to(folder) for folder in own):
+            refuse_hidden(place, _unreadable())
+
+
+def _needed(server: Server) -> list[str]:
+    return needed_by(server.command[0], server.cwd, os.environ.get("PATH", os.defpath))
 
 
 def named_places(words: Sequence[str]) -> list[str]:
@@ -59,7 +80,10 @@ _KNOWN_TO_ALL = ("/usr/", "/bin/", "/lib/", "/proc/", "/sys/", "/dev/")  # open 
 def _unreadable() -> tuple[str, ...]:
     """This site's data; ``/dev/mem`` stands for the folder of all devices, its disks among them."""
     database = str(settings.DATABASES["default"]["NAME"])
-    files = (str(settings.VAR_DIR), *([database] if database.startswith("/") else []))
+    beside = [f"{database}{end}" for end in ("", "-wal", "-shm", "-journal")]  # SQLite's own files
+    socket = urlsplit(settings.CELERY_BROKER_URL)
+    named = [*beside, settings.AUDIT_FILE, socket.path if "socket" in socket.scheme else ""]
+    files = (str(settings.VAR_DIR), *(file for file in named if file.startswith("/")))
     return tuple({*files, *map(os.path.realpath, files), "/dev/mem"})
 
 
@@ -141,8 +165,11 @@ def _here(*, strict: bool) -> Machine:
 
 def unread_by(server: Server) -> list[str]:
     """Files and folders that its command names, and that it could not read in its sandbox as its policy is now."""
-    policy, path = server.sandbox_policy(), os.environ.get("PATH", os.defpath)
-    programs = needed_by(server.command[0], server.cwd, path)
+    policy = server.sandbox_policy()
+    try:
+        programs = _needed(server)
+    except ConfigInvalid:  # told when the sandbox is switched on
+        programs = []
     given = [*SYSTEM, *policy.read, *policy.write, *_installed(server), *programs]
     places = [*given, *map(os.path.realpath, given)]
     named = [word for word in server.command[1:] if word.startswith("/") and "\0" not in word and os.path.exists(word)]

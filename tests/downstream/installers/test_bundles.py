@@ -46,3 +46,22 @@ def test_whatever_is_broken_of_a_bundle_is_refused_in_words(tmp_path: Path) -> N
             whole += 1
         assert sorted(os.listdir(tmp_path)) == ["build", "bundle.zip"]
     assert 0 < whole < 500
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("command", ["{0}/../keys.json", "{0}/link", "{0}/folder/keys.json", "{1}"])
+def test_no_mode_is_changed_outside_of_the_folder(tmp_path: Path, command: str) -> None:
+    build, keys = tmp_path / "build", tmp_path / "keys.json"
+    build.mkdir()
+    keys.write_text("{}")
+    keys.chmod(0o600)
+    (build / "link").symlink_to(keys)
+    (build / "folder").symlink_to(tmp_path)
+    bundles.make_runnable([command.format(build, keys)], str(build))
+    assert keys.stat().st_mode & 0o777 == 0o600
+
+
+def test_program_of_a_bundle_can_be_started(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("#!/bin/sh\n")
+    bundles.make_runnable([f"{tmp_path}/run"], str(tmp_path))
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700

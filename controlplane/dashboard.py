@@ -133,12 +133,13 @@ def _may_view(request: HttpRequest, model: str) -> bool:
 
 def _counted(request: HttpRequest, now: datetime) -> dict[str, int]:
     """Count what this person may see: all in one query, and the pools in another one."""
+    soon = overview.ending_soon(now, cast(User, request.user))
     wanted: list[tuple[str, str, QuerySet[Any]]] = [
         ("runs", "subagents.run", runs_for_people()),
         ("packages", "mcpregistry.install", attention.waiting_packages()),
         ("agents", "subagents.effortagent", silent_agents()),
         ("registries", "mcpregistry.registrysource", attention.unread_registries(now)),
-        *((name, f"mcpregistry.{name[:-1]}", rows) for name, rows in overview.ending_soon(now).items()),
+        *((name, f"mcpregistry.{name[:-1]}", rows) for name, rows in soon.items()),
     ]
     found = counts({name: rows for name, model, rows in wanted if _may_view(request, model)})
     if request.user.has_perm("mcpregistry.view_energypool"):

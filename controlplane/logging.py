@@ -5,8 +5,10 @@ Invariant: no secret reaches a log; ``mcpregistry.domain.text.redaction.masked``
 
 from __future__ import annotations
 
+import logging
 import logging.config
 import os
+import re
 import sys
 from typing import Any
 
@@ -14,6 +16,8 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from mcpregistry.domain.text.redaction import masked
+
+_NAME = re.compile(r"[a-z_.]+")  # of an event that is not a sentence
 
 
 def scrub(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -35,7 +39,7 @@ def configure(options: dict[str, str]) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    logging.config.dictConfig(_standard_library(options["level"], shared, _renderers(as_text)))
+    logging.config.dictConfig(_standard_library(options["level"], shared, _renderers(as_text), as_text=as_text))
     logging.captureWarnings(True)
 
 
@@ -59,19 +63,46 @@ def _renderers(as_text: bool) -> list[Processor]:
             colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ,
             exception_formatter=structlog.dev.plain_traceback,
             pad_event_to=0,
+            pad_level=False,
         )
-        return [_without_noise, structlog.processors.format_exc_info, scrub, plain]
+        return [readable, structlog.processors.format_exc_info, scrub, plain]
     return [structlog.processors.format_exc_info, scrub, structlog.processors.JSONRenderer(default=repr)]
 
 
-def _without_noise(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """On a terminal the reader knows the day and the process."""
-    event["timestamp"] = event["timestamp"][11:19]
-    event.pop("process", None)
-    return event
+def readable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor for a terminal: a request becomes one sentence, and what its reader knows is left out."""
+    shown = {key: value for key, value in event.items() if value not in ("", None) and key != "process"}
+    shown["timestamp"] = event["timestamp"][11:19]
+    if event.get("level") == "info":  # the rest says where to look and how grave it is
+        shown.pop("level")
+        shown.pop("logger", None)
+    if "path" in event and "ms" in event:
+        method, status = event["event"], event.get("status") or "no answer"
+        shown["event"] = f"{method} {shown.pop('path')}: {status}, {shown.pop('ms'):,.0f} ms"
+        shown.pop("status", None)
+        if (event.get("status") or 500) < 500:  # the id finds other lines about a failure
+            shown.pop("request_id", None)
+    elif _NAME.fullmatch(str(event["event"])):
+        shown["event"] = re.sub(r"[._]", " ", event["event"])
+    return shown
 
 
-def _standard_library(level: str, shared: list[Processor], renderers: list[Processor]) -> dict[str, Any]:
+def is_static(record: logging.LogRecord) -> bool:
+    """Whether the record is about a file of a page that was sent as it should be."""
+    said = record.msg if isinstance(record.msg, dict) else {}
+    return str(said.get("path", "")).startswith("/static/") and (said.get("status") or 500) < 400
+
+
+class _WithoutStatic(logging.Filter):
+    """On a terminal the files of a page hide the page."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not is_static(record)
+
+
+def _standard_library(
+    level: str, shared: list[Processor], renderers: list[Processor], *, as_text: bool
+) -> dict[str, Any]:
     formatter = {
         "()": structlog.stdlib.ProcessorFormatter,
         "foreign_pre_chain": [structlog.stdlib.ExtraAdder(), *shared],
@@ -82,7 +113,14 @@ def _standard_library(level: str, shared: list[Processor], renderers: list[Proce
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"structlog": formatter},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structlog"}},
+        "filters": {"without_static": {"()": _WithoutStatic}},
+        "handlers": {
+            "stderr": {
+                "class": "logging.StreamHandler",
+                "formatter": "structlog",
+                "filters": ["without_static"] if as_text else [],
+            }
+        },
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
             "django": {"handlers": [], "level": "INFO", "propagate": True},

@@ -104,10 +104,17 @@ def latest(request: HttpRequest) -> dict[str, Any]:
 
 
 def newest(request: HttpRequest) -> list[Any]:
-    """The newest versions of what the person may see, each with the page of what putting it back would change."""
+    """The newest versions of what the person may see, and whether they may put each of them back."""
     rows = listing.newest(lambda model: may_see(request.user, model))
     metas = [(row, row.instance_type._meta) for row in rows]
-    return [(row, meta.label_lower, meta.verbose_name, past.named(row)) for row, meta in metas]
+    return [
+        (row, meta.label_lower, meta.verbose_name, past.named(row), _can_be_put_back(request, row))
+        for row, meta in metas
+    ]
+
+
+def _can_be_put_back(request: HttpRequest, row: Any) -> bool:
+    return row.history_type != "-" and may_change(request.user, row.instance_type)
 
 
 # Parts of a page

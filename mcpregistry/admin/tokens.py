@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -49,7 +50,7 @@ class ExpiryFilter(admin.SimpleListFilter):
         now, value = timezone.now(), self.value()
         if value == "soon":
             kind = "tokens" if queryset.model is Token else "grants"
-            return queryset.filter(pk__in=ending_soon(now)[kind].values("pk"))
+            return queryset.filter(pk__in=ending_soon(now, cast(User, request.user))[kind].values("pk"))
         expired = Q(expires_at__lte=now)
         gone = expired | Q(revoked_at__isnull=False) if queryset.model is Token else expired
         return {"live": queryset.exclude(gone), "expired": queryset.filter(expired)}.get(value or "", queryset)

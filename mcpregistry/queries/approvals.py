@@ -13,10 +13,12 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db.models import Count, Max, Min, Prefetch, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
+from django.utils.timezone import localtime
 
 from mcpregistry.domain.figures import median
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, Definition, Invocation, Server, Tool
+from mcpregistry.services.approvals import seats, votes
 
 # The queue shows the beginning of the arguments; calls with longer ones are never grouped as identical.
 HEAD = 2_000
@@ -331,3 +333,11 @@ def end_of(request: ApprovalRequest) -> str:
     if request.execute_by is not None:
         return "too late" if state in (State.EXPIRED, State.VOID, State.CANCELLED) else "approved"
     return {State.REJECTED: "rejected", State.EXPIRED: "expired", State.CANCELLED: "cancelled"}.get(state, "void")
+
+
+def when_it_runs(request: ApprovalRequest) -> str:
+    """Of an approved call: a process runs it for a caller who is there, or a worker does; else it waits for its caller."""
+    if votes.runs_by_itself(request) or seats.anybody(request):
+        return "It runs now."
+    until = f", until {localtime(request.execute_by):%H:%M}" if request.execute_by else ""
+    return f"It has not run, because its caller has left: it runs when the same call comes again{until}."

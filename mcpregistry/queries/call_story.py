@@ -12,6 +12,7 @@ from typing import Any
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.text.secret_names import is_secret_name
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, AuditSeal, Invocation, PolicyRule
+from mcpregistry.queries.approvals import when_it_runs
 from mcpregistry.services.records.bound import Forgotten, misfits
 from mcpregistry.services.records.chains import entry_problem
 
@@ -38,7 +39,7 @@ def story_of(call: Invocation, entries: Sequence[AuditEntry], *, people: bool = 
     ``people`` False: not who decided and why, for whoever sees calls and no approvals.
     """
     held = ApprovalRequest.objects.filter(call=call).defer("result").first()
-    steps = [_asked(call), _decided(call, held), *_people(held, named=people), *_sent(call), _ended(call)]
+    steps = [_asked(call), _decided(call, held), *_people(held, named=people), *_sent(call), _ended(call, held)]
     return [*_timed(steps), _verified(call, entries)]
 
 
@@ -80,7 +81,9 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
     elif votes and held.decided_at is not None:
         yield Step("how_to_vote", "Decided by people", "", held.decided_at, approval=held.pk)
     if held.edited:
-        yield Step("edit", "An approver changed the arguments", "It ran with these.", held.decided_at, approval=held.pk)
+        yield Step(
+            "edit", "An approver changed the arguments", "Only these may run.", held.decided_at, approval=held.pk
+        )
 
 
 def _vote(vote: ApprovalVote) -> Step:
@@ -99,10 +102,17 @@ def _sent(call: Invocation) -> Iterator[Step]:
         )
 
 
-def _ended(call: Invocation) -> Step:
+def _still_open(call: Invocation, held: ApprovalRequest | None) -> Step:
+    if call.state == State.PENDING:
+        return Step("pending", "It waits for people", "No end is recorded yet.")
+    if call.state == State.READY and held is not None:
+        return Step("pending", "It has not been sent yet", when_it_runs(held))
+    return Step("pending", "It is being made", "No end is recorded yet.")
+
+
+def _ended(call: Invocation, held: ApprovalRequest | None) -> Step:
     if call.state not in TERMINAL:
-        waits = call.state == State.PENDING
-        return Step("pending", "It waits for people" if waits else "It is under way", "No end is recorded yet.")
+        return _still_open(call, held)
     tone = "good" if call.state == State.SUCCEEDED else "wrong"
     said = {
         State.SUCCEEDED: "Answered", State.TOOL_ERROR: "The tool answered with an error", State.NOT_SENT: "Not sent",

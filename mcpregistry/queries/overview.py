@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db.models import Count, Exists, Q, QuerySet, Sum
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 from django.db.models.functions import TruncHour
 
 from mcpregistry.domain.lifecycle import FAILED, State
@@ -177,12 +177,19 @@ def slowest(period: Period, *, now: datetime) -> list[ToolUsage]:
 # What needs people
 
 
-def ending_soon(now: datetime) -> dict[str, QuerySet[Any]]:
-    """Tokens and grants that are in force and end within two weeks."""
+def ending_soon(now: datetime, viewer: User) -> dict[str, QuerySet[Any]]:
+    """Tokens and grants that are in force and end within two weeks.
+
+    Of people's tokens only the viewer's, since nobody else can rotate them; no token that has a successor already.
+    """
     soon = Q(expires_at__gt=now, expires_at__lte=now + SOON)
-    used = Q(agent__enabled=True) | Q(user__is_active=True)
+    live = Token.objects.filter(revoked_at__isnull=True)
+    later = Q(expires_at__gt=now + SOON) | Q(expires_at=None)
+    newer = live.filter(later, name=OuterRef("name"), created_at__gt=OuterRef("created_at"))
+    mine, of_agents = Q(user=viewer), Q(agent__enabled=True)
+    own, agents = (newer.filter(user=OuterRef("user")), newer.filter(agent=OuterRef("agent")))
     return {
-        "tokens": Token.objects.filter(soon & used, revoked_at__isnull=True),
+        "tokens": live.filter(soon, (mine & ~Exists(own)) | (of_agents & ~Exists(agents))),
         "grants": Grant.objects.filter(soon),
     }
 

@@ -180,3 +180,12 @@ def test_the_history_says_times_and_digests_as_people_read_them(client_of: Clien
     assert f"{server.confirmed_at:%d %b %Y %H:%M:%S}".lstrip("0") in page
     assert f"{server.confirmed_launch[:12]}…" in page
     assert server.confirmed_launch not in page
+
+
+@pytest.mark.parametrize(("who", "shown"), [("approver", False), ("admin", True)])
+def test_the_sites_history_offers_only_what_a_person_may_put_back(
+    client_of: ClientOf, site: Site, who: str, shown: bool
+) -> None:
+    page = client_of(who).get(reverse("history-site")).content.decode()
+    links = re.findall(r"/admin/history/mcpregistry\.(\w+)/", page)
+    assert ("agent" in links) is shown

@@ -25,11 +25,13 @@ from mcpregistry.models import (
     RegistrySource,
     Server,
     ServerTest,
+    Token,
 )
+from mcpregistry.services.access import tokens
 from subagents.models import EffortAgent, ExpertTool, ExpertVersion, MaintenanceRequest, Provider, Run
 from tests.admin.conftest import ClientOf
 from tests.fakes.held import hold
-from tests.fakes.seed import Site
+from tests.fakes.seed import ACTOR, Site
 
 NEED = r'<b class="sn-(\w+)">(\d+)</b> ([^<]+)<'
 
@@ -138,3 +140,20 @@ def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, si
     assert "waited for a worker" not in overview(client_of), "the sub-agent is switched off"
     assert health._unclaimed() == "ok"
     assert all(finding.ok for finding in doctor._work())
+
+
+@pytest.mark.both_databases
+def test_a_token_that_was_rotated_and_those_of_others_need_nobody(client_of: ClientOf, site: Site) -> None:
+    def ending() -> list[str]:
+        return [count for _, count, words in re.findall(NEED, overview(client_of)) if words.startswith("token")]
+
+    Token.objects.all().delete()
+    soon = timezone.now() + timedelta(days=3)
+    old, _ = tokens.issue_token(name="ci", agent=site.agents["local"], actor=ACTOR, expires_at=soon)
+    tokens.issue_token(name="mine", user=site.people["root"], actor=ACTOR, expires_at=soon)
+    tokens.issue_token(name="theirs", user=site.people["viewer"], actor=ACTOR, expires_at=soon)
+    assert ending() == ["2"]
+    Token.objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(days=60))
+    old.refresh_from_db()
+    tokens.rotate_token(token=old, actor=ACTOR)
+    assert ending() == ["1"]

@@ -363,11 +363,29 @@ def test_a_file_that_would_overwrite_is_refused_until_the_person_says_how(client
     client = client_of("operator")
     clash = json.dumps({"mcpServers": {"git": {"command": "other"}}})
     refused = client.post(IMPORT, {"text": clash, "on_conflict": "error"})
-    assert "Nothing can be imported" in text_of(refused)
+    assert "servers of the same name are here and differ" in text_of(refused)
+    assert "--on-conflict" not in text_of(refused)
     assert 'name="import"' not in text_of(refused)
-    shown = client.post(IMPORT, {"text": clash, "on_conflict": "rename"})
+    kept = {name: value for name, value in to_import(refused).items() if name != "import"}
+    assert "on_conflict" not in kept
+    shown = client.post(IMPORT, kept | {"on_conflict": "rename"})
     client.post(IMPORT, to_import(shown))
     assert Server.objects.get(slug="git-2").command == ["other"]
+
+
+def test_pasted_blocks_without_a_root_are_imported_together(client_of: ClientOf) -> None:
+    client = client_of("operator")
+    text = '"tides": {"command": "uvx", "args": ["tides-mcp"]}, "moon": {"url": "https://moon.example.org/mcp"}'
+    client.post(IMPORT, to_import(client.post(IMPORT, {"text": text, "on_conflict": "error"})))
+    assert Server.objects.filter(slug__in=("tides", "moon"), lifecycle="draft").count() == 2
+
+
+def test_the_uploaded_file_of_codex_is_imported(client_of: ClientOf) -> None:
+    client = client_of("operator")
+    text = '[mcp_servers.tides]\ncommand = "uvx"\nargs = ["tides-mcp"]\nenv = { TIDES_TOKEN = "t" }\n'
+    file = SimpleUploadedFile("config.toml", text.encode())
+    client.post(IMPORT, to_import(client.post(IMPORT, {"file": file, "on_conflict": "error"})))
+    assert Server.objects.get(slug="tides").command == ["uvx", "tides-mcp"]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from controlplane.logging import scrub
+from controlplane.logging import is_static, readable, scrub
 from mcpregistry.domain.text.redaction import MASK
 from tests.externals import ROOT
 
@@ -87,6 +89,38 @@ def test_tracebacks_are_scrubbed_too():
     )
     assert _SECRET not in json.loads(done.stderr)["exception"].replace(f"raise ValueError('Bearer {_SECRET}')", "")
     assert json.loads(done.stderr)["password"] == MASK
+
+
+def shown(**event: Any) -> dict[str, Any]:
+    about = {"timestamp": "2026-11-26T21:24:18Z", "process": "web", "logger": "x", "level": "info"}
+    return dict(readable(None, "info", about | event))
+
+
+def test_a_request_is_one_sentence_on_a_terminal():
+    request = {"event": "GET", "path": "/admin/", "ms": 1234.5, "request_id": "r"}
+    assert shown(**request, status=200) == {"timestamp": "21:24:18", "event": "GET /admin/: 200, 1,234 ms"}
+    assert shown(**request, status=500)["request_id"] == "r"
+    assert shown(**request, status=None)["event"] == "GET /admin/: no answer, 1,234 ms"
+
+
+def test_an_event_is_words_on_a_terminal_and_says_nothing_empty():
+    assert shown(event="server_tested", code="", server="git") == {
+        "timestamp": "21:24:18", "event": "server tested", "server": "git",
+    }  # fmt: skip
+    assert shown(event="broker_away", level="warning")["logger"] == "x"
+    assert shown(event="celery@vm ready.")["event"] == "celery@vm ready."
+
+
+@pytest.mark.parametrize(
+    ("said", "hidden"),
+    [
+        ({"path": "/static/a.js", "status": 200}, True),
+        ({"path": "/static/a.js", "status": 404}, False),
+        ({"path": "/admin/", "status": 200}, False),
+    ],
+)
+def test_files_of_pages_are_not_listed_on_a_terminal(said: dict[str, Any], hidden: bool):
+    assert is_static(logging.makeLogRecord({"msg": said})) is hidden
 
 
 @pytest.mark.exhaustive

@@ -173,7 +173,7 @@ def test_a_registrys_name_leads_to_the_registry() -> None:
         ("claude mcp add-json gh {", "JSON cannot be read", "quotation"),
         ('{"mcpServers": {}}', "no server in it", "command or an address"),
         ('{"mcpServers": ', "Line 1", "Correct"),
-        ("[mcp_servers.x]\ncommand = ", "no TOML", "Correct"),
+        ("[mcp_servers.x]\ncommand = ", "not valid TOML", "Correct"),
         ("x" * 300_000, "256 KiB", "import"),
         ("uvx \x07", "control character", "plain text"),
     ],

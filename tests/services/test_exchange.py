@@ -12,6 +12,7 @@ from mcpregistry.models import AuditEntry, Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.sections import CONFLICT
 from mcpregistry.services.servers.lifecycle import confirm_launch, disable_server
 from subagents.models import ExpertTool
 from tests.domain.formats.samples import IDS, SAMPLES, sample
@@ -92,7 +93,7 @@ def test_a_file_that_cannot_be_read_is_refused_as_a_note(raw: bytes) -> None:
 def test_an_existing_server_that_differs_is_a_conflict_unless_told_otherwise() -> None:
     take(servers(a={"command": "one"}))
     refused = take(servers(a={"command": "two"}))
-    assert "--on-conflict" in refused.refused[0].remedy
+    assert refused.refused[0].remedy == CONFLICT
     raw = json.dumps(servers(a={"command": "two"})).encode()
     another = import_file(raw=raw, path="y.json", actor="test", on_conflict="own")
     assert another.refused[0].remedy.startswith("Another file has brought it")

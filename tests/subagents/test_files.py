@@ -148,7 +148,7 @@ def test_a_tool_that_differs_is_a_conflict_unless_told_otherwise() -> None:
     take(config(tool()))
     refused = take(config(tool(description="other")))
     assert [note.pointer for note in refused.refused] == ["/tools/0"]
-    assert "--on-conflict" in refused.refused[0].remedy
+    assert "keep it (skip)" in refused.refused[0].remedy
     assert actions(take(config(tool(description="other")), on_conflict="skip"))["tool/t"] == "skipped"
     assert ExpertTool.objects.get().description == "d"
     assert actions(take(config(tool(description="other")), on_conflict="own"))["tool/t"] == "changed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.urls import reverse
 
 from mcpregistry.services.approvals import held_calls
 from tests.fakes.held import hold
@@ -21,6 +22,9 @@ def test_what_waits_for_its_caller_is_not_said_to_run(client_of: ClientOf) -> No
     text = plain(seen(client, address(held)))
     assert "It has not run, because its caller has left: it runs when the same call comes again, until" in text
     assert "runs now" not in text
+    record = plain(seen(client, reverse("admin:mcpregistry_invocation_change", args=[held.call_id])))
+    assert "It has not been sent yet It has not run, because its caller has left" in record
+    assert "being made" not in record
     task = hold(waiting_as="task", arguments={"query": "other"})
     decide(client, task, "approve", reason="fine")
     assert "It runs now." in plain(seen(client, address(task)))

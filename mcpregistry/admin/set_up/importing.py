@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,10 +16,13 @@ from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.fields import lines_widget
 from mcpregistry.admin.set_up.frame import shown
 from mcpregistry.admin.set_up.paste import opened, sealed_for
-from mcpregistry.domain.formats import FORMATS
-from mcpregistry.domain.formats.text import MAX_BYTES
+from mcpregistry.domain import formats
+from mcpregistry.domain.formats import FORMATS, pasted
+from mcpregistry.domain.formats.notes import FileInvalid
+from mcpregistry.domain.formats.text import MAX_BYTES, dump
 from mcpregistry.models import Server
 from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.sections import CONFLICT
 
 _MOST_LISTED = 50  # servers whose next step is linked after an import; they stand in an address
 _ON_CONFLICT = [
@@ -32,7 +36,7 @@ class ImportForm(forms.Form):
 
     text = forms.CharField(
         required=False, label="The file's text", max_length=MAX_BYTES, strip=False, widget=lines_widget(8, '{"mcpServers": …}'),
-        help_text="JSON or YAML, of any host that this site reads.",
+        help_text="The file of any host that this site reads, in JSON, YAML or TOML (Codex).",
     )  # fmt: skip
     file = forms.FileField(
         required=False, label="Or the file", widget=UnfoldAdminFileFieldWidget, help_text="At most 1 MiB."
@@ -85,13 +89,15 @@ class ImportPage:
         if not form.is_valid():
             return self._ask(request, form)
         text, name = form.content()
+        if not request.FILES and not form.cleaned_data["format"]:
+            text = _as_file(text)
         name = request.POST.get("name", "")[:200] or name
         outcome = self._imported(request, form, text, name, save=again)
         if outcome.saved:
             return self._saved(request, outcome)
         context = {
             "title": "Import servers", "outcome": outcome, "again": again, "diff": _lines(outcome.diff()), "sealed": sealed_for(request, text),
-            "given": form.cleaned_data, "name": name, "notes": [note for note in outcome.notes if not note.plain],
+            "given": form.cleaned_data, "name": name, "conflict": _conflict_of(outcome), "choices": _ON_CONFLICT, "notes": [note for note in outcome.notes if not note.plain],
         }  # fmt: skip
         return shown(self.admin, request, "import_diff", context, status=409 if again else 200)
 
@@ -115,6 +121,23 @@ class ImportPage:
     def _made(self, request: HttpRequest, slugs: list[str]) -> HttpResponse:
         rows = Server.objects.filter(slug__in=slugs[:_MOST_LISTED])
         return shown(self.admin, request, "imported", {"title": "Imported", "servers": rows})
+
+
+def _as_file(text: str) -> str:
+    """What was pasted, as a file: a block without its root, or a line that adds a server, becomes one of ``mcpServers``."""
+    with suppress(FileInvalid):
+        formats.read(text.encode("utf-8", "replace"), "")
+        return text
+    with suppress(FileInvalid):
+        document = pasted.read(text).document
+        if document.servers:
+            return dump(formats.write(document, "mcpservers", include_secrets=True).data)
+    return text  # whoever reads it says what is wrong with it
+
+
+def _conflict_of(outcome: Outcome) -> bool:
+    """Whether nothing stands in the way but servers that are here and differ."""
+    return bool(outcome.refused) and all(note.remedy == CONFLICT for note in outcome.refused)
 
 
 def _lines(diff: str) -> list[tuple[str, str]]:

@@ -13,9 +13,10 @@ from mcpregistry.domain.formats.dispatch import DISPATCH
 from mcpregistry.domain.formats.document import Document, JsonObject, Written
 from mcpregistry.domain.formats.format import Format
 from mcpregistry.domain.formats.mcp_servers import MCP_SERVERS
-from mcpregistry.domain.formats.mcpservers import CLAUDE_CODE, CLAUDE_DESKTOP, COPILOT, CURSOR, MCPSERVERS
+from mcpregistry.domain.formats.mcpservers import CLAUDE_CODE, CLAUDE_DESKTOP, COPILOT, CURSOR, FAMILY, MCPSERVERS
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.opencode import OPENCODE, OPENCODE2
+from mcpregistry.domain.formats.other_hosts import ROOTS, usual_file
 from mcpregistry.domain.formats.secret_references import redact
 from mcpregistry.domain.formats.slipsnisse import SLIPSNISSE, SLIPSNISSE_EXTENDED
 from mcpregistry.domain.formats.vscode import VSCODE
@@ -31,7 +32,12 @@ FORMATS: dict[str, Format] = {
 
 
 def recognise(data: JsonObject, path: str) -> Format:
-    """The format of a file by its root; ``path`` breaks ties. Raises ``FileInvalid`` for an unknown one."""
+    """The format of a file by its root; ``path`` breaks ties. Raises ``FileInvalid`` for an unknown one.
+
+    Codex, Zed and Amp have other roots: their files are read as those of the ``mcpServers`` family.
+    """
+    if any(isinstance(data.get(root), dict) for root in ROOTS):
+        return MCPSERVERS
     for item in FORMATS.values():
         if item.recognise(data, path):
             return item
@@ -47,7 +53,7 @@ def read(raw: bytes, path: str, name: str = "") -> tuple[Format, Document]:
     """
     data = text.load(raw, path)
     found = FORMATS[name] if name else recognise(data, path)
-    return found, found.read(data, path)
+    return found, found.read(usual_file(data) if found.family == FAMILY else data, path)
 
 
 def write(document: Document, name: str, *, include_secrets: bool = False) -> Written:

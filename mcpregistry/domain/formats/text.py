@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from mcpregistry.domain.formats import other_hosts
 from mcpregistry.domain.formats.document import Json, JsonObject
 from mcpregistry.domain.formats.notes import FileInvalid, pointer
 
@@ -32,7 +33,7 @@ _JSON_TOKENS = re.compile(rf'"(?>[^"\\\n]+|\\.)*+"?|{_COMMENT}|,(?=(?>\s+|{_COMM
 
 
 def load(raw: bytes, file: str) -> JsonObject:
-    """The object at the root of a JSON or YAML file. The name's ending decides which, else the first character.
+    """The object at the root of a JSON, YAML or TOML file. The name's ending decides which, else how the text looks.
 
     Raises ``FileInvalid`` with the place of whatever is wrong.
     """
@@ -43,7 +44,7 @@ def load(raw: bytes, file: str) -> JsonObject:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileInvalid(file, f"Byte {error.start} is not UTF-8.", remedy="Save the file as UTF-8.") from None
-    data = _load_yaml(text, file) if _is_yaml(text, file) else _load_json(text, file)
+    data = _load(text, file)
     _check(data, file)
     if not isinstance(data, dict):
         raise FileInvalid(file, "The root is not an object.", remedy="Start the file with { or with a key.")
@@ -81,6 +82,18 @@ def dump(data: JsonObject, *, as_yaml: bool = False) -> str:
     if as_yaml:
         return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _load(text: str, file: str) -> Json:
+    if _is_toml(text, file):
+        return other_hosts.load_toml(text, file)
+    return _load_yaml(text, file) if _is_yaml(text, file) else _load_json(text, file)
+
+
+def _is_toml(text: str, file: str) -> bool:
+    if file.lower().endswith((".toml", ".yaml", ".yml", ".json", ".jsonc", ".json5")):
+        return file.lower().endswith(".toml")
+    return other_hosts.is_toml(text) and not text.lstrip().startswith(("{", "//", "/*"))
 
 
 def _is_yaml(text: str, file: str) -> bool:

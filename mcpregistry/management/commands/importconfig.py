@@ -19,6 +19,7 @@ from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats.notes import FileInvalid, Note
 from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, read_file
 from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.sections import CONFLICT
 from mcpregistry.services.exchange.watch import Followed
 
 ACTOR = "importconfig"
@@ -135,7 +136,9 @@ class Command(BaseCommand):
 
     def _summary(self, outcome: Outcome) -> None:
         if outcome.refused:
-            self.stderr.write(f"{outcome.path}: nothing was saved; {len(outcome.refused)} problems stand above.")
+            self.stderr.write(f"{outcome.path}: nothing was saved; problems: {len(outcome.refused)}, see above.")
+            if any(note.remedy == CONFLICT for note in outcome.refused):
+                self.stderr.write("Choose with --on-conflict skip, replace or rename.")
             return
         counts: dict[str, int] = {}
         for change in outcome.changes:

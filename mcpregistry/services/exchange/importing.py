@@ -35,7 +35,7 @@ from mcpregistry.services.exchange.policy import (
     known,
 )
 from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, shown
-from mcpregistry.services.exchange.sections import NOT_ITS_OWN, Change, OnConflict, Taking, sections
+from mcpregistry.services.exchange.sections import CONFLICT, NOT_ITS_OWN, Change, OnConflict, Taking, sections
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.lifecycle import save_server
 
@@ -247,7 +247,7 @@ class _Import:
             self.changes.append(replace(change, action="skipped"))
             self._note("parked", entry.at, "A server of this name differs; it is left as it is.")
             return
-        remedy = NOT_ITS_OWN if self.on_conflict == "own" else "Choose with --on-conflict: skip, replace or rename."
+        remedy = NOT_ITS_OWN if self.on_conflict == "own" else CONFLICT
         self._note("refused", entry.at, "A server of this name exists and differs.", remedy)
         self.changes.append(change)
 

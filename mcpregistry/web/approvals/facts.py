@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils.timezone import localtime
-
 from mcpregistry.domain.calls.arguments import Argument, editable, laid_out, sha256
 from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
@@ -17,7 +15,6 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest, Definition, Server
 from mcpregistry.models.server import Transport
 from mcpregistry.queries import approvals as queries
-from mcpregistry.services.approvals import seats, votes
 from mcpregistry.services.energy import estimates
 from mcpregistry.services.energy.estimates import Estimate
 
@@ -112,7 +109,7 @@ def state_words(request: ApprovalRequest) -> str:
     state, names = State(request.call.state), _deciders(request)
     sentences = {
         State.PENDING: "Waits for a decision.",
-        State.READY: f"Approved{names}. {_when_it_runs(request) if state is State.READY else ''}",
+        State.READY: f"Approved{names}. {queries.when_it_runs(request) if state is State.READY else ''}",
         State.DISPATCHED: f"Approved{names}. It runs.",
         State.SUCCEEDED: f"Approved{names}. It ran and succeeded.",
         State.TOOL_ERROR: f"Approved{names}. It ran; the tool answered with an error.",
@@ -124,14 +121,6 @@ def state_words(request: ApprovalRequest) -> str:
         State.VOID: "Void: what was asked for has changed meanwhile.",
     }  # fmt: skip
     return sentences.get(state, state.value)
-
-
-def _when_it_runs(request: ApprovalRequest) -> str:
-    """Of an approved call: a process runs it for a caller who is there, or a worker does; else it waits for its caller."""
-    if votes.runs_by_itself(request) or seats.anybody(request):
-        return "It runs now."
-    until = f", until {localtime(request.execute_by):%H:%M}" if request.execute_by else ""
-    return f"It has not run, because its caller has left: it runs when the same call comes again{until}."
 
 
 def _deciders(request: ApprovalRequest) -> str:

@@ -125,7 +125,7 @@ class _Import:
             self.taking.changed(replace(change, action="skipped"))
             self.taking.note("parked", at, f"A {kind} of this name differs; it is left as it is.", "")
             return False
-        remedy = "Give it another name, or import the file with --on-conflict skip or replace."
+        remedy = "Give it another name, or choose what happens to the one that is here: keep it (skip) or replace it."
         remedy = NOT_ITS_OWN if how == "own" else remedy
         self.taking.changed(change)
         self._refuse(at, f"A {kind} of this name exists and differs.", remedy)

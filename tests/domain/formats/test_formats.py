@@ -50,6 +50,38 @@ def test_doubtful_roots_are_settled_as_documented(data: dict[str, object], path:
     assert recognise(data, path).name == name
 
 
+@pytest.mark.parametrize(
+    ("text", "path", "url"),
+    [
+        ('{"theme": "x", "mcpServers": {"a": {"httpUrl": "https://a.example/mcp"}}}', "settings.json", True),
+        ('{"mcpServers": {"a": {"serverUrl": "https://a.example/mcp"}}}', "mcp_config.json", True),
+        ('{"context_servers": {"a": {"command": {"path": "uvx", "args": ["b"]}}}}', "settings.json", False),
+        ('{"context_servers": {"a": {"source": "custom", "command": "uvx", "args": ["b"]}}}', "settings.json", False),
+        ('{"amp.mcpServers": {"a": {"command": "uvx", "args": ["b"]}}}', "settings.json", False),
+        ('model = "o3"\n[mcp_servers.a]\ncommand = "uvx"\nargs = ["b"]\n', "config.toml", False),
+        ('seen = 2026-01-02\n[mcp_servers.a]\nurl = "https://a.example/mcp"\n', "pasted text", True),
+    ],
+)
+def test_files_of_hosts_with_names_of_their_own_are_read(text: str, path: str, url: bool) -> None:
+    found, document = read(text.encode(), path)
+    assert (found.name, document.refused) == ("mcpservers", ())
+    [entry] = document.servers
+    assert entry.key == "a"
+    assert (entry.url == "https://a.example/mcp") is url
+    assert (list(entry.command) == ["uvx", "b"]) is not url
+
+
+def test_json_that_only_names_codexs_table_is_no_toml() -> None:
+    text = '{"mcpServers": {"a": {"command": "uvx", "args":\n["mcp_servers"]\n}}}'
+    assert read(text.encode(), "pasted text")[1].servers[0].command == ("uvx", "mcp_servers")
+
+
+def test_a_broken_toml_file_is_refused_without_quoting_it() -> None:
+    with pytest.raises(FileInvalid, match="not valid TOML") as refused:
+        read(b'[mcp_servers.a]\nkey = "secret', "config.toml")
+    assert "secret" not in str(refused.value)
+
+
 def test_an_unknown_root_is_refused_with_the_list_of_formats() -> None:
     with pytest.raises(FileInvalid, match="slipsnisse, "):
         recognise({"foo": 1}, "x.json")

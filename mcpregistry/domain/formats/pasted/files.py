@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
-from typing import Any
 
 from mcpregistry.domain import formats
+from mcpregistry.domain.formats import other_hosts
 from mcpregistry.domain.formats import text as texts
 from mcpregistry.domain.formats.document import Document, Json, JsonObject
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.pasted.known import NAME, named_by_address, named_by_command, of_entries, refused
 from mcpregistry.domain.formats.vscode import VSCODE
 
-_TOML = re.compile(r"(?m)^\s*\[\s*\"?mcp_servers\"?\s*[.\]]")
 _FRAGMENT = re.compile(r'\s*"(?:[^"\\\n]|\\.)+"\s*:\s*\{', re.DOTALL)
 _YAML = re.compile(r"[A-Za-z_][\w.-]*:\s*(?:\n|$)")
 _REACHES = ("command", "url", "httpUrl", "serverUrl", "server_url")
-_SIGNING = ("http_headers", "env_http_headers", "bearer_token_env_var", "headers")
 # Under what other hosts keep their servers.
-_ROOTS = {
-    "context_servers": "Zed",
-    "mcp_servers": "Codex",
-    "amp.mcpServers": "Amp",
-    "mcpServers": "",
-    "servers": "VS Code",
-}
+_ROOTS = other_hosts.ROOTS | {"mcpServers": "", "servers": "VS Code"}
 
 
 def is_data(text: str) -> bool:
@@ -34,14 +25,18 @@ def is_data(text: str) -> bool:
     return (
         text.startswith(("{", "//", "/*"))
         or any(form.match(text) for form in (_FRAGMENT, _YAML))
-        or bool(_TOML.search(text))
+        or other_hosts.is_toml(text)
     )
 
 
 def read(text: str) -> tuple[str, Document, str]:
     """What it was taken for, its entries, and the entry of a registry that it names instead. Raises FileInvalid."""
-    if _TOML.search(text):
-        return "a configuration of Codex", of_entries(_entries(_toml(text).get("mcp_servers", {}))), ""
+    if other_hosts.is_toml(text):
+        return (
+            "a configuration of Codex",
+            of_entries(_entries(other_hosts.load_toml(text, NAME).get("mcp_servers", {}))),
+            "",
+        )
     if _FRAGMENT.match(text):
         text = "{" + text.rstrip().rstrip(",") + "}"
     data = texts.load(text.encode("utf-8", "replace"), NAME)
@@ -51,14 +46,6 @@ def read(text: str) -> tuple[str, Document, str]:
     if not document.servers and not document.refused:
         raise refused("There is no server in it.", "Paste the part that names a command or an address.")
     return what, document, ""
-
-
-def _toml(text: str) -> JsonObject:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at [^)]*\)", str(error))  # the rest may quote a value
-        raise refused(f"It is no TOML {place[0] if place else ''}".rstrip() + ".", "Correct it there.") from None
 
 
 def _of(data: JsonObject) -> tuple[str, Document]:
@@ -117,27 +104,5 @@ def _entries(found: Json) -> dict[str, Json]:
     return {name: _usual(entry) if isinstance(entry, dict) else entry for name, entry in found.items()}
 
 
-def _usual(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """One entry with the spellings of Gemini, Windsurf, Codex and Zed replaced by the usual ones."""
-    entry = {key: value for key, value in raw.items() if key != "name"}
-    for theirs, kind in (("httpUrl", "http"), ("serverUrl", ""), ("server_url", "")):
-        if theirs in entry and "url" not in entry:
-            entry["url"] = entry.pop(theirs)
-            entry |= {"type": kind} if kind else {}
-    if isinstance(entry.get("command"), dict):  # Zed's, before 2025
-        entry |= {"args": [], **entry["command"], "command": entry["command"].get("path")}
-        entry.pop("path", None)
-    return _signed(entry)
-
-
-def _signed(entry: dict[str, Any]) -> dict[str, Any]:
-    """With Codex's three ways to write headers as one; one of a wrong type stands for all, and is refused where entries are read."""
-    theirs = [entry.get(name) or {} for name in ("http_headers", "env_http_headers", "headers")]
-    rest = {key: value for key, value in entry.items() if key not in _SIGNING}
-    if wrong := [each for each in theirs if not isinstance(each, dict)]:
-        return rest | {"headers": wrong[0]}
-    plain, variables, usual = theirs
-    headers = plain | {name: f"${{{variable}}}" for name, variable in variables.items()}
-    if variable := entry.get("bearer_token_env_var"):
-        headers["Authorization"] = f"Bearer ${{{variable}}}"
-    return rest | ({"headers": headers | usual} if headers or "headers" in entry else {})
+def _usual(entry: JsonObject) -> JsonObject:
+    return other_hosts.usual_entry({key: value for key, value in entry.items() if key != "name"})

@@ -86,6 +86,7 @@ AREAS = (
             Page("Held calls", "approvals:queue", "mcpregistry.view_approvalrequest", lambda n: n.calls, "a"),
             Page("Definitions", "definitions:inbox", "mcpregistry.view_definition", lambda n: n.definitions, "d"),
             _list("Proposals of the sub-agent", "subagents_proposal", lambda n: n.proposals),
+            _list("Definition versions", "mcpregistry_definition"),
             Page("History", "approvals:history", "mcpregistry.view_approvalrequest"),
             Page("Figures", "approvals:figures", "mcpregistry.view_approvalrequest"),
             _list("Permits", "mcpregistry_permit"),
@@ -106,6 +107,7 @@ AREAS = (
             _list("Trials", "subagents_trialreport"),
             _list("Server tests", "mcpregistry_servertest"),
             _list("Server events", "mcpregistry_serverevent"),
+            _list("Connections", "mcpregistry_connection"),
         ),
     ),
     Area(

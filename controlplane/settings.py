@@ -144,6 +144,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024 * 1024  # bytes of a request, over REST a
 # --- Behind a TLS proxy -------------------------------------------------------------------------
 HTTPS = env.flag("SLIPSNISSE_HTTPS")
 CSRF_TRUSTED_ORIGINS = MCP_ALLOWED_ORIGINS
+CSRF_FAILURE_VIEW = "mcpregistry.web.error_pages.stale_form"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 import subagents.api  # noqa: F401 - adds its operations before the API's addresses are made
@@ -38,8 +38,12 @@ urlpatterns = [
     path("search/", finding.whole, name="find"),
     path("search/hits/", finding.part, name="find-part"),
     path("join/", join, name="join"),
+    re_path(r"^admin/(?:auth|mcpregistry|subagents)/$", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
     path("", include("mcpregistry.api.urls")),
     path("hooks/slack/<uuid:uid>/", interact, name="slack"),
     path("", include("mcpregistry.web.urls")),
 ]
+
+handler403 = "mcpregistry.web.error_pages.denied"
+handler404 = "mcpregistry.web.error_pages.not_found"

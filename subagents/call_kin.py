@@ -13,11 +13,11 @@ from subagents.models import Run, ToolCall
 
 def runs_of(call: Invocation) -> Iterator[Kin]:
     """Both ways, each by its index; a call that is neither has none."""
-    for run in Run.objects.filter(call_id=call.pk).only("pk")[:5]:
-        yield _kin("Began the run", run.pk)
-    for made in ToolCall.objects.filter(invocation=call.pk).only("run_id")[:5]:
-        yield _kin("Made by the run", made.run_id)
+    for run in Run.objects.filter(call_id=call.pk).only("expert_name", "created_at")[:5]:
+        yield _kin("Began the run", run)
+    for made in ToolCall.objects.filter(invocation=call.pk).select_related("run")[:5]:
+        yield _kin("Made by the run", made.run)
 
 
-def _kin(how: str, run: object) -> Kin:
-    return Kin(how, str(run)[:12], reverse("admin:subagents_run_change", args=[run]), "subagents.view_run")
+def _kin(how: str, run: Run) -> Kin:
+    return Kin(how, str(run), reverse("admin:subagents_run_change", args=[run.pk]), "subagents.view_run")

@@ -13,13 +13,15 @@ from django.urls import URLPattern, path, reverse
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import printable, shortened
+from mcpregistry.domain.text.facts import facts
 from mcpregistry.models import AuditEntry
-from mcpregistry.queries.audit import archived, searched
+from mcpregistry.queries.audit import archived, names_of_calls, searched
 from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
 from mcpregistry.services.records import verification
 from mcpregistry.services.records.chains import entry_problem
 
+_COLUMNS = {"writer", "seq", "at", "kind", "actor", "subject"}  # shown apart from the other facts
 _ASKED = "A worker verifies the log now. Load this page again to see what it has found."
 
 
@@ -27,11 +29,11 @@ _ASKED = "A worker verifies the log now. Load this page again to see what it has
 class AuditEntryAdmin(ReadOnlyAdmin):
     """The audit log. Each row shown is checked against its hash; a button has all of it verified."""
 
-    list_display = ("at", "kind", "shown_actor", "shown_subject", "verified", "writer", "seq")
+    list_display = ("at", "kind", "shown_actor", "shown_subject", "verified", "writer", "shown_number")
     search_fields = ("kind", "actor", "subject")
     search_help_text = "Kind, actor or subject, or how one begins, e.g. call:ID or server:NAME"
     sortable_by = ()
-    fields = ("writer", "seq", "prev", "hash", "key_id")
+    fields = ("writer", "shown_number", "shown_before", "hash", "key_id")
     change_form_outer_before_template = "admin/mcpregistry/audit_entry.html"
     list_before_template = "admin/mcpregistry/audit_verify.html"
 
@@ -66,7 +68,26 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     @display(description="subject")
     def shown_subject(self, entry: AuditEntry) -> str:
-        return printable(entry.subject)
+        return printable(self._named(entry) or shortened(entry.subject))
+
+    def _named(self, entry: AuditEntry) -> str:
+        names: dict[str, str] = getattr(entry, "names", {})
+        return names.get(entry.subject, "")
+
+    @display(description="number in its chain")
+    def shown_number(self, entry: AuditEntry) -> str:
+        return f"{entry.seq:,}"
+
+    @display(description="hash of the entry before")
+    def shown_before(self, entry: AuditEntry) -> str:
+        return entry.prev
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        page = super().get_changelist_instance(request)
+        names = names_of_calls(page.result_list, request.user)
+        for row in page.result_list:
+            row.names = names
+        return page
 
     @display(description="holds", boolean=True)
     def verified(self, entry: AuditEntry) -> bool:
@@ -76,4 +97,5 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         row.problem = entry_problem(row)  # type: ignore[attr-defined]
 
     def overview(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
-        return {"entry": row, "problem": entry_problem(row)}
+        name = names_of_calls([row], request.user).get(row.subject, "")
+        return {"entry": row, "problem": entry_problem(row), "facts": facts(row.body, _COLUMNS), "call_name": name}

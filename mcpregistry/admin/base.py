@@ -141,7 +141,8 @@ class RecordAdmin(VersionsAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         row = self.get_object(request, object_id) if object_id else None
-        extra = {"verbs": self.verbs_for(request, row)} | (self.overview(request, row) if row else {})
+        extra = {"verbs": self.verbs_for(request, row), "show_history": hasattr(self.model, "history")}
+        extra |= self.overview(request, row) if row else {}
         extra |= extra_context or {}
         try:
             return super().changeform_view(request, object_id, form_url, extra)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -17,6 +18,7 @@ from unfold.decorators import display
 
 from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.call_list import CallListAdmin
+from mcpregistry.admin.result_parts import Part, parts_of
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Conversation, Invocation, Tool
@@ -121,7 +123,7 @@ class InvocationAdmin(CallListAdmin):
         OriginFilter,
     )  # fmt: skip
     sortable_by = ("received_at", "duration", "size")
-    fields = ("origin", "shown_host", "shown_request", "server_revision", "definition_hash", "binding", "writer")
+    fields = ("server_revision", "definition_hash", "binding", "writer")
     change_form_outer_before_template = "admin/mcpregistry/call.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Invocation]:
@@ -132,8 +134,8 @@ class InvocationAdmin(CallListAdmin):
         return printable(call.exposed_name, 80)
 
     @display(description="state", label=CALL_COLOURS)
-    def shown_state(self, call: Invocation) -> str:
-        return call.state.replace("_", " ") if call.state not in CALL_COLOURS else call.state
+    def shown_state(self, call: Invocation) -> tuple[str, str]:
+        return call.state, call.state.replace("_", " ")
 
     @display(description="agent")
     def shown_agent(self, call: Invocation) -> str:
@@ -143,32 +145,25 @@ class InvocationAdmin(CallListAdmin):
     def shown_server(self, call: Invocation) -> str:
         return printable(call.server_slug)
 
-    @display(description="host")
-    def shown_host(self, call: Invocation) -> str:
-        return printable(call.host_name)
-
-    @display(description="request id")
-    def shown_request(self, call: Invocation) -> str:
-        return printable(call.request_id)
-
     @display(description="took", ordering=Coalesce("duration_ms", 0.0))
     def duration(self, call: Invocation) -> str:
         return milliseconds(call.duration_ms)
 
     @display(description="result", ordering="result_bytes")
     def size(self, call: Invocation) -> str:
-        return filesizeformat(call.result_bytes) if call.result_bytes else ""
+        return filesizeformat(call.result_bytes) if call.result_bytes else "-"
 
     @display(description="energy")
     def energy(self, call: Invocation) -> str:
         units = call.energy_consumed  # type: ignore[attr-defined]
-        return "" if units is None else f"{units:.2f}"
+        return "-" if units is None else f"{units:.2f}"
 
     def overview(self, request: HttpRequest, row: Invocation) -> dict[str, Any]:
         whole = request.GET.get("all") == "1"
         entries = list(audit.audit_of_call(row)[:100])
         return {
             "call": row,
+            "parts": _parts(row),
             "story": call_story.story_of(
                 row, entries, people=request.user.has_perm("mcpregistry.view_approvalrequest")
             ),
@@ -184,6 +179,15 @@ class InvocationAdmin(CallListAdmin):
             "cut": not whole and max(len(pretty(row.arguments)), len(pretty(row.result))) > _SHORT,
             "entries": entries,
         }
+
+
+def _parts(call: Invocation) -> list[Part]:
+    """What the call answered with, part by part; none where its result is no JSON object or is erased."""
+    try:
+        result = json.loads(call.result) if call.result else None
+    except ValueError:
+        return []
+    return parts_of(result) if isinstance(result, dict) else []
 
 
 def _links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]:

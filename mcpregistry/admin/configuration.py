@@ -100,6 +100,11 @@ class ConfigurationForm(RecordForm[Configuration]):
     class Meta:
         model = Configuration
         fields = "__all__"
+        labels = {
+            "keep_payloads_days": "Keep arguments and results (days)",
+            "keep_calls_days": "Keep records of calls (days)",
+            "keep_history_days": "Keep earlier versions (days)",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

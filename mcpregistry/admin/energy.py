@@ -114,11 +114,15 @@ class EnergyEntryAdmin(ReadOnlyAdmin):
     search_fields = ("reference__startswith", "agent_slug")
     search_help_text = "Id of a call, run or request, or agent"
     sortable_by = ()
-    fields = ("pool", "kind", "agent_slug", "amount", "before", "after", "reference", "at")
+    fields = ("pool", "kind", "agent_slug", "shown_amount", "shown_before", "shown_after", "reference", "at")
 
     @display(description="units")
     def shown_amount(self, row: EnergyEntry) -> str:
         return f"{-row.amount:+.2f}"
+
+    @display(description="level before")
+    def shown_before(self, row: EnergyEntry) -> str:
+        return f"{row.before:.1f}"
 
     @display(description="level after")
     def shown_after(self, row: EnergyEntry) -> str:

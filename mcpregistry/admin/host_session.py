@@ -74,7 +74,7 @@ class HostSessionAdmin(ReadOnlyAdmin):
     def shown_state(self, row: HostSession) -> str:
         return queries.state(row)
 
-    @display(description="door")
+    @display(description="transport")
     def shown_door(self, row: HostSession) -> str:
         return ", ".join(filter(None, (row.door, printable(row.protocol_version, 20))))
 

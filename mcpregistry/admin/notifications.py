@@ -11,8 +11,9 @@ from django.contrib import admin
 from django.db.models import Count, Max, Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.html import format_html
 from unfold.decorators import display
-from unfold.widgets import UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import SecretField, WordsField
@@ -55,7 +56,10 @@ class ChannelForm(RecordForm[Channel]):
         rows=2, placeholder="10.1.0.0/16", help_text="Private networks that the receiver may be in. Empty: none."
     )
     events = forms.MultipleChoiceField(
-        choices=_EVENTS, required=False, widget=forms.CheckboxSelectMultiple, help_text="None chosen: everything."
+        choices=_EVENTS,
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="None chosen: everything.",
     )
 
     class Meta:
@@ -96,7 +100,7 @@ class ChannelAdmin(RecordAdmin):
             {"fields": ("url", "signing", "allowed_networks"), "classes": ("sn-kind-webhook", "sn-kind-slack")},
         ),
         ("Slack", {"fields": ("token", "room", "interactions"), "classes": ("sn-kind-slack",)}),
-        ("What is told", {"fields": ("events", "minimum_risk", "servers", "rules")}),
+        ("What is sent", {"fields": ("events", "minimum_risk", "servers", "rules")}),
     )
     verbs = (
         Verb("test", "Send a test", "change_channel", "send", "Sends one message to see whether it arrives.", _test,
@@ -151,7 +155,7 @@ class ChannelAdmin(RecordAdmin):
             return "shown here once a Slack channel is saved"
         return f"{settings.SITE_URL}{reverse('slack', args=[channel.uid])}"
 
-    @display(description="told of")
+    @display(description="sends")
     def shown_filters(self, channel: Channel) -> str:
         parts = [", ".join(channel.events) or "everything"]
         parts += [f"{channel.get_minimum_risk_display()} risk and above"] if channel.minimum_risk > 1 else []
@@ -195,9 +199,10 @@ class DeliveryAdmin(ReadOnlyAdmin):
     def error(self, delivery: Delivery) -> str:
         return printable(delivery.last_error, 300)
 
-    @display(description="what is told")
+    @display(description="message")
     def shown_body(self, delivery: Delivery) -> str:
-        return printable(json.dumps(delivery.facts, indent=1, ensure_ascii=False))
+        text = printable(json.dumps(delivery.facts, indent=2, ensure_ascii=False))
+        return format_html('<pre class="sn-pre sn-tall">{}</pre>', text)
 
     @admin.action(description="Send the selected messages again", permissions=["redeliver"])
     def redeliver_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:

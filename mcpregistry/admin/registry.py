@@ -84,7 +84,7 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     search_fields = ("slug", "base_url")
     fieldsets = (
         (None, {"fields": ("slug", "base_url", "token", "by_clock", "propose_versions", "disable_deleted")}),
-        ("Where it may lie", {"fields": ("allowed_networks",), "classes": ("collapse",)}),
+        ("Private networks", {"fields": ("allowed_networks",), "classes": ("collapse",)}),
     )
     change_form_outer_before_template = "admin/mcpregistry/registry.html"
     verbs = (

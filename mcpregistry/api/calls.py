@@ -189,7 +189,7 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         server_name=entry.offer.server.slug if entry else "",
         tool_name=entry.offer.tool.name if entry else "",
         request_id=meta.request_id,
-        response_time=outcome.duration_ms,
+        response_time=round(outcome.duration_ms, 3),
         content_type=content_type(own),
         content=outcome.result,
         error_code=outcome.error_code,

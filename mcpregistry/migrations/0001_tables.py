@@ -167,7 +167,7 @@ class Migration(migrations.Migration):
                     ('key_id', models.CharField(help_text='The key that signed it.', max_length=100, verbose_name='key')),
                 ],
                 options={
-                    'verbose_name_plural': 'audit log',
+                    'verbose_name_plural': 'audit entries',
                     'ordering': ['-id'],
                     'indexes': [models.Index(fields=['subject', '-id'], name='audit_of_subject', opclasses=['varchar_pattern_ops', 'int8_ops']), models.Index(fields=['actor', '-id'], name='audit_of_actor', opclasses=['varchar_pattern_ops', 'int8_ops']), models.Index(condition=models.Q(('kind__in', ('call.dispatched', 'call.succeeded')), _negated=True), fields=['kind', '-id'], name='audit_of_kind', opclasses=['varchar_pattern_ops', 'int8_ops'])],
                     'constraints': [models.UniqueConstraint(fields=('writer', 'seq'), name='one_entry_per_seq')],

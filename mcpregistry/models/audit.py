@@ -7,7 +7,7 @@ from typing import Any
 from django.db import models
 from django.db.models import Q
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import printable, shortened
 from mcpregistry.models.signing import signature
 
 GENESIS = "0" * 64
@@ -39,7 +39,7 @@ class AuditEntry(models.Model):
     key_id = models.CharField("key", max_length=100, help_text="The key that signed it.")
 
     class Meta:
-        verbose_name_plural = "audit log"
+        verbose_name_plural = "audit entries"
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["writer", "seq"], name="one_entry_per_seq")]
         indexes = [
@@ -52,7 +52,7 @@ class AuditEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        return printable(f"{self.kind} {self.subject}")
+        return printable(f"{self.kind} {shortened(self.subject)}")
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Insert only; raises TypeError for a change."""

@@ -163,7 +163,7 @@ class BudgetEntry(models.Model):
         constraints = [models.UniqueConstraint(fields=["budget", "kind", "reference"], name="budget_spent_once")]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.amount}"
+        return f"{self.get_kind_display()} of {self.agent_slug}, {self.at:%Y-%m-%d %H:%M}"
 
 
 class BudgetReservation(models.Model):

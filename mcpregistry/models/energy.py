@@ -147,7 +147,7 @@ class EnergyEntry(models.Model):
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.amount:g}"
+        return f"{self.get_kind_display()}, {self.amount:g} units"
 
     @property
     def subject(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import models
 
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models.server import Server
 from mcpregistry.models.visibility import VisibleQuerySet
 
@@ -53,7 +54,7 @@ class HostSession(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.agent_slug}@{self.endpoint_slug} {self.id[:8]}"
+        return f"{printable(self.host_name) or 'host'} of {self.agent_slug} on {self.endpoint_slug}"
 
     @property
     def door(self) -> str:

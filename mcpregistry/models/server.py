@@ -333,7 +333,7 @@ class Connection(models.Model):
         constraints = [models.UniqueConstraint(fields=["server", "process"], name="one_connection_per_process")]
 
     def __str__(self) -> str:
-        return f"{self.process}: {self.state}"
+        return f"{self.server.slug} from {self.process}"
 
 
 class ServerEvent(models.Model):
@@ -349,7 +349,7 @@ class ServerEvent(models.Model):
         ordering = ["-at", "-id"]
 
     def __str__(self) -> str:
-        return printable(f"{self.kind} {self.message}".strip(), 200)
+        return printable(self.message or self.kind, 200)
 
 
 class ServerTest(models.Model):
@@ -391,7 +391,7 @@ class ServerTest(models.Model):
         ordering = ["-requested_at", "-id"]
 
     def __str__(self) -> str:
-        return f"{self.server} {self.verdict}"
+        return f"test of {self.server}: {self.verdict}"
 
     @property
     def goes_on(self) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection
 from django.db.models import Count, F, Max, Min, Q, QuerySet, Sum
 
 from mcpregistry.models import AuditArchive, AuditEntry, Invocation
 from mcpregistry.models.audit import USUAL_KINDS
 
+_CALL = "call:"
 _FILES = 100
 _BEGINNINGS = 1_000  # entries that are looked at for each column that may begin with what was searched for
 _DISORDER = timedelta(hours=1)  # how far the clocks of processes may be apart
@@ -20,6 +22,13 @@ _LAST = chr(0x10FFFF)
 def audit_of_call(call: Invocation) -> QuerySet[AuditEntry]:
     """The audit entries about a call, in the order in which they were written."""
     return AuditEntry.objects.filter(subject=f"call:{call.pk}").order_by("id")
+
+
+def names_of_calls(entries: Iterable[AuditEntry], user: User | AnonymousUser) -> dict[str, str]:
+    """For each subject of these entries that is a call which this person may see: its server and tool."""
+    ids = {each.subject.removeprefix(_CALL) for each in entries if each.subject.startswith(_CALL)}
+    found = Invocation.objects.visible_to(user).filter(pk__in=ids or {""}).values_list("pk", "server_slug", "tool_name")
+    return {f"{_CALL}{pk}": f"call of {server}::{tool}" for pk, server, tool in found}
 
 
 def archived() -> Sequence[Mapping[str, object]]:

@@ -14,7 +14,8 @@ _HOURS, _BARS = 24, 96
 class Bar:
     """One column of the chart: the lowest level of its quarter of an hour, and what was taken in it.
 
-    ``top`` and ``height`` are per cent of the capacity, ``drain`` per cent of the quarter in which most was taken.
+    ``top`` and ``height`` are per cent of the capacity, ``drain`` per cent of the quarter in which most was taken; ``there``:
+    the pool existed by then.
     """
 
     x: int
@@ -25,6 +26,7 @@ class Bar:
     height: float
     drain: float
     critical: bool
+    there: bool
 
 
 @dataclass(slots=True)
@@ -42,14 +44,21 @@ def chart(pool: EnergyPool, now: datetime, agent: str = "") -> list[Bar]:
     begin = now - _BARS * width
     quarters = _quarters(pool, begin, width, agent)
     most = max(each.taken for each in quarters) or 1.0
+    made = _made_at(pool) or begin
     bars = []
     for place, each in enumerate(quarters):
         height = 100 * min(1.0, each.lowest / pool.capacity)
         bars.append(
             Bar(place, begin + place * width, each.lowest, each.taken, 100 - height, height, 100 * each.taken / most,
-                each.lowest < pool.critical)
+                each.lowest < pool.critical, begin + (place + 1) * width > made)
         )  # fmt: skip
     return bars
+
+
+def _made_at(pool: EnergyPool) -> datetime | None:
+    """When it was made, if its first version is still kept."""
+    first = pool.history.filter(history_type="+").order_by("history_date").first()
+    return None if first is None else first.history_date
 
 
 def _quarters(pool: EnergyPool, begin: datetime, width: timedelta, agent: str) -> list[_Quarter]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,8 @@ from django.utils.html import format_html_join
 
 from mcpregistry.domain.text import display
 from mcpregistry.domain.text.durations import one_unit
+from mcpregistry.domain.text.facts import Facts
+from mcpregistry.domain.text.facts import facts as read_facts
 
 register = template.Library()
 
@@ -29,9 +31,17 @@ def pretty(text: Any) -> str:
     """JSON text (or a JSON value) indented; text that is no JSON, or too deep for it, as it is."""
     try:
         value = json.loads(text) if isinstance(text, str) else text
+        if isinstance(value, float) and value.is_integer():
+            return f"{value:.0f}"
         return json.dumps(value, indent=2, ensure_ascii=False)
     except (ValueError, RecursionError, TypeError):
         return str(text)
+
+
+@register.filter(is_safe=False)
+def facts(value: Any) -> Facts:
+    """The entries of a JSON object, or of its text, as names and values in words; none for anything else."""
+    return read_facts(value) if isinstance(value, str | Mapping) else []
 
 
 @register.filter(is_safe=False)
@@ -93,7 +103,8 @@ def dollars(value: float | Decimal | None) -> str:
         return "-"
     size = abs(float(value))
     digits = 2 if size >= 1 or size == 0 else 4 if size >= 0.001 else 6
-    return f"{'-' if value < 0 else ''}${size:,.{digits}f}"
+    whole, _, part = f"{size:,.{digits}f}".partition(".")
+    return f"{'-' if value < 0 else ''}${whole}.{part.rstrip('0').ljust(2, '0')}"
 
 
 @register.filter(is_safe=False)

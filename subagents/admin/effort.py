@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin
@@ -12,12 +14,14 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.db import database_now
-from mcpregistry.models import EnergyPool
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Conversation, EnergyPool
 from mcpregistry.services.energy import pools
 from subagents.effort import agents
 from subagents.models import CycleLog, EffortAgent
 
 _CYCLES_SHOWN = 30
+_ID = re.compile(r"\b[0-9a-f]{32}\b")
 STATE_COLOURS = {"runs": "success", "waits for a worker": "warning", "off": "info"}
 
 
@@ -64,5 +68,16 @@ class EffortAgentAdmin(RecordAdmin):
             "standing": pools.standing(pool) if pool else None,
             "state": state,
             "state_colour": STATE_COLOURS[state],
-            "cycles": CycleLog.objects.filter(agent=row)[:_CYCLES_SHOWN],
+            "focus": Conversation.objects.filter(pk=row.focus).first() if row.focus else None,
+            "cycles": _named(CycleLog.objects.filter(agent=row)[:_CYCLES_SHOWN]),
         }
+
+
+def _named(cycles: Iterable[CycleLog]) -> list[CycleLog]:
+    """Cycles with the titles of conversations in place of their ids."""
+    found = list(cycles)
+    ids = {each for cycle in found for each in _ID.findall(cycle.decision)}
+    titles = {row.pk: printable(str(row), 80) for row in Conversation.objects.filter(pk__in=ids)}
+    for cycle in found:
+        cycle.decision = _ID.sub(lambda match: titles.get(match[0], match[0]), cycle.decision)
+    return found

@@ -156,7 +156,7 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
         return (
             ("kind", "server", "words", "for_agent", "priority")
             if obj is None
-            else (("requested_by", "agent"), ("worker", "fence"))
+            else (("requested_by", "agent"), "worker")
         )
 
     def save(self, request: HttpRequest, row: Any, form: Any) -> None:
@@ -172,7 +172,7 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
 
     @display(description="what")
     def shown_kind(self, row: MaintenanceRequest) -> str:
-        return f"{row.kind.replace('_', ' ')} {row.pk[:8]}"
+        return row.kind.replace("_", " ")
 
     @display(description="state", label=STATE_COLOURS)
     def shown_state(self, row: MaintenanceRequest) -> tuple[str, str]:

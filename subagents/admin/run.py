@@ -17,7 +17,7 @@ from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.text.display import printable
-from mcpregistry.templatetags.slipsnisse import milliseconds
+from mcpregistry.templatetags.slipsnisse import dollars, milliseconds
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import LanguageModel, Run, ToolCall
 from subagents.queries import Column, compared, timeline
@@ -64,7 +64,7 @@ def _again(request: HttpRequest, run: Run) -> str:
     version = _whole(number) if number else None
     asks = Requester(request.user.pk, request.user.get_username())
     new = runs.replay(run_id=run.pk, actor=actor(request), version=version, model=model, requester=asks)
-    return f"Started again as {new.pk[:8]}, with version {new.version.number}; it is compared with this run below."
+    return f"Started again with version {new.version.number}; it is compared with this run below."
 
 
 def _whole(text: str) -> int:
@@ -83,7 +83,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     search_help_text = "Run id, expert tool, agent or call id"
     sortable_by = ("created_at",)
     list_select_related = ("version",)
-    fields = (("origin", "caller"), ("endpoint_slug", "call_id"), ("depth", "fence"), ("worker", "wake_at"))
+    fields = (("origin", "caller"), ("endpoint_slug", "call_id"), ("depth", "worker"), "wake_at")
     change_form_outer_before_template = "admin/subagents/run.html"
     verbs = (
         Verb("cancel", "Cancel", "subagents.run_expert", "cancel", "Stop it, down to the call that is out.", _cancel,
@@ -97,7 +97,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
 
     @display(description="expert tool")
     def shown_name(self, run: Run) -> str:
-        return f"{printable(run.expert_name)} {run.pk[:8]}"
+        return printable(run.expert_name)
 
     @display(description="state", label=STATE_COLOURS)
     def shown_state(self, run: Run) -> tuple[str, str]:
@@ -110,7 +110,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
 
     @display(description="cost")
     def shown_cost(self, run: Run) -> str:
-        return "unknown" if run.cost is None else f"${run.cost:.4f}"
+        return "unknown" if run.cost is None else dollars(run.cost)
 
     @display(description="context saved")
     def saved(self, run: Run) -> str:

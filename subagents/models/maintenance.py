@@ -85,7 +85,7 @@ class MaintenanceRequest(Leased):
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.server_slug} {self.id[:8]}".replace("  ", " ")
+        return f"{self.kind.replace('_', ' ')} {self.server_slug}".strip()
 
 
 class MaintenanceMessage(models.Model):
@@ -130,7 +130,7 @@ class Proposal(models.Model):
         permissions = [("decide_proposal", "Can apply or decline what the sub-agent proposes")]
 
     def __str__(self) -> str:
-        return f"{self.request.kind} {self.request.server_slug}"
+        return str(self.request)
 
     def fits(self, server: Server | None) -> bool:
         """Whether the server is as it was when this was proposed: by its columns, and by secrets that it refers to."""

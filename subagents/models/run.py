@@ -112,7 +112,7 @@ class Run(Leased):
         ]
 
     def __str__(self) -> str:
-        return f"{self.expert_name} {self.id[:8]}"
+        return f"{self.expert_name}, {self.created_at:%Y-%m-%d %H:%M}"
 
 
 class Turn(models.Model):

@@ -204,7 +204,7 @@ def _speaking(site: Site, now: datetime) -> None:
     """An agent that holds conversations, switched off."""
     row = EffortAgent(expert=ExpertTool.objects.earliest("id"), enabled=False)
     effort.save_effort_agent(row=row, actor=ACTOR)
-    CycleLog.objects.create(agent=row, at=now, level=42.0, decision="cccccccc: asks its model")
+    CycleLog.objects.create(agent=row, at=now, level=42.0, decision=f"{CONVERSATION}: asks its model")
 
 
 def _trial(site: Site, now: datetime) -> None:

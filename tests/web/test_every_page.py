@@ -117,7 +117,6 @@ def _beside() -> Iterator[str]:
     of_models = {url for model in admin.site._registry for url in _of_model(model)}
     yield from {reverse(page.url) for area in AREAS for page in area.pages} - of_models
     yield from (reverse(f"admin:{name}") for name in ("index", "password_change", "password_change_done"))
-    yield from (reverse("admin:app_list", args=[app]) for app in ("auth", "mcpregistry", "subagents"))
     yield from (
         "/approvals/",
         "/approvals/history/",

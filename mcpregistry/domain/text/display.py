@@ -20,6 +20,7 @@ _UNSEEN = (
 )
 # Those that people know by name. Pictures such as U+241B are missing in many fonts.
 _KNOWN = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL"}
+_LONG_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
 _HIDDEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f{_UNSEEN}]")
 # A run of marks stacked upon one letter can cover the lines above and below.
 _STACK = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe0f\ufe20-\ufe2f]{4})"
@@ -31,6 +32,15 @@ def printable(text: str, limit: int = LIMIT) -> str:
     rest = len(text) - limit
     shown = _STACK.sub(_count, _HIDDEN.sub(_name, text[:limit]))
     return shown if rest <= 0 else f"{shown}… ({rest:,} more characters)"
+
+
+def shortened(text: str) -> str:
+    """``text`` with each id and hash cut after eight digits.
+
+    >>> shortened("call:0123456789abcdef0123456789abcdef")
+    'call:01234567…'
+    """
+    return _LONG_ID.sub(r"\1…", text)
 
 
 def hidden(text: str, instead: str) -> str:

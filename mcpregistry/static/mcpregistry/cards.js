@@ -35,7 +35,7 @@
     row.dataset.card = "";
   };
   const look = () => {
-    for (const table of document.querySelectorAll(".sn-table, #result_list")) {
+    for (const table of document.querySelectorAll(".sn-table, .sn-prose table, #result_list")) {
       if (!table.tHead && table.offsetWidth <= table.parentElement.clientWidth) continue; // it fits, and has no names to give
       const names = table.id === "result_list" ? [] : columns(table);
       for (const body of table.tBodies) {

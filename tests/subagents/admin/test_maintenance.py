@@ -117,7 +117,7 @@ def test_a_proposal_shows_the_difference_and_is_applied_by_one_click(server: Ser
     )  # fmt: skip
     operator = client_as("operator")
     shown = operator.get(f"{PROPOSALS}{made.pk}/change/").content.decode()
-    assert all(word in shown for word in ("idle timeout", "600.0", "60.0", "seldom used", "agent:ann"))
+    assert all(word in shown for word in ("idle timeout", ">600<", ">60<", "seldom used", "agent:ann"))
     assert operator.post(f"{PROPOSALS}{made.pk}/do/apply/").status_code == 302
     server.refresh_from_db()
     made.refresh_from_db()

@@ -187,7 +187,7 @@ def test_what_expert_tools_saved_is_on_the_overview_their_pages_and_in_rest(
     for page in ("/admin/", f"/admin/subagents/experttool/{expert.pk}/change/"):
         shown = viewer.get(page).content.decode()
         assert '<td class="sn-number sn-bad">-440</td>' in shown, page
-        assert '<td class="sn-number sn-bad">-$0.2000</td>' in shown, page
+        assert '<td class="sn-number sn-bad">-$0.20</td>' in shown, page
     assert "costs its callers more context" in shown
     assert "-40, 100" in shown  # of a call: p50, p95
     rest = viewer.get("/api/v1/savings?days=7").json()

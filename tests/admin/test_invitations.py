@@ -36,6 +36,7 @@ def test_a_link_makes_one_account_with_its_role(site: Site) -> None:
     assert (kim.is_staff, kim.is_superuser, roles.role_of(kim)) == (True, False, "approver")
     invitation.refresh_from_db()
     assert (invitation.state, invitation.used_by) == ("used", kim)
+    assert invitations.find(raw) is None
     again = Client().post(reverse("join"), form | {"username": "eve"})
     assert again.status_code == 400
     assert "This invitation does not work" in again.content.decode()
@@ -65,10 +66,25 @@ def test_a_link_ends_by_itself_or_is_withdrawn(client_of: ClientOf, site: Site) 
     assert client_of("operator").post(url).status_code == 403
     client_of("admin").post(url)
     for each in (raw, other, "sli_nothing"):
+        assert invitations.find(each) is None
         with pytest.raises(NotFound):
             invitations.accept(raw=each, username="kim", password=GOOD)
     withdrawn.refresh_from_db()
     assert (Invitation.objects.get(pk=ended.pk).state, withdrawn.state) == ("expired", "withdrawn")
+
+
+def test_of_two_who_use_a_link_at_once_one_gets_in(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, raw = made(site)
+    make = invitations._account
+
+    def make_second(username: str, password: str) -> User:
+        monkeypatch.setattr(invitations, "_account", make)
+        assert invitations.accept(raw=raw, username="first", password=GOOD).username == "first"
+        return make(username, password)
+
+    monkeypatch.setattr(invitations, "_account", make_second)
+    with pytest.raises(NotFound):
+        invitations.accept(raw=raw, username="second", password=GOOD)
 
 
 def test_the_page_shows_the_link_once_and_only_to_who_may_invite(client_of: ClientOf, site: Site) -> None:

@@ -103,6 +103,9 @@ def test_a_persons_token_is_told_of_as_the_persons(django_user_model: Any):
 def test_a_token_is_rotated_once_and_its_successor_lives_as_long(agent: Agent, overlap: timedelta):
     token, _ = tokens.issue_token(name="n", agent=agent, actor=ACTOR)
     successor, _ = tokens.rotate_token(token=token, actor=ACTOR, overlap=overlap)
+    token.refresh_from_db()
+    assert token.expires_at is not None
+    assert token.expires_at <= timezone.now() + overlap
     with pytest.raises(ConfigInvalid, match="rotated already"):
         tokens.rotate_token(token=token, actor=ACTOR)
     third, _ = tokens.rotate_token(token=successor, actor=ACTOR)

@@ -322,13 +322,17 @@ def test_a_requester_does_not_permit_herself():
         yes(ticket, User.objects.get(username="owner"), permit=PermitWish(hours(1)))
 
 
-def covered(bob: User, **changes: Any) -> bool:
-    tool_id = Agent.objects.get() and Permit.objects.get().tool_id
+def covering(**changes: Any) -> list[Permit]:
+    """The permits for a call that fits the only one, but for these changes."""
     facts = {
-        "agent_slug": "ann", "tool_id": tool_id, "definition_hash": "d", "server_revision": 1,
+        "agent_slug": "ann", "tool_id": Permit.objects.get().tool_id, "definition_hash": "d", "server_revision": 1,
         "arguments": {"n": 1, "more": 2}, "fingerprint": "f" * 64, "now": timezone.now(),
     }  # fmt: skip
-    return bool(permits.covering(**(facts | changes)))
+    return permits.covering(**(facts | changes))
+
+
+def covered(bob: User, **changes: Any) -> bool:
+    return bool(covering(**changes))
 
 
 def test_a_permit_covers_only_what_it_was_given_for(bob: User):
@@ -339,10 +343,7 @@ def test_a_permit_covers_only_what_it_was_given_for(bob: User):
         {"arguments": {"n": 2}}, {"arguments": {}}, {"fingerprint": "0"}, {"now": hours(2)},
     ):  # fmt: skip
         assert not covered(bob, **change), change
-    found = permits.covering(
-        agent_slug="ann", tool_id=Permit.objects.get().tool_id, definition_hash="d", server_revision=1,
-        arguments={"n": 1}, fingerprint="f" * 64, now=timezone.now(),
-    )  # fmt: skip
+    found = covering()
     uses = [permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now()) for _ in range(3)]
     assert [bool(each) for each in uses] == [True, False, False]
     assert not covered(bob)
@@ -351,10 +352,7 @@ def test_a_permit_covers_only_what_it_was_given_for(bob: User):
 def _used(bob: User) -> None:
     """The only use of a permit is taken, by the call ``c``."""
     yes(ask(), bob, permit=PermitWish(hours(1), {"n": 1}, uses=1))
-    found = permits.covering(
-        agent_slug="ann", tool_id=Permit.objects.get().tool_id, definition_hash="d", server_revision=1,
-        arguments={"n": 1}, fingerprint="f" * 64, now=timezone.now(),
-    )  # fmt: skip
+    found = covering()
     assert permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now())
 
 
@@ -365,6 +363,8 @@ def test_the_use_of_a_call_that_never_ran_is_given_back_though_its_process_died(
     assert permits.give_back_left(timezone.now()) == 0  # it may do it itself
     assert [permits.give_back_left(hours(0.1)) for _ in range(2)] == [1, 0]
     assert covered(bob)
+    permits.give_back(permit_id=Permit.objects.get().pk, call_id="c", agent_slug="ann")  # its process lives after all
+    assert Permit.objects.get().uses_left == 1
     assert AuditEntry.objects.filter(kind="permit.returned", actor="ann").count() == 1
 
 
@@ -377,6 +377,21 @@ def test_the_use_of_a_call_that_may_have_run_or_may_yet_run_stays_taken(bob: Use
         ended("c", state=state, finished_at=timezone.now())
     assert permits.give_back_left(hours(0.1)) == 0
     assert not covered(bob)
+
+
+@pytest.mark.parametrize("uses", [None, 1])
+def test_a_permit_that_is_revoked_or_ends_just_before_its_use_is_not_used(bob: User, uses: int | None):
+    yes(ask(), bob, permit=PermitWish(hours(1), uses=uses))
+    found = covering()
+    assert permits.use(call_id="c", permits=found, agent_slug="ann", now=hours(2)) is None
+    permits.revoke(permit=found[0], actor="user:bob")
+    assert permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now()) is None
+
+
+def test_a_permit_does_not_count_for_whoever_gave_it(bob: User):
+    yes(ask(), bob, permit=PermitWish(hours(1)))
+    assert covered(bob, requester=bob.pk + 1)
+    assert not covered(bob, requester=bob.pk)
 
 
 def test_a_permit_ends_with_its_giver_or_when_it_is_revoked(bob: User):

@@ -8,11 +8,13 @@ closes stale connections around each call, so write services synchronously and w
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, close_old_connections, connections, transaction
@@ -31,6 +33,32 @@ _threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="db")
 async def db_call(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run ``function`` in a database thread. Never hold a transaction across two calls."""
     return await asyncio.get_running_loop().run_in_executor(_threads, _fresh, function, args, kwargs)
+
+
+async def long_db_call(function: Callable[[], R]) -> R:
+    """Run work of seconds or minutes in a thread of its own: the few of ``db_call`` serve calls.
+
+    The end of the process does not wait for it, so its rows must tell what became of it.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[R] = loop.create_future()
+
+    def settle(set_it: Callable[[], None]) -> None:
+        if not done.done():
+            set_it()
+
+    def run() -> None:
+        try:
+            result = function()
+            told = partial(done.set_result, result)
+        except BaseException as error:  # noqa: BLE001 (raised again where it is awaited)
+            told = partial(done.set_exception, error)
+        finally:
+            connections.close_all()  # this thread's own
+        loop.call_soon_threadsafe(settle, told)
+
+    threading.Thread(target=run, name="long-db", daemon=True).start()
+    return await done
 
 
 def _fresh(function: Callable[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:

@@ -8,16 +8,15 @@ of them has ended. So fifty servers that hang keep neither a run nor a person's 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
 import structlog
-from django.db import Error, connections
+from django.db import Error
 
 from mcpregistry.database_errors import is_passing
-from mcpregistry.db import db_call
+from mcpregistry.db import db_call, long_db_call
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models import ServerTest
 from mcpregistry.services.installs import work
@@ -162,47 +161,24 @@ class Shares:
     async def _written(self, write: Callable[[], _Result]) -> _Result:
         """Write a result; while the database does not accept it, try again. Raises its error when the process stops.
 
-        In a thread of its own: to scan long definitions takes seconds, and the few threads of ``db_call`` serve calls.
+        To scan long definitions takes seconds.
         """
         while True:
             try:
-                return await _in_thread(write)
+                return await long_db_call(write)
             except Error as error:
                 if self._stopping or not is_passing(error):
                     raise
                 await asyncio.sleep(_RETRY)
 
     async def _install(self, install_id: int) -> None:
-        install = await _in_thread(partial(work.work, install_id=install_id))
+        install = await long_db_call(partial(work.work, install_id=install_id))
         if install is not None:
             log.info("install_worked", package=str(install), state=install.state)
 
     async def _read(self, source_id: int) -> None:
-        await _in_thread(partial(sync.sync, source_id=source_id))
+        await long_db_call(partial(sync.sync, source_id=source_id))
 
 
 def _claimed_test(test_id: int) -> ServerTest:
     return ServerTest.objects.select_related("server").get(pk=test_id)
-
-
-async def _in_thread(function: Callable[[], _Result]) -> _Result:
-    """Call it in a thread of its own, for which the end of the process does not wait: the row's lease tells what became of it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_Result] = loop.create_future()
-
-    def settle(set_it: Callable[[], None]) -> None:
-        if not done.done():
-            set_it()
-
-    def run() -> None:
-        try:
-            result = function()
-            told = partial(done.set_result, result)
-        except BaseException as error:  # noqa: BLE001 (raised again where it is awaited)
-            told = partial(done.set_exception, error)
-        finally:
-            connections.close_all()  # this thread's own
-        loop.call_soon_threadsafe(settle, told)
-
-    threading.Thread(target=run, name="share", daemon=True).start()
-    return await done

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from mcpregistry.db import long_db_call
 from mcpregistry.domain.errors import (
     AuthFailed,
     ConfigInvalid,
@@ -63,7 +65,16 @@ async def _probe(pool: Pool, request: MaintenanceRequest) -> TestReport:
     params = request.params
     tool = params.get("call_tool")
     call = (tool, canonical(params.get("call_arguments") or {}).encode()) if tool else None
-    return await prober.probed(pool, request.notes["server_id"], call, bool(params.get("in_sandbox")))
+    report = await prober.probed(pool, request.notes["server_id"], call, bool(params.get("in_sandbox")))
+    if not params.get("in_sandbox"):  # what it does where it does not run says nothing of how it is
+        await long_db_call(partial(_learn, request.notes["server_id"], report))
+    return report
+
+
+def _learn(server_id: int, report: TestReport) -> None:
+    """Before the step's transaction: a server's definitions are scanned outside of any."""
+    if (server := Server.objects.filter(pk=server_id).first()) is not None:
+        trials.learn_from(server=server, report=report, process="worker")
 
 
 def _keep_test(request: MaintenanceRequest, report: TestReport) -> None:
@@ -73,7 +84,7 @@ def _keep_test(request: MaintenanceRequest, report: TestReport) -> None:
         call_tool=params.get("call_tool") or "", call_arguments=params.get("call_arguments") or {},
         in_sandbox=bool(params.get("in_sandbox")),
     )  # fmt: skip
-    test = trials.record_test_result(test=test, report=report, process="worker")
+    test = trials.record_verdict(test=test, report=report)
     request.notes |= {"test": test.pk, "ok": test.verdict == ServerTest.Verdict.PASSED}
     request.notes["steps"] += _steps_of(test, report)
 

@@ -53,7 +53,7 @@ def record_check(*, server_id: int, report: TestReport, process: str = "") -> bo
     """
     server = Server.objects.active().filter(pk=server_id).first()
     try:
-        return server is not None and _learn(server, report, process)
+        return server is not None and learn_from(server=server, report=report, process=process)
     finally:
         Server.objects.filter(pk=server_id).update(check_until=None)
 
@@ -66,7 +66,12 @@ def record_test_result(*, test: ServerTest, report: TestReport, process: str = "
     """
     running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
     if not test.in_sandbox and running.exists():  # what it does where it does not run says nothing of how it is
-        _learn(test.server, report, process)
+        learn_from(server=test.server, report=report, process=process)
+    return record_verdict(test=test, report=report)
+
+
+def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
+    """Keep the verdict of a claimed test alone; what it showed of the server was taken in before (``learn_from``)."""
     code, error = _verdict(report)
     test.verdict = ServerTest.Verdict.FAILED if code else ServerTest.Verdict.PASSED
     test.finished_at = timezone.now()
@@ -77,6 +82,7 @@ def record_test_result(*, test: ServerTest, report: TestReport, process: str = "
     test.error_code, test.error = code, plain(error)
     test.stderr_tail = plain(report.stderr, _STDERR_KEPT)
     test.left_out = left_out(report.discovery) if report.discovery and report.listed else ""
+    running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
     running.update(**{name: getattr(test, name) for name in _RESULT})  # the reaper may have given it up
     return test
 
@@ -112,8 +118,11 @@ def _verdict(report: TestReport) -> tuple[str, str]:
     return "", ""
 
 
-def _learn(server: Server, report: TestReport, process: str) -> bool:
-    """A server that listed its tools works, also when a test's own call then failed."""
+def learn_from(*, server: Server, report: TestReport, process: str = "") -> bool:
+    """Take in what a test or check showed of the server, outside of any transaction. Returns whether the server works.
+
+    A server that listed its tools works, also when a test's own call then failed.
+    """
     if report.discovery is not None and report.listed:
         learn(server=server, discovery=report.discovery, process=process)
         return True

@@ -188,7 +188,7 @@ def locked() -> Iterator[None]:
     path = connection.settings_dict["NAME"]
     with (
         pytest.MonkeyPatch.context() as patch,
-        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder,
+        contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as holder,
         _pragma("busy_timeout = 200", "busy_timeout = 20000"),
     ):
         patch.setattr(ledger, "_LOCK_WAIT", 0.2)

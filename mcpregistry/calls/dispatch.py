@@ -13,7 +13,7 @@ from mcpregistry.calls.sampling import Sampler
 from mcpregistry.domain.apps import without_pages
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.errors import InputNeeded
-from mcpregistry.domain.servers.sessions import session_key
+from mcpregistry.domain.servers.sessions import host_session, session_key
 from mcpregistry.downstream.pool.pool import Pool
 
 
@@ -74,6 +74,7 @@ class DownstreamDispatcher:
             host=forwarding,
             kind=offer.tool.kind,
             session=session_key(offer.server.shared_by, request.catalogue.agent.slug, request.session),
+            caller=host_session(request.catalogue.agent.slug, request.session),
             asks=asks | {sampling.SAMPLING} if offer.server.sampling_expert else asks,
             by=(offer.by.kind, offer.by.name) if offer.by else None,
         )

@@ -130,24 +130,50 @@ async def test_a_question_that_outlives_its_posted_call_is_declined():
     assert (await replying)["error"]["message"] == "The call is over."
 
 
-async def test_after_a_call_that_was_given_up_no_other_host_of_a_shared_connection_is_asked_or_told(bench: Make):
-    here, first, second = bench(asking("elicitation")), Person(ready=False), Person()
-    call = asyncio.create_task(here.call("ask", host=first.host()))
-    await until(lambda: first.asked)
-    call.cancel()
-    await asyncio.wait({call})
-    # Its server may go on with it, and ask again.
-    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host()))
-    assert second.asked == []
+async def lines_heard(here: Bench) -> list[Any]:
+    """What the host of the only call that is out hears: lines on the shared wire, and in its own stream."""
     connection = here.pool._slots[1].connection
     assert connection is not None
     lines: list[Any] = []
     connection.logs.begin(lines.append)
-    connection.logs.hear({"level": "info", "data": "of the first"})
-    connection.logs.hear({"level": "info", "data": "of its own stream"}, lines.append)
+    connection.logs.hear({"level": "info", "data": "shared wire"})
+    connection.logs.hear({"level": "info", "data": "own stream"}, lines.append)
     connection.logs.end(lines.append)
-    assert [line["data"] for line in lines] == ["of its own stream"]
-    assert said(await here.call("ask", host=second.host(), session="b/1"))["action"] == "accept"
+    return [line["data"] for line in lines]
+
+
+@pytest.mark.attack
+async def test_a_late_question_or_line_of_an_ended_call_reaches_no_other_host(bench: Make):
+    """The server says them while only the second host's call is out."""
+    here, second = bench(asking("elicitation")), Person()
+    assert said(await here.call("declared", host=Person().host(), caller="a1/x"))
+    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host(), caller="a2/y"))
+    assert second.asked == []
+    assert await lines_heard(here) == ["own stream"]
+    assert said(await here.call("ask", host=second.host(), caller="a2/y", session="a2/y"))["action"] == "accept"
+
+
+@pytest.mark.attack
+async def test_after_a_call_that_was_given_up_no_other_host_of_a_shared_connection_is_asked_or_told(bench: Make):
+    here, first, second = bench(asking("elicitation")), Person(ready=False), Person()
+    call = asyncio.create_task(here.call("ask", host=first.host(), caller="a1/x"))
+    await until(lambda: first.asked)
+    call.cancel()
+    await asyncio.wait({call})
+    # Its server may go on with it, and ask again.
+    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host(), caller="a2/y"))
+    assert second.asked == []
+    assert await lines_heard(here) == ["own stream"]
+
+
+async def test_a_host_that_is_alone_on_a_connection_is_asked_again_after_a_cancelled_call(bench: Make):
+    here, first, again = bench(asking("elicitation")), Person(ready=False), Person()
+    call = asyncio.create_task(here.call("ask", host=first.host(), caller="a1/x"))
+    await until(lambda: first.asked)
+    call.cancel()
+    await asyncio.wait({call})
+    assert said(await here.call("ask", host=again.host(), caller="a1/x"))["action"] == "accept"
+    assert await lines_heard(here) == ["shared wire", "own stream"]
 
 
 async def test_a_session_that_begins_with_a_call_that_people_decided_on_can_be_asked_later(bench: Make):

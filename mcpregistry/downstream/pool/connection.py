@@ -30,6 +30,7 @@ from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
 from mcpregistry.downstream.limits import check_instructions, check_result, public_meta
+from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import typed_error
 from mcpregistry.downstream.pool.heard import heard
@@ -44,7 +45,6 @@ from mcpregistry.downstream.transports.wire import Channel
 
 CLIENT_NAME = "slipsnisse"
 PROBE_SECONDS = 10.0
-DOUBT_SECONDS = 300.0  # in which a server may still work on a call that its caller has left
 
 
 async def open_connection(
@@ -75,10 +75,10 @@ class Connection:
         self._modern = False
         self.redactor = Redactor(target.secrets)
         self.watched = Watched()  # of the pool's, where it is one of its connections
-        self.logs = self._channel.logs = LogLines(self.redactor)
-        self._questions = Questions(target.slug, self.redactor)
+        self._callers = Callers(shared=bears is None)
+        self.logs = self._channel.logs = LogLines(self.redactor, self._callers)
+        self._questions = Questions(target.slug, self.redactor, self._callers)
         self._declares = target.questions if bears is None else target.questions & bears
-        self._shared = bears is None
         self._stamp: dict[str, Any] = {}
         self.last_used = time.monotonic()
         self._stopping = False
@@ -255,8 +255,13 @@ class Connection:
         host: Forwarding = NOTHING,
         kind: str = TOOL,
         on_log: OnLog | None = None,
+        caller: str = "",
     ) -> dict[str, Any]:
-        """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises DownstreamError."""
+        """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises DownstreamError.
+
+        ``caller``: the name of the session of the host that makes it.
+        """
+        self._callers.note(caller)
         params: dict[str, Any] = {"name": name, "arguments": arguments}
         if kind in READ:
             params = msgspec.json.decode(arguments)
@@ -280,19 +285,8 @@ class Connection:
             result = await (self._request(request) if self._modern else self._asked_meanwhile(request, host))
         except TimedOut:
             self._suspicion.set()
-            self._left()
-            raise
-        except asyncio.CancelledError:
-            self._left()
             raise
         return check_result(result, self.target.limits, kind)
-
-    def _left(self) -> None:
-        """A call is given up, and its server may work on: what it says outside a call's own stream may still be about that
-        one, so that for a while nobody else's host is told or asked it.
-        """
-        if self._shared:
-            self.logs.doubtful_until = self._questions.doubtful_until = time.monotonic() + DOUBT_SECONDS
 
     async def _asked_meanwhile(self, request: Request, host: Forwarding) -> dict[str, Any]:
         """In the older era the server asks its questions while the call waits."""

@@ -1,7 +1,8 @@
 """What one server says in log lines: whose each is, without its secrets, and never so many that calls suffer.
 
 A line that comes in a call's own stream (HTTP) is that call's. On a wire that all calls share it is that of the only
-request that is out; with more of them, or none, or one given up lately, nobody can say whose it is, and it is the operator's alone.
+request that is out, if all calls on the connection were made by one host. Otherwise it may belong to another call, also to
+one that has ended, and only the operator sees it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mcpregistry.domain.calls.loglines import line_of, lowest, shortened, shown
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.kinds import LOGGING
 from mcpregistry.domain.text.redaction import Redactor
+from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.discovery import Discovery
 
 OnLog = Callable[[Mapping[str, Any]], None]  # a line, see ``line_of``; on the event loop, must not block
@@ -39,11 +41,11 @@ class Ask(Protocol):
 class LogLines:
     """The lines of one connection. ``tell`` takes the newest of them as text for the operator."""
 
-    def __init__(self, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redactor, callers: Callers | None = None) -> None:
         self._redactor = redactor
+        self._callers = callers or Callers()
         self.tell: Callable[[str], None] | None = None
         self._out: list[OnLog | None] = []  # of each request that is out who hears of it
-        self.doubtful_until = float("-inf")  # monotonic: until then a line may be of a call that was given up
         self._recent: deque[str] = deque(maxlen=KEPT)
         self._left, self._at = float(BURST), time.monotonic()
         self._dropped = 0
@@ -67,7 +69,7 @@ class LogLines:
         if (line := line_of(params)) is None:
             return
         line = shortened(self._redactor.clean(line)[0] if self._redactor else line)
-        alone = len(self._out) == 1 and time.monotonic() >= self.doubtful_until
+        alone = len(self._out) == 1 and not self._callers.several
         on_log = own or (self._out[0] if alone else None)
         if on_log is not None:
             on_log(line)

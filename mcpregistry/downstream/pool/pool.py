@@ -98,7 +98,7 @@ class Pool:
         on_log: OnLog | None = None, idempotent: bool = False, revision: int | None = None,
         definition: str | None = None, by: tuple[str, str] | None = None, kind: str = TOOL,
         host: Forwarding = NOTHING, session: str = EVERYBODY,
-        asks: frozenset[str] | None = None,
+        asks: frozenset[str] | None = None, caller: str = "",
     ) -> dict[str, Any]:  # fmt: skip
         """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but for our secrets.
         ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
@@ -107,7 +107,7 @@ class Pool:
         the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
         the server says exactly that of the tool or prompt, or of what ``by`` (kind, name) grants it.
         ``session`` is whose connection it goes through, and ``asks`` what its host can be asked in other calls, if not
-        in this one alone.
+        in this one alone. ``caller`` is the host's session, also where it shares a connection with others.
         """
         arguments = parse_arguments(arguments_json)
         slot = self._slot_at(server_id, revision, session, host, asks)
@@ -124,7 +124,7 @@ class Pool:
                 result = await connection.call(
                     name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
                     on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,
-                    on_log=on_log,
+                    on_log=on_log, caller=caller,
                 )  # fmt: skip
             except ToolRefused as error:
                 refusal, found = refusal_without_secrets(error, connection.redactor)

@@ -1,15 +1,15 @@
 """Questions of a server of the older era, which come while its call waits: to the host that made that call, or declined.
 
 A question belongs to a call if it came on that call's own stream (streamable HTTP), or if exactly one call is out on the
-connection, and none was given up there lately. Else nobody knows whose it is, and it is declined, in words. Only a host that has declared that it can bear
-such a question is asked, and while it is, the call's time stands still.
+connection and all calls on it were made by one host. Otherwise it may belong to another call, also to one that has ended,
+and it is declined, in words. Only a host that has declared that it can bear such a question is asked, and while it is, the
+call's time stands still.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +27,7 @@ from pydantic import BaseModel
 
 from mcpregistry.domain.calls.forwarding import QUESTIONS, Forwarding, Unanswered, attributed, bears
 from mcpregistry.domain.text.redaction import Redactor
+from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.redact import without_secrets
 from mcpregistry.downstream.transports.request import Patience
 
@@ -34,7 +35,10 @@ log = structlog.get_logger(__name__)
 
 DECLINED = -32600  # JSON-RPC: the request cannot be served; the text says why
 _NOBODY = "No call of yours waits for an answer, so nobody can be asked."
-_WHOSE = "Several calls are, or were lately, out on this connection, and nobody knows which of them asks."
+_WHOSE = (
+    "Several calls are out on this connection, or several hosts have used it, and nobody knows which of them asks. "
+    "Share the server by session or agent."
+)
 _CANNOT = "The host that made this call cannot be asked this."
 _OVER = "The call is over."
 _MANY = "This call has asked its host too often."
@@ -83,10 +87,10 @@ class CallQuestions:
 class Questions:
     """The calls that are out on one connection, and the questions that come meanwhile."""
 
-    def __init__(self, server: str, redactor: Redactor) -> None:
+    def __init__(self, server: str, redactor: Redactor, callers: Callers | None = None) -> None:
         self._server, self._redactor = server, redactor
+        self._callers = callers or Callers()
         self._calls: set[CallQuestions] = set()
-        self.doubtful_until = float("-inf")  # monotonic: until then a call that was given up may be the one that asks
 
     @contextlib.contextmanager
     def during(self, host: Forwarding) -> Iterator[CallQuestions]:
@@ -101,7 +105,7 @@ class Questions:
 
     async def asked(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a question that came on no call's own stream. Raises Unanswered."""
-        if len(self._calls) != 1 or time.monotonic() < self.doubtful_until:
+        if len(self._calls) != 1 or self._callers.several:
             raise Unanswered(_WHOSE if self._calls else _NOBODY)
         (call,) = self._calls
         return await call.answer(method, params)

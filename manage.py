@@ -8,6 +8,13 @@ import os
 import signal
 import sys
 
+# Commands about a site that is there. In another place they say so, and make neither keys nor a database.
+_OF_A_SITE = {
+    "audit", "backup", "connect", "exportconfig", "history", "importconfig", "invariants", "mcprun", "mcptest",
+    "modelprices", "moveto", "policy", "rekey", "secondfactor",
+}  # fmt: skip
+_ANYWHERE = {"-h", "--help", "--version", "--check", "--schema"}  # with one of these they read no site
+
 
 def main() -> None:
     """Run one command; ``runmcp`` answers its host before Django is loaded."""
@@ -16,19 +23,29 @@ def main() -> None:
     if sys.argv[1:2] == ["up"]:
         # Until it has children, a stop is simply an end; Python's own KeyboardInterrupt can be lost while modules load.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if sys.argv[1:2] == ["connect"]:
-        os.environ.setdefault("SLIPSNISSE_PROCESS", "connect")
+    of_a_site = sys.argv[1:2] and sys.argv[1] in _OF_A_SITE and not _ANYWHERE & set(sys.argv)
+    if of_a_site:
+        os.environ.setdefault("SLIPSNISSE_PROCESS", "command")
     if sys.argv[1:2] == ["runmcp"]:
         _answer_the_host_first()
     else:  # a host's process does so itself, once it has answered
         _collect_seldom()
     from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
+    from django.core.management import CommandError, execute_from_command_line
 
     try:
+        if of_a_site:
+            _must_be_a_site()
         execute_from_command_line(sys.argv)
-    except ImproperlyConfigured as error:  # says what to do; where in the code it was found helps nobody
+    except (ImproperlyConfigured, CommandError) as error:
+        # It says what to do; where in the code it was found helps nobody.
         sys.exit(f"CommandError: {error}")
+
+
+def _must_be_a_site() -> None:
+    from mcpregistry.management.place import must_be_a_site
+
+    must_be_a_site()
 
 
 def _collect_seldom() -> None:

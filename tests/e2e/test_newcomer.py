@@ -1,4 +1,7 @@
-"""A newcomer in a real browser: from the line of a server's README to the first call of its tool, counted in clicks."""
+"""A newcomer in a real browser: from the line of a server's README to the first call of its tool, counted in clicks.
+
+``pytest -rP`` shows the clicks and seconds of each path.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +60,7 @@ class Newcomer:
         self.alarms: list[str] = []
         self.page = self.window()
         self.clicks = 0
+        self.since = time.monotonic()
         self.page.goto("/admin/login/?next=/admin/mcpregistry/server/")
         self.page.fill("#id_username", "admin")
         self.page.fill("#id_password", password)
@@ -67,9 +72,11 @@ class Newcomer:
         page.on("pageerror", lambda error: self.alarms.append(str(error)))
         return page
 
-    def counted(self) -> int:
-        """Return how many clicks there were, and count from 0 again."""
+    def ended(self, path: str) -> int:
+        """Return how many clicks the path took, print that with its seconds, and count from 0 again."""
         clicks, self.clicks = self.clicks, 0
+        print(f"{path} at {self.size['width']} px: {clicks} clicks, {time.monotonic() - self.since:.1f} s")
+        self.since = time.monotonic()
         return clicks
 
     def click(self, role: str, name: str) -> None:
@@ -138,7 +145,7 @@ def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_pho
             # The gateway has heard of the grant a moment after the page.
             answer = eventually(lambda tool=f"{name}__echo": granted(called(url, token, tool)))
             assert re.match(r"200 .*hello", answer, re.DOTALL), answer
-            assert newcomer.clicks <= MOST_CLICKS
+            assert newcomer.ended("own server, to its first call") <= MOST_CLICKS
             assert newcomer.alarms == []
 
 
@@ -159,11 +166,11 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
         newcomer.click("button", "Call it")
         expect(page.get_by_text("day_of_week").first).to_be_visible()
         newcomer.fits()
-        assert newcomer.counted() <= 6
+        assert newcomer.ended("log-in and first call") <= 6
 
         page.goto("/admin/mcpregistry/server/")  # the first call that a person approves
         newcomer.adds("writer", CHANGES)
-        newcomer.counted()
+        newcomer.ended("own server")
         held = eventually(lambda: granted(called(url, token, "writer__echo")))
         assert held.startswith("202 "), held
         page.goto("/admin/")
@@ -173,7 +180,7 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
         newcomer.fits()
         page.click("#approve")
         newcomer.clicks += 1
-        assert newcomer.counted() <= 4
+        assert newcomer.ended("first approved call") <= 4
         done = eventually(lambda: answered(called(url, token, "writer__echo")))
         assert re.match(r"200 .*hello", done, re.DOTALL), done
 
@@ -192,14 +199,14 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
         bob.goto("/approvals/")
         expect(bob.get_by_role("heading", name="Approvals").first).to_be_visible()
 
+        newcomer.ended("approver invited, and in")
         page.goto("/admin/mcpregistry/server/")  # a mistake is undone
-        newcomer.counted()
         newcomer.click("link", "writer")
         newcomer.click("button", "Disable")
         newcomer.click("button", "Disable")  # what it would do was said first
         newcomer.click("button", "Undo")
         expect(page.get_by_role("button", name="Disable", exact=True)).to_be_visible()
-        assert newcomer.counted() <= 4
+        assert newcomer.ended("mistake made and undone") <= 4
         again = eventually(lambda: granted(called(url, token, "writer__echo")))
         assert again.startswith("202 "), again
         assert newcomer.alarms == []

@@ -180,3 +180,11 @@ def test_the_history_says_times_and_digests_as_people_read_them(client_of: Clien
     assert f"{server.confirmed_at:%d %b %Y %H:%M:%S}".lstrip("0") in page
     assert f"{server.confirmed_launch[:12]}…" in page
     assert server.confirmed_launch not in page
+
+
+def test_the_history_names_other_records(client_of: ClientOf, site: Site) -> None:
+    """A person by the name, not by the number."""
+    server, operator = site.servers["browser"], site.people["operator"]
+    lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash(), user=operator)
+    page = client_of("admin").get(reverse("admin:mcpregistry_server_history", args=[server.pk])).content.decode()
+    assert '<strong>confirmed by</strong>: <span class="sn-quiet">empty</span> → operator' in page

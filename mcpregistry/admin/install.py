@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, ClassVar
 
 from django import forms
@@ -195,8 +196,12 @@ def lock_facts(row: Install) -> dict[str, Any]:
     """The lock's packages with their licences, and how it differs from the installation before."""
     lock = requests.lock_of(row)
     packages = lock.packages if lock else ()
-    shown = [(each, row.licences.get(each.name, "")) for each in packages[:PACKAGES_SHOWN]]
+    decided = row.state != InstallState.WAITING  # what is new matters to whoever decides on it
+    new = set() if decided else {each.name for each in packages} - requests.known_packages(row)
+    shown = [(each, row.licences.get(each.name, ""), each.name in new) for each in packages[:PACKAGES_SHOWN]]
     return {
+        "licences": Counter(row.licences.get(each.name) or "not known" for each in packages).most_common(),
+        "new": None if decided else len(new),
         "packages": shown, "count": len(packages), "more": len(packages) - len(shown),
         "before": requests.before_it(row), "changes": requests.changes_of(row)[:PACKAGES_SHOWN],
         "definitions": offers.comparison(row) if row.state == InstallState.INSTALLED else None,

@@ -43,6 +43,8 @@ def readable(field: Field, value: Any) -> str:
     """A value as the pages of its record show it: times as everywhere on the site, digests by their beginning."""
     if isinstance(value, datetime):
         return formats.localize(localtime(value))
+    if field.is_relation and field.related_model and value is not None:
+        return str(field.related_model._default_manager.filter(pk=value).first() or "one that is gone")
     said = plain(field, value)
     return f"{said[:12]}…" if _DIGEST.fullmatch(said) else said
 

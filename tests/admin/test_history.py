@@ -189,3 +189,11 @@ def test_the_sites_history_offers_only_what_a_person_may_put_back(
     page = client_of(who).get(reverse("history-site")).content.decode()
     links = re.findall(r"/admin/history/mcpregistry\.(\w+)/", page)
     assert ("agent" in links) is shown
+
+
+def test_the_history_names_other_records(client_of: ClientOf, site: Site) -> None:
+    """A person by the name, not by the number."""
+    server, operator = site.servers["browser"], site.people["operator"]
+    lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash(), user=operator)
+    page = client_of("admin").get(reverse("admin:mcpregistry_server_history", args=[server.pk])).content.decode()
+    assert '<strong>confirmed by</strong>: <span class="sn-quiet">empty</span> → operator' in page

@@ -37,6 +37,8 @@ from mcpregistry.services.installs.listed import is_listed
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
 
+_LOCKS_READ = 50  # the newest, when packages are compared with those of this site
+
 
 class NotListed(Denied):
     """What is asked for stands in no registry, on a site that wants that."""
@@ -171,6 +173,13 @@ def lock_of(install: Install) -> Lock | None:
         return None
     readers = {Ecosystem.NPM: npm.read, Ecosystem.PYPI: pypi.read, Ecosystem.MCPB: mcpb.read}
     return readers[Ecosystem(install.ecosystem)](install.lock, install.package)
+
+
+def known_packages(install: Install) -> set[str]:
+    """Names of the packages of the same ecosystem that this site has installed already, besides this one."""
+    others = Install.objects.filter(ecosystem=install.ecosystem, state=InstallState.INSTALLED).exclude(pk=install.pk)
+    locks = (lock_of(each) for each in others.order_by("-id")[:_LOCKS_READ])
+    return {package.name for lock in locks if lock for package in lock.packages}
 
 
 def changes_of(install: Install) -> list[Change]:

@@ -31,6 +31,7 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.calls.more_sources import add_source, answer_with
         from mcpregistry.models.feed import Told, tell
         from mcpregistry.models.guards import watch
+        from mcpregistry.queries.definition_sizes import add_definitions
         from mcpregistry.queries.kin import add_finder
         from mcpregistry.queries.tallying import add_costs
         from mcpregistry.services.configuration.snapshot import add_section
@@ -51,7 +52,7 @@ class SubagentsConfig(AppConfig):
             Turn,
         )
         from subagents.services.experts import grant_awaited
-        from subagents.services.offers import SECTION, offered
+        from subagents.services.offers import SECTION, definitions, offered
         from subagents.services.runs import task_withdrawn
 
         add_finder(runs_of)
@@ -76,6 +77,7 @@ class SubagentsConfig(AppConfig):
         add_to_files(_files)
         answer_with(_sampler)
         add_costs(_costs, _open_runs)
+        add_definitions(definitions)
 
 
 def _expert_source(engine: Any) -> tuple[Source, Dispatcher]:

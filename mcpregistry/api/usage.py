@@ -13,6 +13,7 @@ from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Slug, Text
 from mcpregistry.api.schemas.usage import PatternOut, UsageOut, pattern_out, usage_out
 from mcpregistry.queries import usage as queries
+from mcpregistry.queries.definition_sizes import with_definitions
 from mcpregistry.queries.usage import PERIODS, By, Wanted
 
 router = Routes(tags=["usage"])
@@ -43,7 +44,8 @@ def list_usage(
     """Usage by tool, server, agent, endpoint or expert tool, with the period before. Hours that are over are as the clock has
     counted them, up to five minutes ago."""
     wanted = Wanted(server or "", tool, agent or "", endpoint or "", search)
-    found = queries.usage(by, PERIODS[period], now=timezone.now(), wanted=wanted)
+    now = timezone.now()
+    found = with_definitions(queries.usage(by, PERIODS[period], now=now, wanted=wanted), by, now=now, wanted=wanted)
     rows = queries.ordered(found.rows, cast(str, sort))
     return slice_of(rows, key=lambda row: [row.server, row.name], limit=limit, cursor=cursor, show=usage_out)
 

@@ -15,14 +15,12 @@ from operator import itemgetter
 from typing import Any
 
 from django.db.models import Max, QuerySet, Sum
-from django.db.models.functions import Length
 
 from mcpregistry.db import one_moment
-from mcpregistry.domain import kinds
 from mcpregistry.domain.usage import EXPERTS, HOUR, Alike, Key, ShapeKey, Tallied, Tally, hour_of, merged
 from mcpregistry.domain.usage_advice import FEWEST, Advice
 from mcpregistry.domain.usage_sums import PARTS, Line, Lines, Name, Sums, advice_of, grouped, took_by_server
-from mcpregistry.models import CountedSpan, SpanFailure, SpanUsage, Tool
+from mcpregistry.models import CountedSpan, SpanFailure, SpanUsage
 from mcpregistry.models.usage import TOOK, Span
 from mcpregistry.queries.tallying import tallied_calls
 from mcpregistry.queries.usage_sums import COLUMNS, added_up, kind_for, name_of, stored, within
@@ -107,7 +105,7 @@ class Row:
     name: str
     tally: Tally
     before: Tally
-    definition: int | None = None  # characters of what it says of itself on each turn of a model
+    definition: int | None = None  # characters of definitions on each turn of a model that sees it
     pk: int | None = None  # of a tool that is there
     advice: Sequence[Advice] = ()  # what the figures of a tool advise
 
@@ -138,7 +136,7 @@ class Row:
 
     @property
     def definition_tokens(self) -> int | None:
-        """About how many tokens its definition is on each turn of a model that sees it."""
+        """About how many tokens of definitions it puts into each turn of a model that sees it."""
         return None if self.definition is None else round(self.definition / CHARACTERS)
 
     @property
@@ -186,7 +184,9 @@ class Usage:
 
 
 def usage(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Usage:
-    """What was called in the period, or in the one before. Of one moment: the clock may replace an hour meanwhile."""
+    """What was called in the period, or in the one before. Of one moment: the clock may replace an hour in the meantime.
+
+    ``definition_sizes.with_definitions`` adds what definitions take."""
     with one_moment():
         return _usage(by, period, now, wanted)
 
@@ -201,10 +201,9 @@ def _usage(by: By, period: Period, now: datetime, wanted: Wanted) -> Usage:
     found, live, live_from, counted = _counted(by, period, now, wanted)
     if by is By.TOOL:
         found.advise(live if found.ahead else found.now)
-    served = _definitions(by, wanted)
     searched = wanted.search.casefold()
     names = [name for name in {**found.now, **found.before} if searched in "::".join(name).casefold()]
-    rows = [found.row(by, name, served.get(name, (None, None))) for name in names]
+    rows = [found.row(by, name) for name in names]
     missing = counted if counted and period.since(now) <= counted < live_from else None
     return Usage(rows, _total(found.ahead, rows, live, searched), live_from, missing)
 
@@ -250,10 +249,10 @@ class _Found:
         for name in names:
             self.advice[name] = advice_of(Line(name, self.now[name], self.before.get(name)), beside)
 
-    def row(self, by: By, name: Name, served: tuple[int | None, int | None]) -> Row:
+    def row(self, by: By, name: Name) -> Row:
         server = EXPERTS if by is By.EXPERT else name[0] if by is By.TOOL else ""
         tally, before = self.now.get(name) or Tally(), self.before.get(name) or _NOTHING
-        return Row(server, name[-1], tally, before, served[1], served[0], self.advice.get(name, ()))
+        return Row(server, name[-1], tally, before, advice=self.advice.get(name, ()))
 
 
 def _ahead(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found | None:
@@ -296,19 +295,6 @@ def counted_hours(now: datetime) -> datetime | None:
 
 def _read_from(counted: datetime | None, now: datetime) -> datetime:
     return max(filter(None, (counted, hour_of(now) - HOUR)))
-
-
-def _definitions(by: By, wanted: Wanted) -> dict[tuple[str, ...], tuple[int, int]]:
-    """The tools that are served: their key, and how many characters a model reads of them; of servers the sums."""
-    if by not in {By.TOOL, By.SERVER}:
-        return {}
-    served = Tool.objects.serving().filter(enabled=True, **({"server__slug": wanted.server} if wanted.server else {}))
-    found: dict[tuple[str, ...], tuple[int, int]] = {}
-    rows = served.order_by().values_list("pk", "server__slug", "kind", "name", Length("pinned__body"))
-    for pk, server, kind, name, length in rows:
-        key = (server, kinds.spelled(kind, name)) if by is By.TOOL else (server,)
-        found[key] = (pk, found.get(key, (0, 0))[1] + length)
-    return found
 
 
 # What fails alike

@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.queries import usage as queries
-from mcpregistry.queries.usage import PERIODS, By, Period, Row, Wanted
+from mcpregistry.queries.definition_sizes import with_definitions
+from mcpregistry.queries.usage import PERIODS, By, Period, Row, Usage, Wanted
 from mcpregistry.web.approvals.history import csv_of
 from mcpregistry.web.pages import page, show
 
@@ -26,6 +27,8 @@ _TABS = {
 }
 _TITLES = {By.TOOL: "Tool", By.SERVER: "Server", By.AGENT: "Agent", By.ENDPOINT: "Endpoint", By.EXPERT: "Expert tool"}
 _MOST_ADVICE = 12
+_MAY_SEE_BILL = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "invocation"))
+_SHOWN_CODES = 3
 _ONE = {"server", "agent", "endpoint", "tool"}
 
 
@@ -48,7 +51,7 @@ _COLUMNS = (
     ("p50", "p50", "Half took less; calls that nobody was asked about, at most 19 % off", True),
     ("p95", "p95", "95 of 100 took less; calls that nobody was asked about, at most 19 % off", False),
     ("result_tokens", "Result tokens", "About a token for four characters", True),
-    ("definition_tokens", "Definition", "About so many tokens on each turn of a model that sees it", True),
+    ("definition_tokens", "Definitions", "About this many tokens on every turn of a model that is shown them", True),
     ("cost", "Cost", "What operators entered for a call, and what runs of expert tools cost; a dash: not known", True),
     ("last_used", "Last used", "", True),
 )
@@ -58,14 +61,14 @@ _COLUMNS = (
 def index(request: HttpRequest) -> HttpResponse:
     """The page: rows of one kind in a period, sorted and narrowed by the address."""
     by, period, wanted, sort = _by(request), _period(request), _wanted(request), _sort(request)
-    found = queries.usage(by, period, now=timezone.now(), wanted=wanted)
+    found = _usage(by, period, wanted)
     rows = queries.ordered(found.rows, sort)
     number = _number(request, len(rows))
     shown = rows[(number - 1) * _PAGE : number * _PAGE]
     advised = [row for row in rows if row.advice]
     context = _common(request, period, wanted) | {
         "title": "Usage", "by": by, "kind": _TITLES[by], "tabs": [(each, title, _with(request, by=each, sort="", page="")) for each, title in _TABS.items()],
-        "total": found.total, "columns": _columns(request, sort, by), "rows": [(row, _links(row, by, request, period)) for row in shown],
+        "total": found.total, "columns": _columns(request, sort, by), "rows": [(row, _links(row, by, request, period), row.codes[:_SHOWN_CODES], row.codes[_SHOWN_CODES:]) for row in shown],
         "count": len(rows), "first": (number - 1) * _PAGE + 1, "last": (number - 1) * _PAGE + len(shown),
         "before": _with(request, page=str(number - 1)) if number > 1 else "",
         "next": _with(request, page=str(number + 1)) if number * _PAGE < len(rows) else "",
@@ -75,11 +78,16 @@ def index(request: HttpRequest) -> HttpResponse:
     return show(request, "usage/index.html", context)
 
 
+def _usage(by: By, period: Period, wanted: Wanted) -> Usage:
+    now = timezone.now()
+    return with_definitions(queries.usage(by, period, now=now, wanted=wanted), by, now=now, wanted=wanted)
+
+
 @page("view_invocation")
 def as_csv(request: HttpRequest) -> HttpResponse:
     """All rows of the page, for spreadsheets; times are milliseconds."""
     by, period = _by(request), _period(request)
-    found = queries.usage(by, period, now=timezone.now(), wanted=_wanted(request))
+    found = _usage(by, period, _wanted(request))
     columns = ("server", str(by), "calls", "calls before", "errors", "refused", "codes", "p50 ms", "p95 ms", "p95 ms before",
                "result tokens", "definition tokens", "dollars", "last used", "advice")  # fmt: skip
     lines = map(_line, queries.ordered(found.rows, _sort(request)))
@@ -176,8 +184,6 @@ def _query(**values: str) -> str:
 def _columns(request: HttpRequest, sort: str, by: By) -> list[_Column]:
     found = []
     for name, title, hint, wide in (("name", _TITLES[by], "", False), *_COLUMNS):
-        if name == "definition_tokens" and by not in {By.TOOL, By.SERVER}:
-            continue
         now = {name: "ascending", f"-{name}": "descending"}.get(sort, "")
         other = name if now == "descending" or (name == "name" and not now) else f"-{name}"
         found.append(_Column(name, title, hint, wide, _with(request, sort=other, page=""), now))
@@ -186,7 +192,8 @@ def _columns(request: HttpRequest, sort: str, by: By) -> list[_Column]:
 
 def _links(row: Row, by: By, request: HttpRequest, period: Period) -> dict[str, str]:
     """``calls``: the calls of the row, by the filters of the page; ``inside``: what it consists of, or the tool itself;
-    ``failures``: alike ones. Empty for names that nothing has, which no list can be narrowed to."""
+    ``failures``: alike ones; ``bill``: the definitions one by one. Empty for names that nothing has, which no list can be
+    narrowed to."""
     wanted = _wanted(request)
     filters = {
         "server": wanted.server,
@@ -206,4 +213,14 @@ def _links(row: Row, by: By, request: HttpRequest, period: Period) -> dict[str, 
         "calls": f"{reverse('admin:mcpregistry_invocation_changelist')}?{calls}" if row.name else "",
         "inside": inside,
         "failures": f"{reverse('usage:failures')}?{failing}" if failing else "",
+        "bill": _bill(row, by, request),
     }
+
+
+def _bill(row: Row, by: By, request: HttpRequest) -> str:
+    """The context bill of an agent or endpoint, for people who may see it."""
+    if by not in {By.AGENT, By.ENDPOINT} or not row.definition or not request.user.has_perms(_MAY_SEE_BILL):
+        return ""
+    wanted = _wanted(request)
+    named = {"agent": wanted.agent, "endpoint": wanted.endpoint} | {str(by): row.name}
+    return f"{reverse('context-bill')}?{_query(**named)}"

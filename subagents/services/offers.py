@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.text.canonical import stored
+from mcpregistry.queries.definition_sizes import OwnDefinition
 from subagents.models import ExpertTool
 from subagents.services.experts import schema_of
 
@@ -55,6 +57,15 @@ def _offered(expert: ExpertTool) -> Offered:
         speaks=hasattr(expert, "effort_agent") and expert.effort_agent.enabled,
         maintains=tuple(expert.maintains),
     )
+
+
+def definitions(snapshot: Snapshot) -> Iterator[OwnDefinition]:
+    """What each expert tool's definition takes, and who is shown it. A tool's hints are short and not counted."""
+    for expert in snapshot.sections.get(SECTION, ()):
+        said = {"name": expert.name, "description": expert.description, "inputSchema": dict(expert.input_schema)}
+        if expert.output_schema is not None:
+            said["outputSchema"] = dict(expert.output_schema)
+        yield OwnDefinition(expert.name, len(stored(said)), expert.users, expert.endpoints)
 
 
 def speaks(snapshot: Snapshot, agent: str) -> bool:

@@ -16,14 +16,15 @@ from django.utils import timezone
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.narrowing import LEAST, Alike, narrower
-from mcpregistry.models import Agent, AuditEntry, Configuration, Endpoint, Grant, Invocation, Server, Tool
+from mcpregistry.models import Agent, AuditEntry, Configuration, CountedSpan, Endpoint, Grant, Invocation, Server, Tool
+from mcpregistry.models.usage import Span
 from mcpregistry.queries.calls import known_days
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import analyzer, hiding
 from mcpregistry.services.policy.analyzer import Proposal, analyse, apply, candidates
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, call_hours
 from mcpregistry.services.records.bound import FORGOTTEN
 
 pytestmark = pytest.mark.django_db
@@ -217,3 +218,43 @@ def test_hiding_locks_the_grants_that_it_exchanges(ann: Agent) -> None:
     locked = any("FOR UPDATE OF" in each["sql"] for each in asked)
     assert locked is connection.features.has_select_for_update_of
     assert not Grant.objects.filter(tool=gone).exists()
+
+
+def busy(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred calls of two tools, the rarer of which is not among the newest ten that are read."""
+    calls = [call(n, "git", "t1", {}, received_at=NOW - timedelta(minutes=n)) for n in range(99)]
+    Invocation.objects.bulk_create([*calls, call(99, "git", "t2", {}, received_at=NOW - timedelta(days=20))])
+    monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
+
+
+def test_a_server_with_more_calls_than_are_read_is_narrowed_to_every_tool_that_was_used(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy(ann, monkeypatch)
+    call_hours.count_due(NOW)
+    (found,) = proposed(server__slug="git")
+    assert [str(row.tool) for row in found.after] == ["git::t1", "git::t2"]
+    assert "t1 (99), t2 (1)" in found.says
+    assert (found.judged, found.stopped, found.looked.all) == (10, (), False)
+    apply(grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+    assert Grant.objects.filter(agent=ann, tool__server__slug="git").count() == 2
+
+
+def test_nothing_is_concluded_from_hours_that_are_not_counted(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy(ann, monkeypatch)
+    assert not proposed(server__slug="git"), "the clock has counted nothing yet"
+    call_hours.count_due(NOW)
+    assert proposed(server__slug="git")
+    hours = CountedSpan.objects.filter(span=Span.HOUR).order_by("begins")
+    hours[len(hours) // 2].delete()
+    assert not proposed(server__slug="git"), "an hour is missing"
+
+
+def test_of_a_tool_with_more_calls_than_are_read_no_argument_is_pinned(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy(ann, monkeypatch)
+    call_hours.count_due(NOW)
+    tool = Tool.objects.get(server__slug="git", name="t1")
+    Grant.objects.filter(server__slug="git").update(server=None, tool=tool)
+    assert not proposed(tool=tool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from datetime import datetime, timedelta
 from html import unescape
@@ -14,16 +15,21 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from mcpregistry.calls.catalog import catalogue_now
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.usage import Tally, bucket_of
 from mcpregistry.domain.usage_advice import advice
-from mcpregistry.models import Configuration, CountedSpan, Invocation, SpanFailure, SpanUsage
+from mcpregistry.models import Configuration, CountedSpan, Endpoint, Invocation, SpanFailure, SpanUsage, Tool
 from mcpregistry.queries import usage as queries
+from mcpregistry.queries.definition_sizes import ShownLists, own_definitions, tool_sizes, with_definitions
 from mcpregistry.queries.usage import PERIODS, By, Wanted
+from mcpregistry.services.access import grants
+from mcpregistry.services.access.agents import save_agent
 from mcpregistry.services.records import call_hours
 from mcpregistry.services.upkeep import retention
 from mcpregistry.templatetags.slipsnisse import options
-from tests.fakes.seed import Site
+from subagents.models import ExpertTool
+from tests.fakes.seed import Site, govern
 from tests.web.conftest import ClientOf
 
 pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
@@ -85,7 +91,7 @@ def test_the_busiest_come_first_with_their_figures_and_what_they_advise(client_o
         "(unknown names)",
     ]
     assert rows[0][1:4] == ["60", "+50 %", "0"]
-    assert rows[2][3] == "12 100 %"
+    assert rows[2][3] == "12 100 % TOOL-ERROR 12"
     assert "grown slower" in html
     assert "large results" in html
     assert "12 of 12 calls failed with TOOL-ERROR." in html
@@ -206,3 +212,76 @@ def test_names_to_choose_from_are_escaped_and_the_chosen_one_is_marked() -> None
         said
         == '<option value="git" selected>git</option><option value="&lt;b&gt;&quot;\u202e">&lt;b&gt;&quot;⟦U+202E⟧</option>'
     )
+
+
+def definitions(by: By, used: datetime, **wanted: str) -> dict[str, int | None]:
+    asked = Wanted(**wanted)
+    found = queries.usage(by, PERIODS["7d"], now=used, wanted=asked)
+    found = with_definitions(found, by, now=used, wanted=asked)
+    return {row.name: row.definition_tokens for row in found.rows}
+
+
+def test_an_agent_carries_what_it_is_shown(people: Site, used: datetime) -> None:
+    ci = people.agents["ci"]
+    of_servers = {
+        slug: sum(tool.characters for tool in tool_sizes(slug) if tool.server == slug) for slug in ("time", "git")
+    }
+    assert definitions(By.AGENT, used)["ci"] == round(of_servers["time"] / 4)
+    grants.grant(agent=ci, server=people.servers["git"], actor="test")
+    assert definitions(By.AGENT, used)["ci"] == round(sum(of_servers.values()) / 4)
+    assert ShownLists(used).of_agent("ci", endpoint="readonly") == of_servers["time"]
+    assert definitions(By.AGENT, used, server="git")["ci"] == round(of_servers["git"] / 4)
+    assert definitions(By.AGENT, used)["alice"] is None, "no agent is called so"
+
+
+def test_what_is_carried_is_what_hosts_are_shown(people: Site, used: datetime) -> None:
+    for agent in people.agents.values():
+        for endpoint in Endpoint.objects.all():
+            seen = catalogue_now(agent, endpoint, now=used)
+            assert seen is not None
+            listed = {entry.offer.tool.id for entry in seen.entries.values()}
+            expected = sum(tool.characters for tool in tool_sizes() if tool.pk in listed)
+            assert ShownLists(used).of_agent(agent.slug, endpoint=endpoint.slug) == expected
+
+
+def test_an_endpoint_carries_the_longest_list_of_any_agent(people: Site, used: datetime) -> None:
+    lists = ShownLists(used)
+    for endpoint in ("default", "readonly"):
+        longest = max(lists.of_agent(slug, endpoint=endpoint) or 0 for slug in people.agents)
+        assert lists.of_endpoint(endpoint) == longest > 0
+    assert definitions(By.ENDPOINT, used) == {"default": round((lists.of_endpoint("default") or 0) / 4)}
+
+
+def test_an_agent_without_the_capability_carries_nothing_of_a_server(people: Site, used: datetime) -> None:
+    agent = people.agents["local"]
+    agent.capabilities = ["mcp_time::*"]
+    save_agent(agent=agent, actor="test")
+    expected = sum(tool.characters for tool in tool_sizes("time") if tool.server == "time")
+    assert ShownLists(used).of_agent("local") == expected > 0
+
+
+def test_an_own_description_counts_in_place_of_the_servers(people: Site, used: datetime) -> None:
+    tool = Tool.objects.get(server__slug="git", name="git_log")
+    before = {each.pk: each.characters for each in tool_sizes("git")}[tool.pk]
+    tool.own_description = "x" * 4_000
+    tool.save()
+    after = {each.pk: each.characters for each in tool_sizes("git")}[tool.pk]
+    assert after - before == 4_000 - len(json.loads(tool.pinned.body)["description"])  # type: ignore[union-attr]
+
+
+def test_an_expert_tool_counts_where_it_is_shown(people: Site, used: datetime) -> None:
+    govern(people)
+    expert = ExpertTool.objects.get()
+    Invocation.objects.bulk_create([call(900, used, tool=expert.name, server_slug="expert")])
+    (own,) = own_definitions()
+    assert definitions(By.EXPERT, used) == {expert.name: round(own.characters / 4)}
+    without = ShownLists(used, server="time").of_agent("ci") or 0
+    expert.users.set([people.agents["ci"]])
+    expert.endpoints.set(Endpoint.objects.filter(slug="default"))
+    assert ShownLists(used).of_agent("ci", endpoint="default") == without + own.characters
+    assert ShownLists(used).of_agent("ci", endpoint="readonly") == without
+
+
+def test_definitions_of_an_agent_lead_to_its_context_bill(client_of: ClientOf, used: datetime) -> None:
+    html, _ = table(client_of, "?by=agent&endpoint=default")
+    assert 'href="/admin/context-bill/?agent=ci&amp;endpoint=default"' in html

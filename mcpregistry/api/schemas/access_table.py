@@ -59,7 +59,7 @@ class NarrowerOut(Schema):
     says: str
     after: list[NarrowerGrant] = Field(description="What takes its place; empty: nothing.")
     calls: int = Field(
-        description="Past calls of what the grant is about: all of the period, else nothing is proposed."
+        description="Calls of what the grant is about that were replayed: all of the period, or the newest 2,000 of more."
     )
     since: datetime
     stopped: int = Field(description="Of these calls, those that would not have been allowed.")

@@ -35,7 +35,10 @@ class UsageOut(Schema):
     p95: float | None
     p95_before: float | None
     result_tokens: int = Field(description="About: a token for four characters.")
-    definition_tokens: int | None = Field(description="About so many on each turn of a model that sees it.")
+    definition_tokens: int | None = Field(
+        description="Tokens of definitions on every turn of a model that is shown them, estimated at four characters each. "
+        "Of an agent its longest list, of an endpoint the longest that an agent sees there."
+    )
     cost: float | None = Field(description="US dollars, as far as they are known.")
     last_used: datetime | None
     advice: list[AdviceOut]

@@ -1,7 +1,8 @@
 """The access analyzer: what grants allow beyond what was used, and the narrower grants that would have been enough.
 
-It reads the newest calls of each grant, a bounded number, and concludes nothing where there were more than it has read, or
-where retention has deleted some of the period.
+It reads the newest calls of each grant, a bounded number. Where there were more, it looks up in the counted hours which
+tools of a server were used, and concludes nothing from arguments. It also concludes nothing where retention has deleted
+some of the period.
 What it proposes is replayed on those calls by what decides about calls (``domain.policy.access``).
 """
 
@@ -30,6 +31,7 @@ from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Grant, Invocation, Tool
 from mcpregistry.queries.calls import known_from
+from mcpregistry.queries.tools_used import calls_by_tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.configuration.snapshot import grant_spec
 
@@ -53,10 +55,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Which calls were read: all that the grant could be about, of the period since then."""
+    """How many calls were read, the newest that the grant could be about, of the period since then. ``all``: there were no
+    more; otherwise the counted hours say which tools were used."""
 
     calls: int
     since: datetime
+    all: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def _proposal(grant: Grant, days: int, now: datetime, known: datetime) -> Propos
         return None  # too new to tell, or not known any more
     uses = _uses(grant, since)
     if len(uses) > MOST_CALLS:
-        return None
+        return _of_busy(_Case(grant, uses[:MOST_CALLS], Looked(MOST_CALLS, since, all=False)), now)
     looked = Looked(len(uses), since)
     if not uses:
         return Proposal(grant, "withdraw", f"Not used in the last {days} days.", (), {}, looked)
@@ -163,16 +167,26 @@ def _narrower(case: _Case) -> Proposal | None:
         return _pinned(case) if grant.tool.kind in (TOOL, PROMPT) else None
     if grant.kind in READ:
         return _at_uris(case)
-    return _of_tools(case) if grant.kind in (TOOL, PROMPT) else None
+    return _of_tools(case, Counter(use.tool for use in case.uses)) if grant.kind in (TOOL, PROMPT) else None
 
 
-def _of_tools(case: _Case) -> Proposal | None:
+def _of_busy(case: _Case, now: datetime) -> Proposal | None:
+    """Of more calls than are read: which tools were used is known from the counted hours, but not with which arguments."""
+    grant = case.grant
+    if grant.tool is not None or grant.server is None or grant.kind not in (TOOL, PROMPT):
+        return None
+    whose = {"agent": grant.agent.slug} if grant.agent else {"endpoint": str(grant.endpoint)}
+    counts = calls_by_tool(case.looked.since, now=now, server=grant.server.slug, **whose)
+    return None if counts is None else _of_tools(case, counts)
+
+
+def _of_tools(case: _Case, used: Counter[str]) -> Proposal | None:
     """Single tools in place of all of a server: those that were used, and those too new to tell."""
-    grant, uses = case.grant, case.uses
+    grant = case.grant
     offered = {
         row.key: row for row in Tool.offers.filter(server=grant.server, kind=grant.kind).select_related("server")
     }
-    counts = Counter(use.tool for use in uses if use.tool in offered)
+    counts = Counter({name: count for name, count in used.items() if name in offered})
     new = {name for name, row in offered.items() if row.first_seen_at > case.looked.since} - counts.keys()
     kept = counts.keys() | new
     if not counts or len(kept) > _MOST_TOOLS or len(kept) == len(offered):

@@ -1,0 +1,206 @@
+"""How many characters of definitions a model reads on every turn: of each tool, and of all that an agent is shown.
+
+The lists of agents are worked out from sets of tools and not built as hosts get them: a page is about hundreds of agents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+
+from django.db.models import F
+from django.db.models.functions import Length
+
+from mcpregistry.domain import kinds
+from mcpregistry.domain.policy.access import EVERYTHING, live
+from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec
+from mcpregistry.models import Tool
+from mcpregistry.queries.usage import By, Row, Usage, Wanted
+from mcpregistry.services.configuration.snapshot import snapshot_now
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDefinition:
+    """A tool that no server offers, as an expert tool, and the agents and endpoints that show it."""
+
+    name: str
+    characters: int
+    agents: frozenset[str]
+    endpoints: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSize:
+    """A tool of a server and the characters of its definition as hosts are shown it."""
+
+    pk: int
+    server_id: int
+    server: str
+    key: str
+    characters: int
+
+
+_Definition = tuple[int | None, int | None]  # the key of a tool that is served, and characters
+Own = Callable[[Snapshot], Iterable[OwnDefinition]]
+_more: list[Own] = []
+
+
+def add_definitions(read: Own) -> None:
+    """Let an app report the tools that it offers, from the configuration."""
+    _more.append(read)
+
+
+def tool_sizes(server: str = "") -> list[ToolSize]:
+    """Every tool that is served and enabled, or those of one server. An operator's own description counts in place of the
+    server's."""
+    served = Tool.objects.serving().filter(enabled=True, **({"server__slug": server} if server else {})).order_by()
+    own = {
+        pk: _difference(body, text)
+        for pk, body, text in served.exclude(own_description="").values_list("pk", "pinned__body", "own_description")
+    }
+    rows = served.annotate(length=Length("pinned__body"), slug=F("server__slug"))
+    return [
+        ToolSize(pk, server_id, slug, kinds.spelled(kind, name), length + own.get(pk, 0))
+        for pk, server_id, slug, kind, name, length in rows.values_list(
+            "pk", "server_id", "slug", "kind", "name", "length"
+        )
+    ]
+
+
+def _difference(body: str, own: str) -> int:
+    """By how many characters an operator's description makes a definition longer."""
+    said = json.loads(body).get("description") or ""
+    return len(json.dumps(own, ensure_ascii=False)) - len(json.dumps(said, ensure_ascii=False))
+
+
+def with_definitions(found: Usage, by: By, *, now: datetime, wanted: Wanted) -> Usage:
+    """The same usage, with what the definitions of each row take and the keys of tools that are served."""
+    read = _reader(by, now, wanted)
+    rows = []
+    for row in found.rows:
+        pk, characters = read(row)
+        rows.append(replace(row, pk=pk, definition=characters))
+    return replace(found, rows=rows)
+
+
+def _reader(by: By, now: datetime, wanted: Wanted) -> Callable[[Row], _Definition]:
+    match by:
+        case By.TOOL:
+            tools = {(tool.server, tool.key): (tool.pk, tool.characters) for tool in tool_sizes(wanted.server)}
+            return lambda row: tools.get((row.server, row.name), (None, None))
+        case By.SERVER:
+            servers: Counter[str] = Counter()
+            for tool in tool_sizes(wanted.server):
+                servers[tool.server] += tool.characters
+            return lambda row: (None, servers.get(row.name))
+        case By.EXPERT:
+            experts = {each.name: each.characters for each in own_definitions()}
+            return lambda row: (None, experts.get(row.name))
+        case By.AGENT:
+            lists = ShownLists(now, server=wanted.server)
+            return lambda row: (None, lists.of_agent(row.name, endpoint=wanted.endpoint))
+        case By.ENDPOINT:
+            lists = ShownLists(now, server=wanted.server)
+            return lambda row: (None, lists.of_endpoint(row.name, agent=wanted.agent))
+
+
+def own_definitions() -> list[OwnDefinition]:
+    """The tools of other apps that are enabled."""
+    return list(_own_of(snapshot_now(lambda: ())))
+
+
+def _own_of(snapshot: Snapshot) -> Iterator[OwnDefinition]:
+    for read in _more:
+        yield from read(snapshot)
+
+
+class ShownLists:
+    """The lists of tools that agents are shown, in characters; of one server alone, if one is named."""
+
+    def __init__(self, now: datetime, *, server: str = "") -> None:
+        self._snapshot, self._at = snapshot_now(lambda: ()), now.timestamp()
+        active = self._snapshot.servers
+        self._tools = {tool.pk: tool for tool in tool_sizes(server) if tool.server_id in active}
+        self._own = [] if server else list(_own_of(self._snapshot))
+        self._seen: dict[str, frozenset[int]] = {}
+
+    def of_agent(self, slug: str, *, endpoint: str = "") -> int | None:
+        """The agent's list on the endpoint, or else its longest one; None if the agent or endpoint is not enabled."""
+        agent = self._snapshot.agents.get(slug)
+        places = self._endpoints(endpoint)
+        return max((self._characters(agent, place) for place in places), default=None) if agent else None
+
+    def of_endpoint(self, slug: str, *, agent: str = "") -> int | None:
+        """What the endpoint shows to the agent, or else the longest list of any; None if it is not enabled."""
+        place = self._snapshot.endpoints.get(slug)
+        if place is None:
+            return None
+        if agent:
+            return self.of_agent(agent, endpoint=slug)
+        longest = 0
+        for most, each in self._by_length:
+            if most <= longest:
+                break  # an endpoint shows nobody more than is granted
+            longest = max(longest, self._characters(each, place))
+        return longest
+
+    @cached_property
+    def _by_length(self) -> list[tuple[int, AgentSpec]]:
+        """Every agent with the most that it could be shown anywhere, the longest first."""
+        own = dict.fromkeys(self._snapshot.agents, 0)
+        for each in self._own:
+            for agent in each.agents & own.keys():
+                own[agent] += each.characters
+        found = [(own[agent.slug] + self._sum(self._granted(agent)), agent) for agent in self._snapshot.agents.values()]
+        return sorted(found, key=lambda pair: -pair[0])
+
+    def _endpoints(self, wanted: str) -> list[EndpointSpec]:
+        return [each for each in self._snapshot.endpoints.values() if wanted in ("", each.slug)]
+
+    def _characters(self, agent: AgentSpec, endpoint: EndpointSpec) -> int:
+        shown = self._granted(agent)
+        if endpoint.lists_only:
+            shown = shown & self._listed(endpoint)
+        own = (each for each in self._own if agent.slug in each.agents and endpoint.slug in each.endpoints)
+        return self._sum(shown) + sum(each.characters for each in own)
+
+    def _sum(self, tools: Iterable[int]) -> int:
+        return sum(self._tools[pk].characters for pk in tools)
+
+    def _granted(self, agent: AgentSpec) -> frozenset[int]:
+        key = f"agent:{agent.slug}"
+        if key not in self._seen:
+            granted = self._covered(agent.grants)
+            self._seen[key] = frozenset(pk for pk in granted if self._capable(agent, self._tools[pk]))
+        return self._seen[key]
+
+    def _listed(self, endpoint: EndpointSpec) -> frozenset[int]:
+        key = f"endpoint:{endpoint.slug}"
+        if key not in self._seen:
+            self._seen[key] = frozenset(self._covered(endpoint.grants))
+        return self._seen[key]
+
+    def _capable(self, agent: AgentSpec, tool: ToolSize) -> bool:
+        names = {EVERYTHING, f"mcp_{tool.server}::*", f"mcp_{tool.server}::{tool.key}"}
+        return not names.isdisjoint(agent.capabilities)
+
+    def _covered(self, grants: Iterable[GrantSpec]) -> set[int]:
+        found: set[int] = set()
+        for grant in live(grants, self._at):
+            if grant.tool_id is not None:
+                found.add(grant.tool_id)
+            elif grant.server_id is not None and grant.kind in (kinds.TOOL, ""):
+                found.update(self._of_server.get(grant.server_id, ()))
+        return found & self._tools.keys()
+
+    @cached_property
+    def _of_server(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for tool in self._tools.values():
+            found.setdefault(tool.server_id, []).append(tool.pk)
+        return found

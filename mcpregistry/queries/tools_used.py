@@ -1,0 +1,44 @@
+"""Which tools of a server were called in a period, however many calls there were: from the hours that the clock has counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+from django.db.models import Count, Sum
+
+from mcpregistry.domain.usage import hour_of
+from mcpregistry.models import CountedSpan, Invocation, SpanUsage
+from mcpregistry.models.usage import Span
+from mcpregistry.queries.usage import counted_hours
+from mcpregistry.queries.usage_sums import COLUMNS, within
+
+_READ = timedelta(hours=3)  # of calls that are not counted yet; the clock counts an hour soon after it is over
+
+
+def calls_by_tool(since: datetime, *, now: datetime, server: str, **whose: str) -> Counter[str] | None:
+    """How many calls of each tool an ``agent`` or an ``endpoint`` made since then, refused ones included.
+
+    None where that is not known: the clock has not counted every hour, or an hour had more tools than it counts one by one.
+    """
+    begins, counted = hour_of(since), counted_hours(now)
+    if counted is None or counted < now - _READ or not _is_whole(begins, counted):
+        return None
+    wanted = {COLUMNS[part]: value for part, value in whose.items()} | {"server_slug": server}
+    hours = SpanUsage.objects.filter(within(begins, counted), **wanted).order_by().values_list("tool_name")
+    found = Counter(dict(hours.annotate(total=Sum("calls"))))
+    if "" in found:
+        return None
+    newest = Invocation.objects.filter(received_at__gte=counted, **wanted).order_by().values_list("tool_name")
+    found.update(dict(newest.annotate(total=Count("id"))))
+    return found
+
+
+def _is_whole(begins: datetime, until: datetime) -> bool:
+    """Whether every hour of it with calls was counted: hours before the first one had none."""
+    hours = CountedSpan.objects.filter(span=Span.HOUR)
+    first = hours.order_by("begins").values_list("begins", flat=True).first()
+    if first is None:
+        return False
+    begins = max(begins, first)
+    return hours.filter(begins__gte=begins, begins__lt=until).count() == (until - begins) // timedelta(hours=1)

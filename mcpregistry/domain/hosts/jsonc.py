@@ -47,7 +47,7 @@ def parse(text: str, file: str) -> dict[str, Json]:
     except (ValueError, RecursionError) as error:
         where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "a value"
         raise FileInvalid(
-            file, f"It is no JSON at {where}.", remedy="Correct the file first; it was left as it is."
+            file, f"This is not valid JSON: see {where}.", remedy="Correct the file first; it was left as it is."
         ) from None
     if not isinstance(data, dict):
         raise FileInvalid(file, "The root is not an object.", remedy="Correct the file first; it was left as it is.")

@@ -128,7 +128,7 @@ def test_a_table_with_tables_below_it_is_replaced_where_it_stands() -> None:
     ("slug", "text", "says"),
     [
         ("codex", 'mcp_servers = { s = { command = "a" } }\n', "by hand"),
-        ("codex", "a = ", "no TOML"),
+        ("codex", "a = ", "not valid TOML"),
         ("codex", "mcp_servers = 1", "no object"),
         ("cursor", '{"mcpServers": null, "a": 1}', "no object"),
         ("cursor", '{"mcpServers": []}', "no object"),

@@ -36,6 +36,7 @@ from mcpregistry.services.access.tokens import find_token, token_hash
 log = structlog.get_logger(__name__)
 
 _TOUCH = timedelta(minutes=1)
+_touch_again = 0.0  # when the use of tokens may be noted, by the steady clock
 guesses = Guesses()
 
 
@@ -171,15 +172,21 @@ def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
 
 
 def _touch(token: Token) -> None:
-    """Note the use, once a minute: a write per request would cost more than the request."""
+    """Note the use, once a minute: a write per request would cost more than the request.
+
+    A database that refuses it is left alone for a minute. The request may only read, and need not wait for a lock.
+    """
+    global _touch_again  # noqa: PLW0603 - a time, written whole
     now = timezone.now()
-    if token.last_used_at is None or token.last_used_at < now - _TOUCH:
-        try:
-            Token.objects.filter(pk=token.pk).update(last_used_at=now)
-        except Error as error:  # it only reads so far: whether the database accepts writes is not asked here
-            if not is_passing(error):
-                raise
-            log.warning("api.token_use_not_noted", fault=fault_of(error).value)
+    if time.monotonic() < _touch_again or (token.last_used_at is not None and token.last_used_at > now - _TOUCH):
+        return
+    try:
+        Token.objects.filter(pk=token.pk).update(last_used_at=now)
+    except Error as error:
+        if not is_passing(error):
+            raise
+        _touch_again = time.monotonic() + _TOUCH.total_seconds()
+        log.warning("api.token_use_not_noted", fault=fault_of(error).value)
 
 
 def allowed(who: Principal, rule: Rule) -> Principal:

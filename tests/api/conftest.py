@@ -14,6 +14,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 
+from mcpregistry.api import auth
 from mcpregistry.api.auth import guesses
 from mcpregistry.models import Agent, Definition, Invocation, Server, Tool
 from mcpregistry.services.access import tokens
@@ -52,8 +53,9 @@ class Caller:
 
 
 @pytest.fixture(autouse=True)
-def _no_guesses_yet() -> None:
+def _no_guesses_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     guesses.__init__()
+    monkeypatch.setattr(auth, "_touch_again", 0.0)
 
 
 @pytest.fixture

@@ -35,9 +35,13 @@ def main() -> None:
     if options.gate is not None:
         os.read(options.gate, 1)
         os.close(options.gate)
+    # uvicorn's default believes whatever comes from this machine, which a local server does, too.
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "")
     config = uvicorn.Config(
         application,
         lifespan="on",
+        proxy_headers=bool(trusted),
+        forwarded_allow_ips=trusted,
         http=BoundedProtocol,
         ws=PatientWebSocket,
         ws_max_size=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,

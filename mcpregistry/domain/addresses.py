@@ -1,4 +1,4 @@
-"""What counts as one address when somebody is slowed down."""
+"""What counts as one address, or as one network, when somebody is slowed down."""
 
 from __future__ import annotations
 
@@ -12,3 +12,12 @@ def place(address: str) -> str:
     except ValueError:
         return "unknown"
     return str(ip_network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
+
+
+def network(place: str) -> str:
+    """The larger network of a place: a /24 (IPv4), or the /48 that one IPv6 site usually owns."""
+    try:
+        parsed = ip_network(place, strict=False)
+    except ValueError:
+        return "unknown"
+    return str(parsed.supernet(new_prefix=48 if parsed.version == 6 else 24))

@@ -188,3 +188,14 @@ def test_compiling_loads_no_command_line():
         "compile_condition('true'); assert 'typer' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=HANG_LIMIT)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "text", ['r"C:\\"', "R'C:\\'", 'br"C:\\"', 'r"""C:\\"""', "r'''C:\\'''", '"C:\\\\"', "'C:\\\\'", '"""C:\\\\"""']
+)
+def test_text_that_ends_in_a_backslash_hides_nothing_behind_it(text: str):
+    value = f"args.path == {text}" if not text.startswith("b") else f"bytes(args.path) == {text}"
+    quote = text.strip("brR")[0]
+    condition = compile_condition(f"{value} || has(args.force) && args.force == {quote}yes{quote}")
+    assert condition.arguments == {"path", "force"}

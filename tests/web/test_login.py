@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, LoginAttempts
 from mcpregistry.services.access import logins
-from mcpregistry.services.access.logins import OF_ACCOUNT, OF_PLACE, PERIOD, Attempt
+from mcpregistry.services.access.logins import OF_ACCOUNT, OF_ALL, OF_NETWORK, OF_PLACE, PERIOD, Attempt
 from mcpregistry.services.upkeep import retention
 
 pytestmark = pytest.mark.attack
@@ -149,4 +150,39 @@ def test_what_was_typed_into_the_wrong_field_is_not_on_record():
 def test_counts_are_forgotten_after_a_day():
     guess(1)
     assert retention.prune(timezone.now())["attempts"] == 0
-    assert retention.prune(timezone.now() + timedelta(days=2))["attempts"] == 2
+    assert retention.prune(timezone.now() + timedelta(days=2))["attempts"] == 4
+
+
+def looked_at(addresses: Iterator[str]) -> int:
+    """How many guesses from these addresses are looked at; each is used as long as it is not locked."""
+    looked = 0
+    for address in addresses:
+        before = noted("login.failed")
+        enter(f"guess {looked}", at=address)
+        looked += len(noted("login.failed")) - len(before)
+    return looked
+
+
+def test_no_number_of_addresses_allows_more_guesses():
+    one_site = (f"2001:db8:1:{number:x}::1" for number in range(OF_NETWORK + 10))
+    assert looked_at(one_site) == OF_NETWORK
+    everywhere = (f"2001:db8:{number:x}::1" for number in range(2, OF_ALL + 20))
+    assert looked_at(everywhere) == OF_ALL - OF_NETWORK
+    assert enter(at=ELSEWHERE).status_code == 429
+    later()
+    assert enter(at=ELSEWHERE).status_code == 302
+
+
+def test_account_that_is_locked_everywhere_stays_open_to_a_known_browser():
+    own = Client()
+    assert enter(client=own, at=ELSEWHERE).status_code == 302
+    own.post("/admin/logout/")
+    looked_at(f"203.0.{number}.1" for number in range(OF_ALL + 1))
+    assert enter(at="198.51.100.8").status_code == 429
+    assert enter(client=own, at=ELSEWHERE).status_code == 302
+
+
+def test_one_address_alone_never_locks_an_account_elsewhere():
+    guess(OF_ALL + 10)
+    assert enter(at=ELSEWHERE).status_code == 302
+    assert not LoginAttempts.objects.filter(count__gt=OF_ACCOUNT).exists()

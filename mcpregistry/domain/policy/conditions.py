@@ -41,7 +41,9 @@ _FUNCTIONS = frozenset(
 _TYPES = frozenset({"int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type"})
 
 _TEXT = re.compile(
-    r'[rRbB]{0,2}("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//[^\n]*'
+    # A raw text has no escapes: in r"\" the backslash is a character, and the quote behind it ends the text.
+    r'[bB]?[rR][bB]?(?:"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|"[^"\n]*"|\'[^\'\n]*\')|'
+    r'[bB]?("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//[^\n]*'
 )
 _LOOP = re.compile(r"\.\s*(?:all|exists_one|existsOne|exists|map|filter)\s*\($")
 _BOUND = re.compile(r"\.\s*(?:all|exists_one|existsOne|exists|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")

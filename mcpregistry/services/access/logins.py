@@ -1,8 +1,10 @@
 """Log-ins with a password: counted before the password is looked at, slowed, and told to the audit log.
 
-An account is locked for one place only, so nobody locks a person out from elsewhere. A browser in which that person has
-logged in before carries a mark, and counts as a place of its own: whoever guesses beside it, also behind one proxy, does
-not lock it. A place from which many accounts are tried is locked for all of them, such browsers excepted.
+An account is locked for one place, then for the network around it, so nobody locks a person out from elsewhere with a
+few tries. Whoever has very many networks, or makes addresses up, locks the account everywhere: that costs the person a
+quarter of an hour, while guessing without an end would cost the account. A browser in which that person has logged in
+before carries a mark, and counts as a place of its own: whoever guesses beside it, also behind one proxy, does not lock it.
+A place from which many accounts are tried is locked for all of them, such browsers excepted.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import structlog
 from django.contrib.auth.models import User
 from django.core import signing
 from django.db import transaction
+from django.db.models import F
 
 from mcpregistry.db import database_now
+from mcpregistry.domain.addresses import network
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import LoginAttempts
@@ -26,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 PERIOD = timedelta(minutes=15)  # in which attempts are counted, and for which a lock lasts
 OF_ACCOUNT, OF_PLACE = 5, 50  # attempts at one account from one place; wrong ones at all accounts from one place
+OF_NETWORK, OF_ALL = 20, 100  # attempts at one account from one network; from everywhere
 MARK, MARK_AGE = "slipsnisse-known", 180 * 24 * 3600  # the cookie of a browser that a person has used, in seconds
 _SALT = "slipsnisse.known-browser"
 
@@ -52,32 +57,48 @@ class Attempt:
         return digest("account", self.account, self.known or self.place)
 
     @property
+    def _counts(self) -> list[tuple[str, int]]:
+        """What counts this attempt, the narrowest first, and how many each allows."""
+        own = (self._own, OF_ACCOUNT)
+        if self.known:
+            return [own]
+        around = digest("network", self.account, network(self.place))
+        return [own, (around, OF_NETWORK), (digest("everywhere", self.account), OF_ALL)]
+
+    @property
     def _here(self) -> str:
         return digest("place", self.place)
 
     def begin(self, now: datetime | None = None) -> datetime | None:
         """Count the attempt before the password is looked at. None: go on. Else until when nothing is looked at.
 
-        Counted first, or as many as like could try at once.
+        Counted first, or as many as like could try at once. What is locked at a narrower place is not counted further, so
+        one place alone never locks an account elsewhere.
         """
         now = now or database_now()
-        here = None if self.known else _locked(self._here, now)
-        return here or _counted(self._own, OF_ACCOUNT, now)
+        if not self.known and (until := _locked(self._here, now)):
+            return until
+        return next(filter(None, (_counted(key, most, now) for key, most in self._counts)), None)
 
     def failed(self, now: datetime | None = None, *, step: str = "") -> datetime | None:
         """The password was wrong, or the code of the second ``step``. Until when this account is locked here, if it is so now."""
         now = now or database_now()
         with transaction.atomic():
             _counted(self._here, OF_PLACE, now)
-            until = _locked(self._own, now) or (None if self.known else _locked(self._here, now))
+            keys = [key for key, _ in self._counts] + ([] if self.known else [self._here])
+            until = next(filter(None, (_locked(key, now) for key in keys)), None)
             self._note("login.failed", **({"step": step} if step else {}))
             if until:
                 self._note("login.locked", until=until.isoformat(timespec="seconds"))
         return until
 
     def succeeded(self) -> None:
-        """The password was right: wrong ones before it are forgotten; those at other accounts are not."""
-        LoginAttempts.objects.filter(key=self._own).delete()
+        """The password was right: wrong ones before it at this place are forgotten; those elsewhere and at other accounts
+        are not, and this one does not count.
+        """
+        own, *wider = [key for key, _ in self._counts]
+        LoginAttempts.objects.filter(key=own).delete()
+        LoginAttempts.objects.filter(key__in=wider, count__gt=0).update(count=F("count") - 1)
 
     def _note(self, kind: str, **facts: str) -> None:
         who = shown(self.account)

@@ -127,6 +127,7 @@ def _set_up(folder: str) -> None:
     _told_run()
     _reworded_rule()
     _failures_with_words()
+    _sent_messages()
     call_hours.count_due(timezone.now())
 
 
@@ -191,6 +192,15 @@ def _failures_with_words() -> None:
     Grant.objects.update(created_at=long_ago)
     Tool.objects.update(first_seen_at=long_ago)
     Invocation.objects.filter(tool_name__in=["convert_time", "git_diff", "search_code"], agent_slug="local").delete()
+
+
+def _sent_messages() -> None:
+    """There is no worker here; a site that has one has sent its notifications."""
+    from django.utils import timezone
+
+    from mcpregistry.models import Delivery
+
+    Delivery.objects.filter(state="waiting").update(state="sent", ended_at=timezone.now(), next_at=None)
 
 
 @contextmanager

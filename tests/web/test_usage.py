@@ -126,6 +126,21 @@ def test_it_says_which_hours_nobody_has_counted(client_of: ClientOf, used: datet
     assert "are not counted yet and missing here" in table(client_of)[0]
 
 
+@pytest.mark.parametrize("counted", ["some before the period", "none"])
+def test_it_reports_that_no_hour_of_the_period_is_counted(used: datetime, counted: str) -> None:
+    hours = (
+        CountedSpan.objects.all()
+        if counted == "none"
+        else CountedSpan.objects.exclude(begins__lt=used - timedelta(days=3))
+    )
+    hours.delete()
+    period = PERIODS["24h"]
+    found = queries.usage(By.TOOL, period, now=used, wanted=Wanted())
+    assert found.missing_from == period.since(used)
+    Invocation.objects.filter(received_at__lt=found.live_from).delete()
+    assert queries.usage(By.TOOL, period, now=used, wanted=Wanted()).missing_from is None, "no call is missing"
+
+
 def test_it_is_narrowed_by_agent_and_by_name(client_of: ClientOf, used: datetime) -> None:
     assert [row[1] for row in table(client_of, "?agent=alice")[1]] == ["30"]
     assert [row[1] for row in table(client_of, "?search=STATUS")[1]] == ["40"]

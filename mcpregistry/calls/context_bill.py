@@ -19,8 +19,11 @@ from mcpregistry.calls.catalog import Catalogue, Entry, catalogue_now
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.specs import ToolSpec
 from mcpregistry.domain.text.canonical import size
+from mcpregistry.domain.usage import EXPERTS
 from mcpregistry.models import Agent, Endpoint, Tool
 from mcpregistry.queries.calls import known_from, tools_called
+from mcpregistry.queries.definition_sizes import own_definitions
+from mcpregistry.queries.usage import CHARACTERS
 
 DAYS = 30
 MOST_CALLS = 5_000
@@ -100,7 +103,8 @@ def bill(
     every, kept = len(called) <= MOST_CALLS, known_from(now) <= since
     counts = Counter((server, tool) for server, tool, _ in called[:MOST_CALLS])
     oldest = since if every else called[MOST_CALLS - 1][2]
-    lines = _lines(seen, counts, _too_new(holder or agent, since, now))
+    lines = _lines(seen, counts, _too_new(holder or agent, since, now)) + _own_lines(agent, endpoint, counts)
+    lines = tuple(sorted(lines, key=lambda line: (-line.tokens, line.name)))
     return Bill(lines, tokens(seen.instructions()), min(len(called), MOST_CALLS), oldest, every and kept, kept)
 
 
@@ -114,8 +118,25 @@ def _too_new(holder: Agent | Endpoint, since: datetime, now: datetime) -> Callab
 
 
 def _lines(seen: Catalogue, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]) -> tuple[Line, ...]:
-    lines = [_line(entry, counts, new) for entry in seen.entries.values()]
-    return tuple(sorted(lines, key=lambda line: (-line.tokens, line.name)))
+    return tuple(_line(entry, counts, new) for entry in seen.entries.values())
+
+
+def _own_lines(agent: Agent, endpoint: Endpoint, counts: Counter[tuple[str, str]]) -> tuple[Line, ...]:
+    """The expert tools that the agent is shown there. Grants do not hide them: their own lists of callers do."""
+    shown = (each for each in own_definitions() if agent.slug in each.agents and endpoint.slug in each.endpoints)
+    return tuple(
+        Line(
+            each.name,
+            "",
+            0,
+            each.name,
+            max(1, round(each.characters / CHARACTERS)),
+            counts[EXPERTS, each.name],
+            own=True,
+            new=False,
+        )
+        for each in shown
+    )
 
 
 def _line(entry: Entry, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]) -> Line:

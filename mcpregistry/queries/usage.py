@@ -20,7 +20,7 @@ from mcpregistry.db import one_moment
 from mcpregistry.domain.usage import EXPERTS, HOUR, Alike, Key, ShapeKey, Tallied, Tally, hour_of, merged
 from mcpregistry.domain.usage_advice import FEWEST, Advice
 from mcpregistry.domain.usage_sums import PARTS, Line, Lines, Name, Sums, advice_of, grouped, took_by_server
-from mcpregistry.models import CountedSpan, SpanFailure, SpanUsage
+from mcpregistry.models import CountedSpan, Invocation, SpanFailure, SpanUsage
 from mcpregistry.models.usage import TOOK, Span
 from mcpregistry.queries.tallying import tallied_calls
 from mcpregistry.queries.usage_sums import COLUMNS, added_up, kind_for, name_of, stored, within
@@ -204,8 +204,14 @@ def _usage(by: By, period: Period, now: datetime, wanted: Wanted) -> Usage:
     searched = wanted.search.casefold()
     names = [name for name in {**found.now, **found.before} if searched in "::".join(name).casefold()]
     rows = [found.row(by, name) for name in names]
-    missing = counted if counted and period.since(now) <= counted < live_from else None
+    missing = _missing_from(max(filter(None, (counted, period.since(now)))), live_from)
     return Usage(rows, _total(found.ahead, rows, live, searched), live_from, missing)
+
+
+def _missing_from(counted: datetime, live_from: datetime) -> datetime | None:
+    """Since when calls are in no figure: they came after the hours that are counted, and before those that are read."""
+    lost = Invocation.objects.filter(received_at__gte=counted, received_at__lt=live_from)
+    return counted if counted < live_from and lost.exists() else None
 
 
 def _counted(

@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 
+from mcpregistry.domain.usage_advice import Advice
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.queries import usage as queries
 from mcpregistry.queries.definition_sizes import with_definitions
@@ -72,7 +73,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "count": len(rows), "first": (number - 1) * _PAGE + 1, "last": (number - 1) * _PAGE + len(shown),
         "before": _with(request, page=str(number - 1)) if number > 1 else "",
         "next": _with(request, page=str(number + 1)) if number * _PAGE < len(rows) else "",
-        "advised": [(row, _links(row, by, request, period)) for row in advised[:_MOST_ADVICE]], "more_advised": len(advised) - _MOST_ADVICE,
+        "advised": [_advised(row, by, request, period) for row in advised[:_MOST_ADVICE]], "more_advised": len(advised) - _MOST_ADVICE,
         "live_from": found.live_from, "missing_from": found.missing_from, "csv": request.GET.urlencode(),
     }  # fmt: skip
     return show(request, "usage/index.html", context)
@@ -215,6 +216,25 @@ def _links(row: Row, by: By, request: HttpRequest, period: Period) -> dict[str, 
         "failures": f"{reverse('usage:failures')}?{failing}" if failing else "",
         "bill": _bill(row, by, request),
     }
+
+
+_EVIDENCE = {
+    "grown slower": ("Its slowest calls", "&o=-4"),
+    "slower than its server's others": ("Its slowest calls", "&o=-4"),
+    "large results": ("Its largest results", "&o=-5"),
+}  # by kind of advice: the order is that of a column of the list of calls
+
+
+def _advised(
+    row: Row, by: By, request: HttpRequest, period: Period
+) -> tuple[Row, dict[str, str], list[tuple[Advice, str, str]]]:
+    """A tool with its advice, and for each the label and address of what it is about."""
+    links = _links(row, by, request, period)
+    found = []
+    for each in row.advice:
+        label, order = _EVIDENCE.get(each.kind, ("What fails", ""))
+        found.append((each, label, f"{links['calls']}{order}" if order else links["failures"]))
+    return row, links, found
 
 
 def _bill(row: Row, by: By, request: HttpRequest) -> str:

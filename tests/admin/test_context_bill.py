@@ -16,8 +16,9 @@ from mcpregistry.domain.text.canonical import stored
 from mcpregistry.domain.text.undo import MOST, undo_said
 from mcpregistry.models import Configuration, Endpoint, Grant, Invocation, Tool
 from mcpregistry.services.policy import hiding
+from subagents.models import ExpertTool
 from tests.admin.conftest import ClientOf
-from tests.fakes.seed import Site
+from tests.fakes.seed import Site, govern
 
 PAGE, HIDE = "/admin/context-bill/", "/admin/context-bill/hide/"
 
@@ -141,3 +142,23 @@ def test_the_page_opens_for_who_may_only_look(client_of: ClientOf, site: Site, q
     assert "Context bill" in html
     assert "Hide what is ticked" not in html
     assert client_of("admin").get(reverse("context-bill-hide")).status_code == 405
+
+
+def test_expert_tools_that_the_agent_is_shown_are_on_the_bill(client_of: ClientOf, site: Site) -> None:
+    govern(site)
+    agent, endpoint, now = site.agents["ci"], Endpoint.objects.get(slug="default"), timezone.now()
+    expert = ExpertTool.objects.get()
+    expert.users.set([])
+    before = bill(agent, endpoint, now=now)
+    expert.users.set([agent])
+    expert.endpoints.set([endpoint])
+    called(f"expert::{expert.name}", agent_slug="ci")
+    after = bill(agent, endpoint, now=now)
+    assert before is not None
+    assert after is not None
+    (line,) = [line for line in after.lines if line.own]
+    assert (line.name, line.calls) == (expert.name, 1)
+    assert after.total == before.total + line.tokens
+    assert line not in after.unused
+    page = client_of("admin").get(PAGE, {"agent": "ci", "endpoint": "default"}).content.decode()
+    assert expert.name in page

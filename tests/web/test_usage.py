@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
 
@@ -124,6 +125,21 @@ def test_it_says_which_hours_nobody_has_counted(client_of: ClientOf, used: datet
     assert "are not counted yet" not in table(client_of)[0]
     CountedSpan.objects.filter(begins__gte=used - timedelta(hours=6)).delete()
     assert "are not counted yet and missing here" in table(client_of)[0]
+
+
+@pytest.mark.parametrize("counted", ["some before the period", "none"])
+def test_it_reports_that_no_hour_of_the_period_is_counted(used: datetime, counted: str) -> None:
+    hours = (
+        CountedSpan.objects.all()
+        if counted == "none"
+        else CountedSpan.objects.exclude(begins__lt=used - timedelta(days=3))
+    )
+    hours.delete()
+    period = PERIODS["24h"]
+    found = queries.usage(By.TOOL, period, now=used, wanted=Wanted())
+    assert found.missing_from == period.since(used)
+    Invocation.objects.filter(received_at__lt=found.live_from).delete()
+    assert queries.usage(By.TOOL, period, now=used, wanted=Wanted()).missing_from is None, "no call is missing"
 
 
 def test_it_is_narrowed_by_agent_and_by_name(client_of: ClientOf, used: datetime) -> None:
@@ -285,3 +301,25 @@ def test_an_expert_tool_counts_where_it_is_shown(people: Site, used: datetime) -
 def test_definitions_of_an_agent_lead_to_its_context_bill(client_of: ClientOf, used: datetime) -> None:
     html, _ = table(client_of, "?by=agent&endpoint=default")
     assert 'href="/admin/context-bill/?agent=ci&amp;endpoint=default"' in html
+
+
+@pytest.mark.usefixtures("contexts")
+def test_advice_leads_to_the_calls_that_it_is_about(client_of: ClientOf, used: datetime) -> None:
+    for number, row in enumerate(Invocation.objects.all()):
+        Invocation.objects.filter(pk=row.pk).update(
+            duration_ms=F("duration_ms") + number, result_bytes=F("result_bytes") + number
+        )
+    client = client_of("viewer")
+    html = client.get(reverse("usage:index")).content.decode()
+    found = dict(
+        re.findall(r'href="([^"]+)">(Its slowest calls|Its largest results|What fails)</a></span>', unescape(html))
+    )
+    assert sorted(found.values()) == ["Its largest results", "Its slowest calls", "What fails"]
+    orders = {"Its slowest calls": "duration_ms", "Its largest results": "result_bytes"}
+    for address, label in found.items():
+        answer = client.get(address)
+        assert answer.status_code == 200
+        if label in orders:
+            values = [getattr(call, orders[label]) for call in answer.context["cl"].result_list]
+            assert len(values) > 10
+            assert values == sorted(values, reverse=True)

@@ -29,7 +29,6 @@ _TABS = {
 _TITLES = {By.TOOL: "Tool", By.SERVER: "Server", By.AGENT: "Agent", By.ENDPOINT: "Endpoint", By.EXPERT: "Expert tool"}
 _MOST_ADVICE = 12
 _MAY_SEE_BILL = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "invocation"))
-_SHOWN_CODES = 3
 _ONE = {"server", "agent", "endpoint", "tool"}
 
 
@@ -69,7 +68,7 @@ def index(request: HttpRequest) -> HttpResponse:
     advised = [row for row in rows if row.advice]
     context = _common(request, period, wanted) | {
         "title": "Usage", "by": by, "kind": _TITLES[by], "tabs": [(each, title, _with(request, by=each, sort="", page="")) for each, title in _TABS.items()],
-        "total": found.total, "columns": _columns(request, sort, by), "rows": [(row, _links(row, by, request, period), row.codes[:_SHOWN_CODES], row.codes[_SHOWN_CODES:]) for row in shown],
+        "total": found.total, "columns": _columns(request, sort, by), "rows": [(row, _links(row, by, request, period), row.codes[:1], row.codes[1:]) for row in shown],
         "count": len(rows), "first": (number - 1) * _PAGE + 1, "last": (number - 1) * _PAGE + len(shown),
         "before": _with(request, page=str(number - 1)) if number > 1 else "",
         "next": _with(request, page=str(number + 1)) if number * _PAGE < len(rows) else "",

@@ -380,7 +380,7 @@ async def test_what_was_put_before_close_is_written_and_what_comes_after_is_refu
     await asyncio.get_running_loop().run_in_executor(None, here.close)
     await asyncio.gather(*tasks)
     assert len(states()) == 200
-    with pytest.raises(NotRecorded):
+    with pytest.raises(NotRecorded, match="shutting down"):
         await begin(here, 999)
     kinds = await db_call(lambda: list(AuditEntry.objects.order_by("seq").values_list("kind", flat=True)))
     assert (kinds[0], kinds[-1]) == ("writer.started", "writer.stopped")

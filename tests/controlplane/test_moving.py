@@ -84,7 +84,7 @@ def test_nothing_is_moved_into_a_database_with_rows_and_everything_stays(tmp_pat
 
 
 def test_an_address_that_is_none_is_refused_before_anything_is_read(tmp_path):
-    code, said = elsewhere.on_sqlite(tmp_path, migrate=False).run("moveto", "mysql://somewhere")
+    code, said = elsewhere.on_sqlite(tmp_path).run("moveto", "mysql://somewhere")
     assert code == 1
     assert "neither postgres:// nor sqlite:///" in said
 

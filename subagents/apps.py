@@ -31,8 +31,8 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.calls.more_sources import add_source, answer_with
         from mcpregistry.models.feed import Told, tell
         from mcpregistry.models.guards import watch
-        from mcpregistry.queries.definition_sizes import add_definitions
         from mcpregistry.queries.kin import add_finder
+        from mcpregistry.queries.own_definitions import add_definitions
         from mcpregistry.queries.tallying import add_costs
         from mcpregistry.services.configuration.snapshot import add_section
         from mcpregistry.services.definitions import observe

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -17,21 +17,11 @@ from django.db.models.functions import Length
 
 from mcpregistry.domain import kinds
 from mcpregistry.domain.policy.access import EVERYTHING, live
-from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec
 from mcpregistry.models import Tool
+from mcpregistry.queries.own_definitions import OwnDefinition, own_of
 from mcpregistry.queries.usage import By, Row, Usage, Wanted
 from mcpregistry.services.configuration.snapshot import snapshot_now
-
-
-@dataclass(frozen=True, slots=True)
-class OwnDefinition:
-    """A tool that no server offers, as an expert tool, and the agents and endpoints that show it."""
-
-    name: str
-    characters: int
-    agents: frozenset[str]
-    endpoints: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +36,6 @@ class ToolSize:
 
 
 _Definition = tuple[int | None, int | None]  # the key of a tool that is served, and characters
-Own = Callable[[Snapshot], Iterable[OwnDefinition]]
-_more: list[Own] = []
-
-
-def add_definitions(read: Own) -> None:
-    """Let an app report the tools that it offers, from the configuration."""
-    _more.append(read)
 
 
 def tool_sizes(server: str = "") -> list[ToolSize]:
@@ -111,12 +94,7 @@ def _reader(by: By, now: datetime, wanted: Wanted) -> Callable[[Row], _Definitio
 
 def own_definitions() -> list[OwnDefinition]:
     """The tools of other apps that are enabled."""
-    return list(_own_of(snapshot_now(lambda: ())))
-
-
-def _own_of(snapshot: Snapshot) -> Iterator[OwnDefinition]:
-    for read in _more:
-        yield from read(snapshot)
+    return list(own_of(snapshot_now(lambda: ())))
 
 
 class ShownLists:
@@ -126,7 +104,7 @@ class ShownLists:
         self._snapshot, self._at = snapshot_now(lambda: ()), now.timestamp()
         active = self._snapshot.servers
         self._tools = {tool.pk: tool for tool in tool_sizes(server) if tool.server_id in active}
-        self._own = [] if server else list(_own_of(self._snapshot))
+        self._own = [] if server else list(own_of(self._snapshot))
         self._seen: dict[str, frozenset[int]] = {}
 
     def of_agent(self, slug: str, *, endpoint: str = "") -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.text.canonical import stored
-from mcpregistry.queries.definition_sizes import OwnDefinition
+from mcpregistry.queries.own_definitions import OwnDefinition
 from subagents.models import ExpertTool
 from subagents.services.experts import schema_of
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
@@ -67,6 +67,7 @@ class Command(BaseCommand):
             raise CommandError(
                 "The database cannot be read. Run `manage.py migrate` (or `make run`) once, and check DATABASE_URL."
             ) from error
+        connections.close_all()  # what serves asks in threads of its own, and this one's pages take 3 MB
         from mcpregistry.gateway.stdio.server import serve_stdio
 
         with _worker_for(served):

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import structlog
-from django.db import close_old_connections, connections
+from django.db import connections
 
 from mcpregistry.models import Server
 from mcpregistry.services.servers.checks import compare
@@ -55,11 +55,8 @@ class DefinitionComparer:
         self._thread.join()
 
     def _serve(self) -> None:
-        try:
-            while (item := self._next()) is not None:
-                self._compare(*item)
-        finally:
-            connections.close_all()
+        while (item := self._next()) is not None:
+            self._compare(*item)
 
     def _next(self) -> tuple[int, Discovery] | None:
         with self._changed:
@@ -70,7 +67,6 @@ class DefinitionComparer:
             return server_id, self._waiting.pop(server_id)
 
     def _compare(self, server_id: int, discovery: Discovery) -> None:
-        close_old_connections()
         try:
             if (server := Server.objects.filter(pk=server_id).first()) is not None:
                 compare(server=server, discovery=discovery, process=self._process, pause=self._pause)
@@ -80,6 +76,8 @@ class DefinitionComparer:
             log.info("definitions_not_compared", server_id=server_id, process=self._process)
         except Exception:
             log.exception("definitions_not_compared", server_id=server_id, process=self._process)
+        finally:
+            connections.close_all()  # this thread's own: the next list may come in hours
 
     def _pause(self, seconds: float) -> None:
         if self._stopped.wait(seconds) and time.monotonic() - self._stopped_at > _GRACE_SECONDS:

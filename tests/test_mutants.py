@@ -65,6 +65,7 @@ def take(monkeypatch: pytest.MonkeyPatch, **replacements: str) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_each_mutant_has_a_line_and_a_survivor_fails_the_run(tree, monkeypatch, capfd) -> None:
     take(
         monkeypatch,
@@ -103,6 +104,7 @@ def test_tests_that_fail_without_a_mutant_kill_none(tree, monkeypatch, capfd) ->
     assert output.splitlines()[-1].endswith(": 0 killed, 0 survived, 1 not run")
 
 
+@pytest.mark.exhaustive
 def test_mutant_that_ends_by_no_limit_is_killed_with_its_processes(tree, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.setattr(mutants, "LEAST_FOR_RUN", 2.0)
     monkeypatch.setattr(mutants, "GRACE", 0.5)

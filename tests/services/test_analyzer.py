@@ -240,6 +240,7 @@ def test_a_server_with_more_calls_than_are_read_is_narrowed_to_every_tool_that_w
     assert Grant.objects.filter(agent=ann, tool__server__slug="git").count() == 2
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_concluded_from_hours_that_are_not_counted(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     busy(ann, monkeypatch)
     assert not proposed(server__slug="git"), "the clock has counted nothing yet"
@@ -250,6 +251,7 @@ def test_nothing_is_concluded_from_hours_that_are_not_counted(ann: Agent, monkey
     assert not proposed(server__slug="git"), "an hour is missing"
 
 
+@pytest.mark.exhaustive
 def test_of_a_tool_with_more_calls_than_are_read_no_argument_is_pinned(
     ann: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

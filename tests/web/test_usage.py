@@ -237,6 +237,7 @@ def definitions(by: By, used: datetime, **wanted: str) -> dict[str, int | None]:
     return {row.name: row.definition_tokens for row in found.rows}
 
 
+@pytest.mark.exhaustive
 def test_an_agent_carries_what_it_is_shown(people: Site, used: datetime) -> None:
     ci = people.agents["ci"]
     of_servers = {
@@ -285,6 +286,7 @@ def test_an_own_description_counts_in_place_of_the_servers(people: Site, used: d
     assert after - before == 4_000 - len(json.loads(tool.pinned.body)["description"])  # type: ignore[union-attr]
 
 
+@pytest.mark.exhaustive
 def test_an_expert_tool_counts_where_it_is_shown(people: Site, used: datetime) -> None:
     govern(people)
     expert = ExpertTool.objects.get()
@@ -298,11 +300,13 @@ def test_an_expert_tool_counts_where_it_is_shown(people: Site, used: datetime) -
     assert ShownLists(used).of_agent("ci", endpoint="readonly") == without
 
 
+@pytest.mark.exhaustive
 def test_definitions_of_an_agent_lead_to_its_context_bill(client_of: ClientOf, used: datetime) -> None:
     html, _ = table(client_of, "?by=agent&endpoint=default")
     assert 'href="/admin/context-bill/?agent=ci&amp;endpoint=default"' in html
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("contexts")
 def test_advice_leads_to_the_calls_that_it_is_about(client_of: ClientOf, used: datetime) -> None:
     for number, row in enumerate(Invocation.objects.all()):

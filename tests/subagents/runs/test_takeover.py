@@ -61,6 +61,7 @@ async def finished(bench: Bench, worker: Any, prepare: Callable[[Bench], Run]) -
     return await (await worker()).drive(run)
 
 
+@pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.exhaustive(but=("OperationalError",))
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
 async def test_a_pulse_that_misses_a_beat_ends_no_run(

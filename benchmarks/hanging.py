@@ -1,4 +1,4 @@
-"""Whether anybody waits for servers that hang: calls of an expert tool, and a person's test, beside fifty of them.
+"""How long calls of an expert tool, and a person's test of a server, take while fifty other servers hang.
 
     python -m benchmarks.hanging [--calls 30] [--servers 50]
 

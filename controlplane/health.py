@@ -30,8 +30,9 @@ log = structlog.get_logger(__name__)
 
 PROBES = frozenset({"/healthz", "/readyz"})
 PATIENCE = 1.5  # seconds for the database: whoever probes gives up after a few
-_OTHERS = "work"  # what workers leave undone is told; no reason to send this process no traffic
-_LOOK_EVERY = 10.0  # seconds between looks at that
+_WORK = "work"  # reported, but no reason to send this process no traffic
+_LOOK_EVERY = 10.0  # seconds between looks at it
+_MOMENT = 0.3  # seconds for which an answer waits for such a look
 _WELL = {"ok", FeedState.POLLING.value}
 
 
@@ -55,7 +56,8 @@ class HealthProbes:
         self.feed: Feed | None = None
         self.recorder: Recorder | None = None
         self._migrated = False
-        self._unclaimed, self._looked = "ok", float("-inf")
+        self._unclaimed, self._looked = "unknown", float("-inf")
+        self._look: asyncio.Task[None] | None = None
 
     def answers(self, path: str) -> bool:
         """Whether the path is a probe's."""
@@ -64,7 +66,7 @@ class HealthProbes:
     async def __call__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Answer a probe: 200 or 503, with the state of each part as JSON."""
         state = {} if scope["path"] == "/healthz" else await self._state()
-        healthy = all(value in _WELL for part, value in state.items() if part != _OTHERS)
+        healthy = all(value in _WELL for part, value in state.items() if part != _WORK)
         body = json.dumps({"status": "ok" if healthy else "not ready", **state}).encode()
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         status = 200 if healthy else 503
@@ -73,7 +75,9 @@ class HealthProbes:
 
     async def _state(self) -> dict[str, str]:
         changes = {"changes": self.feed.state.value} if self.feed is not None else {}
-        return await self._database() | changes | {"gateway": self.gateway}
+        database = await self._database()
+        work = {_WORK: await self._work()} if "recording" in database else {}
+        return database | work | changes | {"gateway": self.gateway}
 
     async def _database(self) -> dict[str, str]:
         """Migrations are compared until they are complete once: this process's code does not change later."""
@@ -84,18 +88,27 @@ class HealthProbes:
                     return {"database": "ok", "migrations": "missing: run manage.py migrate"}
                 if lacking := await db_call(missing):
                     return {"database": "ok", "migrations": lacking}
-                recording = await self._obstacle() or "ok"
-                return {"database": "ok", "migrations": "ok", "recording": recording, "work": await self._work()}
+                return {"database": "ok", "migrations": "ok", "recording": await self._obstacle() or "ok"}
         except Exception:  # a probe reports, whatever the driver throws
             log.warning("The database does not answer", exc_info=True)
             return {"database": "unreachable", "migrations": "unknown"}
 
     async def _work(self) -> str:
-        """What no worker takes, in words; "ok" if there is nothing."""
-        if time.monotonic() - self._looked > _LOOK_EVERY:
-            self._looked = time.monotonic()
-            self._unclaimed = await db_call(_unclaimed)
+        """What no worker takes, in words; "ok" if there is nothing. A look that takes long is reported by a later answer."""
+        if self._look is None and time.monotonic() - self._looked > _LOOK_EVERY:
+            self._look = asyncio.ensure_future(self._look_at_work())
+        if self._look is not None:
+            await asyncio.wait({self._look}, timeout=_MOMENT)
         return self._unclaimed
+
+    async def _look_at_work(self) -> None:
+        try:
+            self._unclaimed = await db_call(_unclaimed)
+        except Exception:  # the database's own state is reported beside it
+            log.warning("It is not known what workers leave undone", exc_info=True)
+            self._unclaimed = "unknown"
+        finally:
+            self._look, self._looked = None, time.monotonic()
 
     async def _obstacle(self) -> str:
         if self.recorder is not None and not self.recorder.running:

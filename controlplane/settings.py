@@ -19,7 +19,7 @@ PREDECESSOR = int(os.environ.get("SLIPSNISSE_PREDECESSOR", "0"))  # the dead pro
 # No pages, no admin: a host waits for runmcp, runs wait for the worker, and the clock only sends names.
 LEAN = PROCESS in {"runmcp", "worker", "beat"}
 
-_ring = keys.load(VAR_DIR, make=PROCESS not in {"runmcp", "command"})  # who was told a wrong place shall hear of it
+_ring = keys.load(VAR_DIR, make=PROCESS not in {"runmcp", "command"})  # these report a folder without keys
 SECRET_KEY = _ring.secret_key
 SLIPSNISSE_KEYS = _ring.sealing
 SLIPSNISSE_AUDIT_KEYS = _ring.audit

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -53,9 +53,11 @@ async def long_db_call(function: Callable[[], R]) -> R:
             told = partial(done.set_result, result)
         except BaseException as error:  # noqa: BLE001 (raised again where it is awaited)
             told = partial(done.set_exception, error)
-        finally:
+        try:
             connections.close_all()  # this thread's own
-        loop.call_soon_threadsafe(settle, told)
+        finally:
+            with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                loop.call_soon_threadsafe(settle, told)
 
     threading.Thread(target=run, name="long-db", daemon=True).start()
     return await done

@@ -109,11 +109,16 @@ def test_a_refusal_in_the_middle_of_the_search_gives_nothing_up() -> None:
 # With a recorder
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def refuse(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[int]:
+    """Returns a list that gets an entry with each try."""
+    tries: list[int] = []
+
     def commit(*_: object) -> None:
+        tries.append(1)
         raise error
 
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, commit)
+    return tries
 
 
 async def test_ends_that_a_read_only_database_refuses_are_written_when_it_accepts_them(
@@ -122,11 +127,14 @@ async def test_ends_that_a_read_only_database_refuses_are_written_when_it_accept
     here, real = recorder(), ledger.BACKENDS[connection.vendor]
     for number in range(4):
         await begin(here, number)
-    refuse(monkeypatch, connection.Database.OperationalError("x") if connection.vendor == "sqlite" else READ_ONLY)
+    tries = refuse(
+        monkeypatch, connection.Database.OperationalError("x") if connection.vendor == "sqlite" else READ_ONLY
+    )
     told = await asyncio.gather(*(finish(here, number) for number in range(4)), return_exceptions=True)
     assert {type(each) for each in told} == {NotRecorded}
     assert here.late == 4
-    await asyncio.sleep(1)  # some tries
+    before = len(tries)
+    await until(lambda: len(tries) >= before + 3)
     assert (here.late, here.running) == (4, True)
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, real)
     await until(lambda: here.late == 0)

@@ -196,6 +196,24 @@ async def test_work_that_no_worker_takes_is_told_and_the_process_is_ready_all_th
     await site.live(ask)
 
 
+async def test_a_report_of_work_that_fails_or_takes_long_keeps_the_process_ready(live_db, site, monkeypatch):
+    go_on = threading.Event()
+
+    def hangs() -> str:
+        assert go_on.wait(HANG_LIMIT)
+        raise OperationalError("password=hunter2")
+
+    monkeypatch.setattr(health, "_unclaimed", hangs)
+
+    async def ask() -> None:
+        for _ in range(2):
+            status, body = await site.get("/readyz")
+            assert (status, json.loads(body)["work"]) == (200, "unknown")
+            go_on.set()
+
+    await site.live(ask)
+
+
 async def test_not_ready_while_migrations_are_missing(live_db, site, monkeypatch):
     monkeypatch.setattr(health, "unapplied_migrations", lambda: ["mcpregistry.0002_more"])
     status, body = await site.get("/readyz")

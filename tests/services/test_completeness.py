@@ -95,6 +95,7 @@ def test_a_disabled_trigger_is_missing() -> None:
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE mcpregistry_server DISABLE TRIGGER watch_mcpregistry_server_update")
     assert missing_guards() == ["watch_mcpregistry_server_update"]
+    assert "lacks the trigger watch_mcpregistry_server_update." in completeness.missing()
 
 
 def test_tables_of_an_unreleased_version_are_refused() -> None:

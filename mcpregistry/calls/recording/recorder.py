@@ -187,7 +187,7 @@ class Recorder:
             self._backlog.write(self._commit_late)
 
     def _refuse_the_rest(self) -> None:
-        """Nobody writes any more: whoever waits is told."""
+        """The thread has ended: report that to all that wait."""
         with self._door:
             self._stopped = True
             waiting = self._in_hand

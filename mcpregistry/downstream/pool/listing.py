@@ -25,7 +25,7 @@ from mcpregistry.downstream.pool.discovery import Discovery
 
 CHANGES = (ToolListChangedNotification, PromptListChangedNotification, ResourceListChangedNotification)
 MAX_PAGES = 200
-# Of its time to connect, the share in which a server lists what it has besides tools: who is silent there has tools all the same.
+# The share of its time to connect in which a server must have listed its prompts and resources. If it has not, its tools are used without them.
 OTHERS_SHARE = 0.25
 
 Unusable = Callable[[Mapping[str, Any]], str]

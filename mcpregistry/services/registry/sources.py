@@ -130,7 +130,7 @@ def ask(*, source: RegistrySource, actor: str) -> RegistrySource:
 
 
 def due(limit: int) -> list[int]:
-    """Ids of those that nobody reads now although somebody asked, or whose hour has come; who asked goes first."""
+    """Return the ids of the registries to read: those that somebody asked for first, then those whose hour has come."""
     now = database_now()
     asked = Q(asked_at__isnull=False) & (Q(tried_at=None) | Q(tried_at__lt=F("asked_at")))
     by_clock = Q(by_clock=True) & (Q(tried_at=None) | Q(tried_at__lt=now - EVERY))

@@ -42,7 +42,8 @@ def begin() -> None:
 def finish(*, migrated: bool) -> None:
     """Make triggers and roles anew, and note that ``migrate`` has ended.
 
-    If migrations were applied or triggers were missing, the revision rises: what was changed meanwhile was told to nobody.
+    If migrations were applied or triggers were missing, the revision rises, so that all processes read the configuration again:
+    no trigger has reported what was changed in the meantime.
     """
     if _NOTE not in (_columns() or ()):
         return  # migrated back to a state before it
@@ -104,7 +105,9 @@ def _columns() -> set[str] | None:
 
 def _lost_triggers() -> list[str]:
     lost = missing_guards()
-    return [f"{len(lost)} triggers, such as {lost[0]}"] if lost else []
+    if len(lost) < 2:
+        return [f"the trigger {name}" for name in lost]
+    return [f"{len(lost)} triggers, such as {lost[0]}"]
 
 
 def _lost_roles() -> list[str]:

@@ -20,6 +20,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.servers.target import Limits
 from mcpregistry.domain.text.canonical import size
+from mcpregistry.downstream.repairs import repair_answer
 
 MAX_DEPTH = 128
 MAX_NAME = 256
@@ -45,8 +46,11 @@ def _inside(value: object) -> list[object]:
     return []
 
 
-def check_result(result: dict[str, Any], limits: Limits, kind: str = TOOL) -> dict[str, Any]:
-    """The result of a call within bounds; otherwise untouched. Raises ResourceLimit."""
+def check_result(result: dict[str, Any], limits: Limits, kind: str = TOOL, name: str = "") -> dict[str, Any]:
+    """Return the result of a call of ``name`` (a read: its URI) if it is within bounds, as hosts can read it.
+
+    Raises ResourceLimit, or ProtocolError for what no host could read.
+    """
     content = result.get(KINDS[kind].answer)
     if type(content) is list and len(content) > limits.max_items:
         raise ResourceLimit(
@@ -55,7 +59,7 @@ def check_result(result: dict[str, Any], limits: Limits, kind: str = TOOL) -> di
             sent=True,
         )
     check_depth(result)
-    return repair_result(result) if kind == TOOL else result
+    return repair_answer(result, kind, name)
 
 
 def check_depth(result: dict[str, Any]) -> dict[str, Any]:
@@ -68,15 +72,6 @@ def check_depth(result: dict[str, Any]) -> dict[str, Any]:
 def too_deep() -> ResourceLimit:
     """The error for JSON that nests too deeply."""
     return ResourceLimit(f"The answer nests deeper than {MAX_DEPTH} levels.", sent=True)
-
-
-def repair_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Give a result without ``content`` (servers older than 2024-11-05) the list every reader expects."""
-    if "content" in result or result.get("resultType", "complete") != "complete":
-        return result
-    old = result.get("toolResult", result.get("structuredContent", result))
-    text = old if isinstance(old, str) else msgspec.json.encode(old).decode()
-    return {**result, "content": [{"type": "text", "text": text}]}
 
 
 def check_tools(

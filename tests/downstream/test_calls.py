@@ -34,8 +34,11 @@ async def test_arguments_and_meta_arrive_exactly_and_the_result_comes_back_untou
     assert result["unknownKey"] == [1]
 
 
-async def test_every_kind_of_content_passes_untouched(bench: Make):
-    assert await bench(stdio_target("multi")).call("all") == multi.RESULT
+async def test_every_kind_of_content_passes_untouched_and_one_of_no_version_as_text(bench: Make):
+    *known, unknown = multi.RESULT["content"]
+    found = await bench(stdio_target("multi")).call("all")
+    assert found | {"content": found["content"][:-1]} == multi.RESULT | {"content": known}
+    assert json.loads(found["content"][-1]["text"]) == unknown
 
 
 async def test_a_json_rpc_error_keeps_its_code_and_data(bench: Make):

@@ -14,7 +14,6 @@ from mcpregistry.downstream.limits import (
     exceeds_depth,
     limit_bytes,
     public_meta,
-    repair_result,
     repair_tool,
 )
 from mcpregistry.downstream.pool.requests import may_resend
@@ -34,13 +33,6 @@ def test_depth_is_counted_without_recursion():
     assert not exceeds_depth(nested(128))
     assert exceeds_depth(nested(129))
     assert exceeds_depth(nested(100_000))
-
-
-@pytest.mark.parametrize(
-    "result", [{"content": []}, {"resultType": "input_required"}, {"resultType": "task", "task": {}}, {"content": None}]
-)
-def test_a_result_that_needs_no_repair_is_the_same_object(result: dict[str, Any]):
-    assert repair_result(result) is result
 
 
 def test_a_definition_that_needs_no_repair_is_the_same_object():

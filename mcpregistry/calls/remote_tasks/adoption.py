@@ -33,8 +33,8 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.downstream.limits import repair_result
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.repairs import repair_result
 from mcpregistry.models.feed import TASKS
 from mcpregistry.services.tasks import remote_tasks
 from mcpregistry.services.tasks.remote_tasks import Followed, Lost, Wish

@@ -286,7 +286,7 @@ class Connection:
         except TimedOut:
             self._suspicion.set()
             raise
-        return check_result(result, self.target.limits, kind)
+        return check_result(result, self.target.limits, kind, name)
 
     async def _asked_meanwhile(self, request: Request, host: Forwarding) -> dict[str, Any]:
         """In the older era the server asks its questions while the call waits."""

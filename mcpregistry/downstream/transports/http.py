@@ -27,7 +27,7 @@ from mcpregistry.downstream.http_client.guard import check_url
 from mcpregistry.downstream.http_client.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.eventstream import EventReader
 from mcpregistry.downstream.transports.request import Request
-from mcpregistry.downstream.transports.request_ids import FIRST, own_id
+from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
 from mcpregistry.downstream.transports.wire import Heard, encode_request, parse_message, read_reply, report_progress
 
@@ -219,6 +219,8 @@ class HttpChannel:
                 if event.kind != "message":
                     continue
                 message = parse_message(event.data)
+                if cancelled_id(message) == request_id:
+                    raise cancelled_by_server()
                 if "method" in message:
                     self._incoming(message, request)
                 elif own_id(message.get("id")) == request_id:

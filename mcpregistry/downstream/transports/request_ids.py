@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from mcpregistry.domain.errors import ProtocolError
+
 FIRST = 1_000_001
 
 
@@ -15,3 +19,21 @@ def own_id(value: object) -> int | None:
     ):
         value = int(value)
     return value if type(value) is int and value >= FIRST else None
+
+
+def cancelled_id(message: dict[str, Any]) -> int | None:
+    """Return the id of our request that the server says it has cancelled; None for any other message.
+
+    Either side may cancel what the other has asked of it (MCP 2025-11-25, Cancellation), and no answer follows.
+    """
+    params = message.get("params")
+    if message.get("method") != "notifications/cancelled" or not isinstance(params, dict):
+        return None
+    return own_id(params.get("requestId"))
+
+
+def cancelled_by_server() -> ProtocolError:
+    """The error for a request that the server has cancelled: what it had done by then is not known."""
+    return ProtocolError(
+        "The server cancelled the request before it answered.", remedy="Its log may say why.", sent=True
+    )

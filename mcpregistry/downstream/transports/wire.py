@@ -39,7 +39,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.downstream.limits import too_deep, too_large
 from mcpregistry.downstream.transports.request import ProgressCallback, Request
-from mcpregistry.downstream.transports.request_ids import FIRST, own_id
+from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 
 INBOX_MESSAGES = 4096
 GARBAGE_LINES = 1000
@@ -327,7 +327,10 @@ class Wire:
             if waiting is not None and waiting.on_progress is not None:
                 report_progress(waiting.on_progress, params)
                 return
-        if method in CHANGED and self.on_tools_changed is not None:
+        if (cancelled := self._waiting.get(cancelled_id(message) or 0)) is not None:
+            if not cancelled.future.done():
+                cancelled.future.set_exception(cancelled_by_server())
+        elif method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
         elif method == "notifications/message":  # not to the session: a flood must cost little
             self.logs.hear(message.get("params"))

@@ -20,7 +20,7 @@ from mcpregistry.models import Agent, AuditEntry, Endpoint, Token
 from mcpregistry.services.access.tokens import find_token, issue_token, revoke_token
 from mcpregistry.services.hosts import ways
 from mcpregistry.services.hosts.connecting import Outcome, Signing, connect, disconnect
-from mcpregistry.services.hosts.files import BEFORE, HostFile, of_person, of_project
+from mcpregistry.services.hosts.files import FIRST, LAST, HostFile, of_person, of_project
 from mcpregistry.services.hosts.listing import Standing, mend, standing
 
 pytestmark = [pytest.mark.django_db, pytest.mark.one_database]
@@ -239,7 +239,23 @@ def test_what_a_file_held_before_all_of_its_entries_were_mended_is_kept(tmp_path
     with patch.dict(os.environ, {"HOME": str(tmp_path)}):
         call_command("connect", "claude-code", "--repair", project=str(tmp_path / "nothing"))
     assert [entry.problem for entry in standing([file])] == ["", ""]
-    assert file.path.with_name(file.path.name + BEFORE).read_text() == before
+    assert file.path.with_name(file.path.name + FIRST).read_text() == before
+
+
+def test_later_edits_of_a_file_keep_its_first_backup(tmp_path: Path) -> None:
+    original = '{\n  // mine\n  "theme": "dark"\n}\n'
+    file = file_of(tmp_path, content=original)
+    first = put(file, http=False).kept
+    connected = file.path.read_text()
+    last = put(file, http=True).kept
+    assert first is not None
+    assert last is not None
+    assert (first.name, last.name) == (file.path.name + FIRST, file.path.name + LAST)
+    assert first.read_text() == original
+    assert last.read_text() == connected
+    again = put(file, http=False).kept
+    assert again == last
+    assert first.read_text() == original
 
 
 def test_what_somebody_has_narrowed_stays_narrow(tmp_path: Path) -> None:

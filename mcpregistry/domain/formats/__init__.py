@@ -16,7 +16,7 @@ from mcpregistry.domain.formats.mcp_servers import MCP_SERVERS
 from mcpregistry.domain.formats.mcpservers import CLAUDE_CODE, CLAUDE_DESKTOP, COPILOT, CURSOR, FAMILY, MCPSERVERS
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.opencode import OPENCODE, OPENCODE2
-from mcpregistry.domain.formats.other_hosts import ROOTS, usual_file
+from mcpregistry.domain.formats.other_hosts import ROOTS, servers_root, usual_file, with_own_root
 from mcpregistry.domain.formats.secret_references import redact
 from mcpregistry.domain.formats.slipsnisse import SLIPSNISSE, SLIPSNISSE_EXTENDED
 from mcpregistry.domain.formats.vscode import VSCODE
@@ -53,7 +53,9 @@ def read(raw: bytes, path: str, name: str = "") -> tuple[Format, Document]:
     """
     data = text.load(raw, path)
     found = FORMATS[name] if name else recognise(data, path)
-    return found, found.read(usual_file(data) if found.family == FAMILY else data, path)
+    if found.family != FAMILY:
+        return found, found.read(data, path)
+    return found, with_own_root(found.read(usual_file(data), path), servers_root(data))
 
 
 def write(document: Document, name: str, *, include_secrets: bool = False) -> Written:

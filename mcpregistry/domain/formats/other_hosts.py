@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, time
 from typing import Any
 
-from mcpregistry.domain.formats.document import Json, JsonObject
-from mcpregistry.domain.formats.notes import FileInvalid
+from mcpregistry.domain.formats.document import Document, Json, JsonObject
+from mcpregistry.domain.formats.notes import FileInvalid, pointer
 
 USUAL = "mcpServers"
 ROOTS = {
@@ -48,9 +49,26 @@ def _plain(value: Any) -> Json:
     return value.isoformat() if isinstance(value, date | time) else value
 
 
+def servers_root(data: JsonObject) -> str:
+    """The key under which the file keeps its servers; empty if there is none of the known ones."""
+    return next((root for root in (USUAL, *ROOTS) if isinstance(data.get(root), dict)), "")
+
+
+def with_own_root(document: Document, root: str) -> Document:
+    """The document, whose notes name the places of the file itself and not those of its usual form."""
+    if root in ("", USUAL):
+        return document
+    usual, own = pointer(USUAL), pointer(root)
+
+    def moved(at: str) -> str:
+        return own + at.removeprefix(usual) if at == usual or at.startswith(f"{usual}/") else at
+
+    return replace(document, notes=tuple(replace(note, pointer=moved(note.pointer)) for note in document.notes))
+
+
 def usual_file(data: JsonObject) -> JsonObject:
     """The file with its servers under ``mcpServers`` and with the usual keys. A file that has them so stays as it is."""
-    root = next((root for root in (USUAL, *ROOTS) if isinstance(data.get(root), dict)), "")
+    root = servers_root(data)
     if not root or (root == USUAL and not any(map(_is_odd, data[root].values()))):
         return data
     servers = {name: usual_entry(each) if _is_odd(each) else each for name, each in data[root].items()}

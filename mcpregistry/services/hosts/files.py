@@ -13,7 +13,8 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.hosts.table import Host
 from mcpregistry.services.exchange.files import write_file
 
-BEFORE = ".slipsnisse.bak"
+FIRST = ".slipsnisse.bak"  # the file as it was before this product edited it; never replaced
+LAST = ".slipsnisse.last.bak"  # the file before the newest edit, if it was not the first
 _LARGEST = 64 * 1024 * 1024  # bytes: Claude Code keeps much else in its own
 
 
@@ -47,7 +48,7 @@ class HostFile:
         try:
             mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o600
             real.parent.mkdir(parents=True, exist_ok=True)
-            kept = real.with_name(real.name + BEFORE) if before and keep else None
+            kept = _backup(real, before) if before and keep else None
             if kept:
                 write_file(kept, before)
             if self.read() != before:
@@ -56,6 +57,13 @@ class HostFile:
         except OSError as error:
             raise _refused(self.path, "written", error) from None
         return kept
+
+
+def _backup(real: Path, before: str) -> Path:
+    """Where to keep what the file held: the first backup stays, so that the original is never lost."""
+    first = real.with_name(real.name + FIRST)
+    original = not first.exists() or first.read_bytes() == before.encode()
+    return first if original else real.with_name(real.name + LAST)
 
 
 def of_person(host: Host, environ: Mapping[str, str]) -> HostFile:

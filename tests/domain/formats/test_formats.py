@@ -71,6 +71,21 @@ def test_files_of_hosts_with_names_of_their_own_are_read(text: str, path: str, u
     assert (list(entry.command) == ["uvx", "b"]) is not url
 
 
+@pytest.mark.parametrize(
+    ("text", "path", "place"),
+    [
+        ('[mcp_servers.a]\ncommand = "uvx"\nodd = 1\n', "config.toml", "/mcp_servers/a/odd"),
+        ('{"context_servers": {"a": {"command": "uvx", "odd": 1}}}', "settings.json", "/context_servers/a/odd"),
+        ('{"amp.mcpServers": {"a": {"command": "uvx", "odd": 1}}}', "settings.json", "/amp.mcpServers/a/odd"),
+        ('{"mcpServers": {"a": {"command": "uvx", "odd": 1}}}', ".mcp.json", "/mcpServers/a/odd"),
+    ],
+)
+def test_notes_name_the_root_that_the_file_has(text: str, path: str, place: str) -> None:
+    pointers = {note.pointer for note in read(text.encode(), path)[1].notes}
+    assert place in pointers
+    assert {at.split("/")[1] for at in pointers if at} == {place.split("/")[1]}
+
+
 def test_json_that_only_names_codexs_table_is_no_toml() -> None:
     text = '{"mcpServers": {"a": {"command": "uvx", "args":\n["mcp_servers"]\n}}}'
     assert read(text.encode(), "pasted text")[1].servers[0].command == ("uvx", "mcp_servers")

@@ -108,7 +108,7 @@ def add_handlers(api: NinjaAPI) -> None:
     api.add_exception_handler(ValidationError, lambda _, error: refusal(_invalid(error)))  # type: ignore[arg-type]
     api.add_exception_handler(HttpError, lambda _, error: refusal(_unreadable(error)))  # type: ignore[arg-type]
     api.add_exception_handler(RequestDataTooBig, lambda *_: refusal(_too_large()))
-    api.add_exception_handler(Http404, lambda *_: refusal(errors.NotFound("There is no such address.")))
+    api.add_exception_handler(Http404, lambda *_: refusal(_no_address()))
     api.add_exception_handler(Error, _database_failed)
     api.add_exception_handler(Exception, _unexpected)
 
@@ -128,6 +128,10 @@ def unauthorized() -> Unauthorized:
         "This needs somebody who is known here.",
         remedy="Log in, or send a valid token as 'Authorization: Bearer …'.",
     )
+
+
+def _no_address() -> errors.NotFound:
+    return errors.NotFound("There is no such address.", remedy="See /api/v1/docs for all addresses.")
 
 
 def _unreadable(error: HttpError) -> errors.SlipsnisseError:

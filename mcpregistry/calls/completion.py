@@ -16,6 +16,7 @@ from mcp_types import METHOD_NOT_FOUND
 
 from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.rates import Rates
+from mcpregistry.calls.stages import unlisted
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound, ToolRefused
 from mcpregistry.domain.kinds import COMPLETIONS, LONGEST_URI, PROMPT, TEMPLATE, beginning, variables
 from mcpregistry.domain.policy.access import implied, may_begin, may_call
@@ -139,7 +140,7 @@ def _call(entry: Entry, values: Mapping[str, str]) -> tuple[Mapping[str, str], b
 def _resolved(catalogue: Catalogue, typed: Typed) -> Entry:
     entry = catalogue.of_kind(PROMPT).find(typed.name) if typed.kind == PROMPT else catalogue.template(typed.name)
     if entry is None:
-        raise NotFound(f"Unknown {typed.kind}: {plain(typed.name, 200)}")
+        raise NotFound(f"Unknown {typed.kind}: {plain(typed.name, 200)}", remedy=unlisted(typed.kind))
     return entry
 
 

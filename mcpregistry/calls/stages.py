@@ -23,6 +23,11 @@ UNDECIDED = Decision(Outcome.DENY, "")
 _OWN = Decision(Outcome.ALLOW, "one of ours: it only tells about calls, or every call that it makes is decided on")
 
 
+def unlisted(kind: str) -> str:
+    """What to do about a name that is absent or not granted; the same words for both."""
+    return f"Use a name from this agent's list of {kind}s. If it is missing there, ask an administrator to grant it."
+
+
 def resolve(request: CallRequest) -> Entry:
     """The entry with exactly this name.
 
@@ -30,7 +35,8 @@ def resolve(request: CallRequest) -> Entry:
     """
     entry = request.catalogue.find(request.name)
     if entry is None:
-        raise NotFound(f"Unknown {request.catalogue.kind}: {plain(request.name, 200)}")
+        kind = request.catalogue.kind
+        raise NotFound(f"Unknown {kind}: {plain(request.name, 200)}", remedy=unlisted(kind))
     return entry
 
 

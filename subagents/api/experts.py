@@ -59,7 +59,7 @@ def get_expert(request: HttpRequest, name: Name) -> ExpertOut:
     """One expert tool with the figures of the last 30 days."""
     expert = _experts().filter(name=name).first()
     if expert is None:
-        raise NotFound(f"There is no expert tool '{name}'.")
+        raise NotFound(f"There is no expert tool '{name}'.", remedy="List them with GET /api/v1/experts.")
     return expert_out(expert, expert_figures(expert))
 
 

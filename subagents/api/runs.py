@@ -67,7 +67,7 @@ def start_run(request: HttpRequest, name: Name, payload: RunOrder) -> Status[Run
     """Start a run and answer at once; look at /runs/{id}, or watch /runs/{id}/events."""
     who = principal(request)
     if who.agent is not None and not ExpertTool.objects.filter(name=name, enabled=True, users=who.agent).exists():
-        raise NotFound(f"There is no expert tool '{name}'.")
+        raise NotFound(f"There is no expert tool '{name}'.", remedy="List them with GET /api/v1/experts.")
     caller = who.agent.slug if who.agent is not None else ""
     run = runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller, requester=who.requester)
     return Status(202, run_out(_own(who, run.pk)))
@@ -178,7 +178,7 @@ def settle_call(request: HttpRequest, run_id: RunId, call_id: int, payload: Sett
     """Say what became of a call whose outcome is unknown."""
     run = _own(principal(request), run_id)
     if not ToolCall.objects.filter(pk=call_id, run=run).exists():
-        raise NotFound("This run has no such call.")
+        raise NotFound("This run has no such call.", remedy=f"List its calls with GET /api/v1/runs/{run_id}.")
     runs.settle(call_id=call_id, as_what=payload.what, actor=actor(request), note=payload.note)
     return run_detail(_own(principal(request), run_id))
 

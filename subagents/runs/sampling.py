@@ -103,7 +103,7 @@ def _said(message: object) -> tuple[str, str]:
 def _expert(name: str) -> ExpertTool:
     found = ExpertTool.objects.filter(name=name, enabled=True).select_related("agent").first()
     if found is None:
-        raise ConfigInvalid(f"There is no expert tool '{name}' that is switched on.")
+        raise ConfigInvalid(f"There is no enabled expert tool '{name}'.", remedy="Enable it, or name another.")
     return found
 
 

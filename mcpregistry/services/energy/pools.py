@@ -74,7 +74,7 @@ def locked(pool_id: int) -> EnergyPool:
     """The pool, held for this transaction. Raises NotFound."""
     pool = held(pool_id)
     if pool is None:
-        raise NotFound("There is no such energy pool.")
+        raise NotFound("There is no such energy pool.", remedy="List the pools on the page Energy, or with REST.")
     return pool
 
 

@@ -150,7 +150,8 @@ class Shares:
     async def _test(self, test_id: int) -> None:
         test = await db_call(_claimed_test, test_id)
         call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
-        report = await self._prober.probe(test.server_id, call, test.in_sandbox)
+        tell = partial(trials.record_progress, test_id)
+        report = await self._prober.probe(test.server_id, call, test.in_sandbox, tell=tell)
         test = await self._written(partial(trials.record_test_result, test=test, report=report, process=self._process))
         log.info("server_tested", server=test.server.slug, verdict=test.verdict, code=test.error_code)
 

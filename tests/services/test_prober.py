@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connections
 
-from mcpregistry.services.servers import lifecycle, trials
+from mcpregistry.services.servers import checks, lifecycle, trials
 from mcpregistry.services.servers.prober import Prober
 from tests.fault.database import failing
 from tests.processes import with_words
@@ -45,6 +46,27 @@ def test_a_call_with_its_exact_bytes_is_part_of_the_report(live_db, prober):
     report = prober.test(confirmed().pk, ("echo", b'{"b":1,"a":2}'))
     assert report.result["structuredContent"]["arguments"] == {"a": 2, "b": 1}
     assert report.timings["call"] > 0
+
+
+def test_steps_of_a_running_test_are_told_before_it_ends(live_db, prober, monkeypatch):
+    monkeypatch.setattr("mcpregistry.services.servers.prober._LOOK_EVERY", 0.05)
+    server = confirmed("slow", **PATIENT)
+    test = checks.queue_test(server=server, actor="test", call_tool="", call_arguments={})
+    trials.claim_tests(1)
+    told = threading.Event()
+
+    def tell(steps, stderr):
+        trials.record_progress(test.pk, steps, stderr)
+        if "list" in steps:
+            told.set()
+
+    call = ("count", b'{"steps":100000,"pause":0.1}')
+    running = asyncio.run_coroutine_threadsafe(prober.probe(server.pk, call, tell=tell), prober._loop.loop)
+    assert told.wait(HANG_LIMIT)
+    test.refresh_from_db()
+    assert (test.verdict, set(test.timings)) == ("running", {"connect", "list"})
+    prober.interrupt()
+    assert running.result(HANG_LIMIT).error.code == "INTERRUPTED"
 
 
 def test_what_may_not_run_is_refused_in_the_report(live_db, prober):

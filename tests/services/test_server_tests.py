@@ -17,6 +17,8 @@ from mcpregistry.services.servers.trials import (
     claim_tests,
     give_up_lost,
     record_check,
+    record_progress,
+    record_verdict,
     resend_waiting,
     run_test,
 )
@@ -115,6 +117,21 @@ def test_a_result_that_comes_after_the_test_was_given_up_changes_nothing():
     row.refresh_from_db()
     assert (row.verdict, row.error_code) == ("failed", "WORKER_LOST")
     assert not Tool.objects.exists()
+
+
+def test_progress_is_kept_only_while_the_test_runs():
+    test = queued(confirmed(), call_tool="echo")
+    claim_tests(1)
+    record_progress(test.pk, {"connect": 12.34}, "downloading\x00")
+    test.refresh_from_db()
+    assert test.stderr_tail == "downloading␀"
+    assert [state for _, state, _ in test.steps] == ["done", "running", "waiting"]
+    assert test.steps[0][2] == 12.3
+    record_verdict(test=test, report=PASSED)
+    record_progress(test.pk, {}, "late")
+    test.refresh_from_db()
+    assert test.timings == {"connect": 512.3, "list": 3.2, "total": 600.0}
+    assert test.stderr_tail == "ready␀\n"
 
 
 def test_a_running_test_of_a_living_worker_is_not_given_up():

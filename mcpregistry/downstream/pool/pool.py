@@ -43,7 +43,7 @@ from mcpregistry.downstream.pool.requests import asked, check_said, entered, may
 from mcpregistry.downstream.pool.room import Crowd, make_room, process_full, server_full
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
 from mcpregistry.downstream.pool.slot import Slot, seconds_left
-from mcpregistry.downstream.pool.testing import tested
+from mcpregistry.downstream.pool.testing import Progress, tested
 from mcpregistry.downstream.pool.watching import Watched, Watches
 from mcpregistry.downstream.transports.request import ProgressCallback
 
@@ -208,9 +208,11 @@ class Pool:
         await connection.ping()
         return (time.monotonic() - started) * 1000
 
-    async def test(self, target: Target, *, call: tuple[str, bytes] | None = None) -> TestReport:
+    async def test(
+        self, target: Target, *, call: tuple[str, bytes] | None = None, progress: Progress | None = None
+    ) -> TestReport:
         """Connect afresh, list, perhaps call one tool with the given arguments, close. Never raises."""
-        return await tested(target, call)
+        return await tested(target, call, progress or Progress())
 
     # -- management ---------------------------------------------------------------------------
 

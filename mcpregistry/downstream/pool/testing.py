@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import parse_arguments
-from mcpregistry.downstream.pool.connection import open_connection
+from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.downstream.pool.slot import finish
 
 
-async def tested(target: Target, call: tuple[str, bytes] | None) -> TestReport:
+@dataclass(slots=True)
+class Progress:
+    """How far a test is. The test sets its connection; its caller reads the rest while the test runs."""
+
+    connection: Connection | None = None
+
+    @property
+    def steps(self) -> dict[str, float]:
+        """The steps that are done, in milliseconds."""
+        found = self.connection.discovery if self.connection else None
+        return dict(found.timings) if found else {}
+
+    @property
+    def stderr(self) -> str:
+        """The end of what the server has written to standard error so far."""
+        return self.connection.stderr_tail().decode(errors="replace") if self.connection else ""
+
+
+async def tested(target: Target, call: tuple[str, bytes] | None, progress: Progress) -> TestReport:
     """Connect afresh, list, perhaps call one tool with the given arguments, close. Never raises."""
     started = time.monotonic()
     ready = asyncio.Event()
-    connection = await open_connection(target, lambda _: None)
+    connection = progress.connection = await open_connection(target, lambda _: None)
     owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-test-{target.server_id}")
     result: dict[str, Any] | None = None
     error: DownstreamError | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -16,9 +16,13 @@ from mcpregistry.domain.servers.health import longest_test
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.events import ConnectionEvent, TestReport
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.pool.testing import Progress
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Server
 from mcpregistry.services.servers.targets import target_for
+
+# Writes how far a test is: the steps that are done, in milliseconds, and what the server has written to standard error.
+Tell = Callable[[Mapping[str, float], str], None]
 
 log = structlog.get_logger(__name__)
 
@@ -44,11 +48,16 @@ class Prober:
             return _failed(_too_long())
 
     async def probe(
-        self, server_id: int, call: tuple[str, bytes] | None = None, in_sandbox: bool = False
+        self,
+        server_id: int,
+        call: tuple[str, bytes] | None = None,
+        in_sandbox: bool = False,
+        *,
+        tell: Tell | None = None,
     ) -> TestReport:
-        """The same for who is on its loop already (``soon``)."""
+        """The same for callers that are already on its loop (``soon``); ``tell`` follows the test's progress."""
         try:
-            return await self._one(server_id, call, in_sandbox)
+            return await self._one(server_id, call, in_sandbox, tell)
         except SlipsnisseError as error:
             return _failed(error)
         except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
@@ -64,10 +73,12 @@ class Prober:
         """Wait for work on the loop. Raises TimeoutError."""
         self._loop.run(work, seconds)
 
-    async def _one(self, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool) -> TestReport:
+    async def _one(
+        self, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool, tell: Tell | None
+    ) -> TestReport:
         if self._interrupted:
             raise _stopped()
-        test = asyncio.create_task(probed(self._pool, server_id, call, in_sandbox))
+        test = asyncio.create_task(probed(self._pool, server_id, call, in_sandbox, tell))
         self._running.add(test)
         try:
             return await test
@@ -96,7 +107,9 @@ class Prober:
             self._loop.stop()
 
 
-async def probed(pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool) -> TestReport:
+async def probed(
+    pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool, tell: Tell | None = None
+) -> TestReport:
     """One test on this loop. Too long a one is ended here, so that its server is gone when we return.
 
     Whatever goes wrong with it is in the report; cancelling it ends the server first. Raises the error of our own
@@ -105,7 +118,9 @@ async def probed(pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_
     try:
         target = await db_call(target_for, server_id, in_sandbox=in_sandbox)
         async with asyncio.timeout(_patience(target)):
-            return await _while_active(pool.test(target, call=call), server_id)
+            progress = Progress()
+            test = pool.test(target, call=call, progress=progress)
+            return await _while_active(test, server_id, _telling(progress, tell))
     except SlipsnisseError as error:
         return _failed(error)
     except TimeoutError:
@@ -116,9 +131,25 @@ async def probed(pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_
         return _crashed(server_id, error)
 
 
-async def _while_active(test: Coroutine[Any, Any, TestReport], server_id: int) -> TestReport:
+def _telling(progress: Progress, tell: Tell | None) -> Callable[[], Awaitable[None]]:
+    """Something to await from time to time: it tells how far the test is whenever that has changed."""
+    told: tuple[dict[str, float], str] = ({}, "")
+
+    async def look() -> None:
+        nonlocal told
+        now = (progress.steps, progress.stderr)
+        if tell is not None and now != told:
+            await db_call(tell, *now)
+            told = now
+
+    return look
+
+
+async def _while_active(
+    test: Coroutine[Any, Any, TestReport], server_id: int, look: Callable[[], Awaitable[None]]
+) -> TestReport:
     """The test; cut where the server is disabled or edited meanwhile, for then nothing of it may run."""
-    work, inactive = asyncio.create_task(test), asyncio.create_task(_inactive(server_id))
+    work, inactive = asyncio.create_task(test), asyncio.create_task(_inactive(server_id, look))
     try:
         await asyncio.wait({work, inactive}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -131,11 +162,12 @@ async def _while_active(test: Coroutine[Any, Any, TestReport], server_id: int) -
         await asyncio.gather(work, inactive, return_exceptions=True)
 
 
-async def _inactive(server_id: int) -> None:
-    """Returns when the server may not run any more."""
+async def _inactive(server_id: int, look: Callable[[], Awaitable[None]]) -> None:
+    """Returns when the server may not run any more; until then it also tells how far the test is."""
     while True:
         await asyncio.sleep(_LOOK_EVERY)
         try:
+            await look()
             if not await db_call(_is_active, server_id):
                 return
         except Error as error:

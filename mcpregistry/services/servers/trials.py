@@ -5,7 +5,7 @@ The connection itself is a ``Probe``, so that this file is plain database code i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,12 @@ def record_check(*, server_id: int, report: TestReport, process: str = "") -> bo
         Server.objects.filter(pk=server_id).update(check_until=None)
 
 
+def record_progress(test_id: int, steps: Mapping[str, float], stderr: str) -> None:
+    """Keep how far a running test is: the steps that are done, in milliseconds, and what its server has written."""
+    running = ServerTest.objects.filter(pk=test_id, verdict=RUNNING)
+    running.update(timings=_rounded(steps), stderr_tail=plain(stderr, _STDERR_KEPT))
+
+
 def record_test_result(*, test: ServerTest, report: TestReport, process: str = "") -> ServerTest:
     """Keep what a claimed test showed of the server, and its verdict.
 
@@ -78,7 +84,7 @@ def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
     test.server_revision = test.server.revision
     test.protocol_era = report.discovery.era if report.discovery else ""
     test.tool_count = len(report.discovery.tools) if report.discovery and report.listed else None
-    test.timings = {step: round(milliseconds, 1) for step, milliseconds in report.timings.items()}
+    test.timings = _rounded(report.timings)
     test.error_code, test.error = code, plain(error)
     test.stderr_tail = plain(report.stderr, _STDERR_KEPT)
     test.left_out = left_out(report.discovery) if report.discovery and report.listed else ""
@@ -107,6 +113,10 @@ def give_up_lost(now: datetime) -> int:
         error_code="WORKER_LOST",
         error="The worker ended while it ran this test. Test again.",
     )
+
+
+def _rounded(steps: Mapping[str, float]) -> dict[str, float]:
+    return {step: round(milliseconds, 1) for step, milliseconds in steps.items()}
 
 
 def _verdict(report: TestReport) -> tuple[str, str]:

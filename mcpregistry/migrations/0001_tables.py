@@ -981,8 +981,8 @@ class Migration(migrations.Migration):
                     ('draft', models.BooleanField(db_default=False, default=False, help_text='Written, not yet decided on: it decides nothing until somebody makes it live.')),
                 ],
                 options={
-                    'verbose_name': 'historical policy rule',
-                    'verbose_name_plural': 'historical policy rules',
+                    'verbose_name': 'historical rule',
+                    'verbose_name_plural': 'historical rules',
                     'ordering': ('-history_date', '-history_id'),
                     'get_latest_by': ('history_date', 'history_id'),
                     'indexes': [],
@@ -1323,6 +1323,8 @@ class Migration(migrations.Migration):
                     ('offered', models.TextField(blank=True, db_default='', default='', editable=False, help_text='What it told in a sandbox, for the comparison with what its server offers now; JSON.')),
                 ],
                 options={
+                    'verbose_name': 'package',
+                    'verbose_name_plural': 'packages',
                     'ordering': ['-created_at', '-id'],
                     'permissions': [('approve_install', 'Can approve that a package is installed')],
                     'indexes': [models.Index(fields=['state', 'state_at'], name='install_by_state')],
@@ -1485,6 +1487,8 @@ class Migration(migrations.Migration):
                     ('draft', models.BooleanField(db_default=False, default=False, help_text='Written, not yet decided on: it decides nothing until somebody makes it live.')),
                 ],
                 options={
+                    'verbose_name': 'rule',
+                    'verbose_name_plural': 'rules',
                     'ordering': ['-priority', 'name'],
                     'indexes': [],
                     'constraints': [],

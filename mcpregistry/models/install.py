@@ -75,6 +75,8 @@ class Install(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
+        verbose_name = "package"
+        verbose_name_plural = "packages"
         ordering = ["-created_at", "-id"]
         permissions = [("approve_install", "Can approve that a package is installed")]
         indexes = [models.Index(fields=["state", "state_at"], name="install_by_state")]

@@ -91,6 +91,8 @@ class PolicyRule(models.Model):
     history = HistoricalRecords()
 
     class Meta:
+        verbose_name = "rule"
+        verbose_name_plural = "rules"
         ordering = ["-priority", "name"]
 
     def __str__(self) -> str:

@@ -418,6 +418,8 @@ class Migration(migrations.Migration):
                     ('supervisor', models.CharField(blank=True, db_default='', default='', help_text='The speaking agent without whose cycles nothing of it is done; empty: that of the site, if any.', max_length=63)),
                 ],
                 options={
+                    'verbose_name': 'request to the sub-agent',
+                    'verbose_name_plural': 'requests to the sub-agent',
                     'ordering': ['-created_at', '-id'],
                     'indexes': [models.Index(condition=models.Q(('finished_at', None)), fields=['-priority', 'created_at'], name='maintenance_queue'), models.Index(fields=['-created_at', '-id'], name='maintenance_by_time')],
                     'constraints': [models.CheckConstraint(condition=models.Q(('progress__lte', 100)), name='maintenance_progress_to_100')],
@@ -600,6 +602,8 @@ class Migration(migrations.Migration):
                     ('server', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='trials', to='mcpregistry.server')),
                 ],
                 options={
+                    'verbose_name': 'trial',
+                    'verbose_name_plural': 'trials',
                     'ordering': ['-created_at', '-id'],
                     'indexes': [models.Index(fields=['server', '-created_at'], name='trials_of_server')],
                     'constraints': [],

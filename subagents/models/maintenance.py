@@ -75,6 +75,8 @@ class MaintenanceRequest(Leased):
     objects = MaintenanceRequestQuerySet.as_manager()
 
     class Meta:
+        verbose_name = "request to the sub-agent"
+        verbose_name_plural = "requests to the sub-agent"
         ordering = ["-created_at", "-id"]
         constraints = [models.CheckConstraint(condition=Q(progress__lte=100), name="maintenance_progress_to_100")]
         indexes = [

@@ -38,6 +38,8 @@ class TrialReport(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        verbose_name = "trial"
+        verbose_name_plural = "trials"
         ordering = ["-created_at", "-id"]
         indexes = [models.Index(fields=["server", "-created_at"], name="trials_of_server")]
 

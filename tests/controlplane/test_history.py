@@ -177,7 +177,7 @@ def test_what_was_made_again_by_its_name_is_changed_not_made_twice(made, root):
     rules.delete_rule(rule=first, actor=ACTOR)
     mine = list(made)
     again = rule(note="new")
-    with pytest.raises(Conflict, match="There is a policy rule 'r' again"):
+    with pytest.raises(Conflict, match="There is a rule 'r' again"):
         undo(mine, root)
     proposal = propose(lambda: past.at(moment), actor=ACTOR)
     assert (proposal.report.made, proposal.report.changed) == ([], ["rules/r"])
@@ -387,7 +387,7 @@ def test_what_the_database_took_back_is_not_offered(rf, root, monkeypatch, djang
     with django_capture_on_commit_callbacks(execute=True):
         rule()
     assert [label for label, _ in request.session[LATEST]["made"]] == ["mcpregistry.policyrule"]
-    assert undoing.latest(request.session, timezone.now()).words == "policy rule r made"
+    assert undoing.latest(request.session, timezone.now()).words == "rule r made"
 
 
 def test_each_thing_that_would_be_done_needs_its_own_right(made):

@@ -100,7 +100,7 @@ async def _ask_reason(channel: Channel, press: Press, trigger: str) -> str:
     tool = await db_call(slack.tool_of, channel=channel, press=press)
     view = reason_view(press.value, plain(tool, 200))
     answer = await _call(channel, "views.open", {"trigger_id": trigger, "view": view})
-    return "" if answer else "Slack did not open the dialog. Press Deny again, or open the page."
+    return "" if answer else "Slack did not open the dialog. Press Reject again, or open the page."
 
 
 async def _answered(channel: Channel, payload: dict[str, Any]) -> HttpResponse:

@@ -64,7 +64,7 @@ async def test_a_held_call_is_approved_in_slack_and_runs_once(site, room):
     assert json.dumps(room.messages[stamp]).count("ann-at-slack") == 1
 
 
-async def test_a_call_denied_in_slack_never_runs_and_the_reason_reaches_the_agent(site, room):
+async def test_a_call_rejected_in_slack_never_runs_and_the_reason_reaches_the_agent(site, room):
     here = await site()
     call = asyncio.create_task(here.call("slow__count", {"steps": 1}, host=PATIENT))
     stamp = await told(room)

@@ -148,11 +148,11 @@ def test_an_approval_runs_the_call_and_is_counted_once(client_of: ClientOf, woke
     assert state(held) == State.READY
 
 
-def test_a_denial_needs_a_reason_and_gives_it_to_the_agent(client_of: ClientOf):
+def test_a_rejection_needs_a_reason_and_gives_it_to_the_agent(client_of: ClientOf):
     held, client = hold(), client_of("approver")
     answer = decide(client, held, "deny", reason="  ")
     assert answer.status_code == 422
-    assert "A denial needs a reason" in answer.content.decode()
+    assert "A reason is required to reject a call" in answer.content.decode()
     assert state(held) == State.PENDING
     decide(client, held, "deny", reason="Not on Fridays.")
     assert state(held) == State.REJECTED
@@ -168,7 +168,7 @@ def test_who_comes_second_is_told_who_was_first(client_of: ClientOf):
     assert answer.status_code == 409
     text = plain(answer.content.decode())
     assert "root rejected this call already" in text
-    assert "Denied by root" in text
+    assert "Rejected by root" in text
     assert 'id="decision"' not in answer.content.decode()
 
 

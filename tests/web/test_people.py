@@ -61,11 +61,11 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
         expect(window.locator("#announcer")).to_contain_text("1 new call waits")
     ann.get_by_role("link", name="git_push").click()
     ann.fill("#reason", "Not today.")
-    ann.get_by_role("button", name="Deny").click()
-    until(bo, "document.title.startsWith('approver denied git_push')")  # first: it says so for ten seconds
+    ann.get_by_role("button", name="Reject").click()
+    until(bo, "document.title.startsWith('approver rejected git_push')")  # first: it says so for ten seconds
     bo.get_by_text("Nothing waits").wait_for()
     ann.wait_for_url("**/approvals/")
-    expect(bo.locator("#announcer")).to_have_text("approver denied git_push")
+    expect(bo.locator("#announcer")).to_have_text("approver rejected git_push")
     assert bo.evaluate("window.__same") is True
     assert state(held) == State.REJECTED
 
@@ -148,16 +148,16 @@ def test_denying_by_keyboard_needs_a_reason(window_of: WindowOf):
     window = window_of("approver")
     window.goto("/approvals/")
     window.keyboard.press("j")
-    window.keyboard.press("d")
+    window.keyboard.press("r")
     window.wait_for_url("**/approvals/*/#*")
     until(window, "document.activeElement.id === 'reason'")
     window.keyboard.press("Control+Enter")
-    answered(window, "A denial needs a reason.")
+    answered(window, "A reason is required to reject a call.")
     expect(window.locator("#reason")).to_have_attribute("aria-invalid", "true")
-    window.keyboard.press("d")
+    window.keyboard.press("r")
     window.keyboard.type("wrong branch")
     window.keyboard.press("Control+Enter")
-    window.get_by_text("Denied git_push").wait_for()
+    window.get_by_text("Rejected git_push").wait_for()
     assert "wrong branch" in ApprovalRequest.objects.get(pk=high.pk).call.reason
 
 
@@ -189,8 +189,8 @@ def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_type
     window.goto(f"/approvals/{held.pk}/")
     window.fill("#reason", "half a thought")
     votes.vote(request_id=held.pk, user=crowd.people["root"], approve=False, reason="No.", via="web")
-    until(window, "document.title.startsWith('Denied by root.')")  # first: it says so for ten seconds
-    window.locator("#status").get_by_text("Denied by root.").wait_for()
+    until(window, "document.title.startsWith('Rejected by root.')")  # first: it says so for ten seconds
+    window.locator("#status").get_by_text("Rejected by root.").wait_for()
     expect(window.locator("#approve")).to_be_disabled()
     expect(window.locator("#reason")).to_have_value("half a thought")
 
@@ -204,7 +204,7 @@ def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: Wind
     ann.get_by_role("button", name="Approve a").click()
     ann.get_by_text("Approved git_push").wait_for()
     bo.fill("#reason", "no")
-    bo.get_by_role("button", name="Deny").click()
+    bo.get_by_role("button", name="Reject").click()
     bo.get_by_text("Nothing was decided by you").wait_for()
     expect(bo.locator("#problem")).to_contain_text("approver approved this call already")
     assert state(held) == State.READY

@@ -107,14 +107,14 @@ def test_polling_is_cheap_and_answers_only_when_something_changed(client_of: Cli
     votes.vote(request_id=first.pk, user=people.people["approver"], approve=False, reason="no", via="web")
     fresh = client.get(address).content.decode()
     assert names(fresh) == ["git_log"]
-    assert "<li>approver denied git_push</li>" in fresh
+    assert "<li>approver rejected git_push</li>" in fresh
 
 
 def test_one_is_not_told_of_what_one_did_oneself(client_of: ClientOf, people: Site):
     held, client = hold(), client_of("approver")
     address = live_address(seen(client))
     votes.vote(request_id=held.pk, user=people.people["approver"], approve=True, via="web")
-    assert "denied" not in client.get(address).content.decode()
+    assert "rejected" not in client.get(address).content.decode()
     assert "approved git_push" not in client.get(address).content.decode()
 
 
@@ -220,7 +220,7 @@ def test_one_of_them_decided_meanwhile_is_left_as_it_is(client_of: ClientOf, peo
     form = {"token": token(seen(client, address)), "do": "deny", "reason": "not now"}
     votes.vote(request_id=alike[1].pk, user=people.people["root"], approve=True, via="web")
     answer = client.post(address, form, follow=True).content.decode()
-    assert "2 denied." in answer
+    assert "2 rejected." in answer
     assert "1 left as they were" in answer
     assert ApprovalRequest.objects.get(pk=alike[1].pk).call.state == State.READY
 

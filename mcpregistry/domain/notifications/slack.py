@@ -48,14 +48,14 @@ def why_page(data: Mapping[str, Any]) -> str:
 
 
 def reason_view(value: str, tool: str) -> dict[str, Any]:
-    """The dialog that asks why a call is denied; ``value`` comes back with the answer."""
+    """The dialog that asks why a call is rejected; ``value`` comes back with the answer."""
     field = {"type": "plain_text_input", "action_id": REASON, "multiline": True, "max_length": 2_000}
     return {
         "type": "modal",
         "callback_id": DENY,
         "private_metadata": value,
-        "title": plain("Deny this call", 24),
-        "submit": plain("Deny", 24),
+        "title": plain("Reject this call", 24),
+        "submit": plain("Reject", 24),
         "close": plain("Back", 24),
         "blocks": [
             {"type": "section", "text": plain(tool, 2_000)},
@@ -87,7 +87,7 @@ def _buttons(event: Event, data: Mapping[str, Any]) -> list[Block]:
     return [
         {"type": "button", "action_id": APPROVE, "style": "primary", "text": plain("Approve", 75),
          "value": value, "confirm": sure},
-        {"type": "button", "action_id": DENY, "style": "danger", "text": plain("Deny…", 75), "value": value},
+        {"type": "button", "action_id": DENY, "style": "danger", "text": plain("Reject…", 75), "value": value},
     ]  # fmt: skip
 
 

@@ -121,7 +121,7 @@
     j: () => move(1),
     k: () => move(-1),
     a: () => open("#to-approve"),
-    d: () => open("#to-deny"),
+    r: () => open("#to-reject"),
     e: () => open("#to-edit"),
     Enter: () => open(""),
     "/": () => document.getElementById("search").focus(),
@@ -138,7 +138,7 @@
     if (what === "edit" && edit) {
       edit.open = true;
       document.getElementById("edited").focus();
-    } else if (what === "deny" || root.dataset.risk === "high") {
+    } else if (what === "reject" || root.dataset.risk === "high") {
       document.getElementById("reason").focus();
     } else {
       document.getElementById("approve").focus();
@@ -146,12 +146,12 @@
     form.dataset.intent = intent;
   };
   const send = () => {
-    const button = { approve: "approve", deny: "deny", edit: "approve-edited" }[intent];
+    const button = { approve: "approve", reject: "deny", edit: "approve-edited" }[intent];
     document.getElementById(button)?.click();
   };
   const inDetail = {
     a: () => make("approve"),
-    d: () => make("deny"),
+    r: () => make("reject"),
     e: () => make("edit"),
     u: () => location.assign(root.dataset.queue),
   };

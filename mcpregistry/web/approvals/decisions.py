@@ -49,9 +49,11 @@ def read_plain(form: QueryDict) -> Wish:
     """
     do, reason = form.get("do"), _reason(form)
     if do not in ("approve", "deny"):
-        raise ConfigInvalid("The form says neither approve nor deny.", remedy="Press one of its buttons.")
+        raise ConfigInvalid("The form says neither approve nor reject.", remedy="Press one of its buttons.")
     if do == "deny" and not reason:
-        raise ConfigInvalid("A denial needs a reason.", remedy="Write one: the agent reads it and can do better.")
+        raise ConfigInvalid(
+            "A reason is required to reject a call.", remedy="Write one: the agent reads it and can do better."
+        )
     return Wish(do == "approve", reason)
 
 

@@ -127,7 +127,7 @@ def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
 def _told(held: ApprovalRequest, wish: decisions.Wish) -> str:
     name = printable(held.call.tool_name, 80)
     if not wish.approve:
-        return f"Denied {name}. The agent is told your reason."
+        return f"Rejected {name}. The agent is told your reason."
     if held.call.state == State.PENDING:
         return f"You approve {name}; {_agreed(held)} of {held.quorum} agree so far."
     return f"Approved {name}{' as you edited it' if wish.arguments is not None else ''}."
@@ -168,7 +168,7 @@ def preview(request: HttpRequest, pk: str) -> HttpResponse:
     try:
         value = decisions.edited(request.POST.get("arguments", ""))
         if around.definition is None:
-            raise Conflict("The tool's definition is gone, so an edit cannot be checked.", remedy="Deny the call.")
+            raise Conflict("The tool's definition is gone, so an edit cannot be checked.", remedy="Reject the call.")
         check_arguments(facts.schema(around.definition), value)
         changes = [each for each in laid_out(canonical(value), facts.effective(held)) or [] if each.change != "same"]
         context: dict[str, Any] = {"changes": changes}

@@ -115,7 +115,7 @@ def state_words(request: ApprovalRequest) -> str:
         State.TOOL_ERROR: f"Approved{names}. It ran; the tool answered with an error.",
         State.NOT_SENT: f"Approved{names}, but it could not be sent.",
         State.UNKNOWN: f"Approved{names}. It was sent; what became of it is unknown.",
-        State.REJECTED: f"Denied{names}.",
+        State.REJECTED: f"Rejected{names}.",
         State.EXPIRED: "Nobody decided in time." if request.execute_by is None else f"Approved{names}, but too late to run.",
         State.CANCELLED: "The caller withdrew it.",
         State.VOID: "Void: what was asked for has changed meanwhile.",

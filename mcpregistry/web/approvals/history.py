@@ -116,7 +116,9 @@ def as_csv(request: HttpRequest) -> HttpResponse:
 
 def _line(row: ApprovalRequest) -> tuple[Any, ...]:
     call, text = row.call, facts.effective(row)
-    votes = "; ".join(f"{vote.name}: {'approve' if vote.approve else 'deny'} ({vote.via})" for vote in row.votes.all())
+    votes = "; ".join(
+        f"{vote.name}: {'approve' if vote.approve else 'reject'} ({vote.via})" for vote in row.votes.all()
+    )
     took = f"{(row.decided_at - row.asked_at).total_seconds():.1f}" if row.decided_at else ""
     return (
         row.pk, _iso(row.asked_at), _iso(row.decided_at), took, queries.end_of(row), call.state, row.risk,

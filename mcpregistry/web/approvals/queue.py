@@ -126,7 +126,7 @@ def _row(each: Waiting, user_id: int, alike: int, energy: float | None) -> Row:
         asked=ago(each.asked_at), until=int(each.decide_by.timestamp()),
         agreed=f"{_agreed(each.votes)}/{each.quorum}" if each.quorum > 1 else "",
         edited=bool(each.edited_head), away=each.waiting_as == ApprovalRequest.Waiting.AWAY,
-        mine="" if mine is None else "approved" if mine.approve else "denied",
+        mine="" if mine is None else "approved" if mine.approve else "rejected",
         alike=alike if each.risk == Level.LOW else 1, energy=energy,
     )  # fmt: skip
 
@@ -153,7 +153,7 @@ def _news(request: HttpRequest) -> list[str]:
 
 def _word(vote: ApprovalVote) -> str:
     request = vote.request
-    did = "denied" if not vote.approve else "edited and approved" if request.edited else "approved"
+    did = "rejected" if not vote.approve else "edited and approved" if request.edited else "approved"
     return f"{printable(vote.name, 60)} {did} {printable(request.call.tool_name, 80)}"
 
 
@@ -206,7 +206,7 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
             done += 1
         except SlipsnisseError as error:
             refused.append(error.message)
-    messages.success(request, f"{done} {'approved' if wish.approve else 'denied'}.")
+    messages.success(request, f"{done} {'approved' if wish.approve else 'rejected'}.")
     if refused:
         messages.warning(request, f"{len(refused)} left as they were: {refused[0]}")
     return HttpResponseRedirect(reverse("approvals:queue"))

@@ -287,13 +287,16 @@ class Server(Confined):
                 "headers": sorted(self.headers),
                 "networks": self.allowed_networks,
             }
+        if self.asks_roots:  # some servers then work in these folders instead of those that were confirmed
+            facts["may_ask_for_folders"] = True
         return facts | ({"limits": limits} if (limits := self.raised_limits()) else {})
 
     def raised_limits(self) -> dict[str, int]:
         """Bounds that are wider than their default: how much one server may make this site hold is confirmed, too."""
         usual = {"max_message_bytes": MESSAGE_BYTES, "max_tools": TOOLS, "max_sessions": SESSIONS}
         usual |= {"max_definition_bytes": DEFINITION_BYTES}
-        return {name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most}
+        raised = {name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most}
+        return raised | (self.raised_bounds() if self.transport == Transport.STDIO else {})
 
     def launch_hash(self) -> str:
         """SHA-256 of the launch facts and of the secret values behind them (values never leave)."""

@@ -103,7 +103,15 @@ def test_limits_are_ones_own_alone(asked) -> None:
 def test_no_file_gets_a_set_id_bit(asked) -> None:
     """Another user of the machine could run it with the rights of this site's user."""
     absent = -1
-    setting = [((90, absent), 1), ((91, 52), 1), ((268, 53), 2), ((133, absent), 1), ((259, 33), 2), ((85, absent), 1), (452, 2)]
+    setting = [
+        ((90, absent), 1),
+        ((91, 52), 1),
+        ((268, 53), 2),
+        ((133, absent), 1),
+        ((259, 33), 2),
+        ((85, absent), 1),
+        (452, 2),
+    ]
     for numbers, before in setting:
         if isinstance(numbers, tuple) and absent in numbers and asked.machine == "aarch64":
             continue

@@ -42,7 +42,15 @@ _NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 467)
 _CLONE3, _NEW_USER, _FAST_OPEN = 435, 0x10000000, 0x20000000
 # Calls that set a file's mode, with the place of the mode (chmod fchmod fchmodat mknod mknodat creat), and calls that may
 # create a file (open openat), with the places of flags and mode; the second number is that of ARM64, None: it has no such call.
-_MODES = (((90, None), 1), ((91, 52), 1), ((268, 53), 2), ((133, None), 1), ((259, 33), 2), ((85, None), 1), ((452, 452), 2))
+_MODES = (
+    ((90, None), 1),
+    ((91, 52), 1),
+    ((268, 53), 2),
+    ((133, None), 1),
+    ((259, 33), 2),
+    ((85, None), 1),
+    ((452, 452), 2),
+)
 _CREATING = (((2, None), 1, 2), ((257, 56), 2, 3))
 _SET_ID, _CREATES = 0o6000, 0o100 | 0o20000000  # set-user-id and set-group-id; O_CREAT and O_TMPFILE
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
@@ -199,7 +207,12 @@ def _without_set_id(machine: str) -> list[Instruction]:
             code += [(_EQUALS, 0, 4, call), (_LOAD, 0, 0, 16 + 8 * mode), *refused]
     for calls, flags, mode in _CREATING:
         if (call := calls[column]) is not None:
-            code += [(_EQUALS, 0, 7, call), (_LOAD, 0, 0, 16 + 8 * flags), (_ANY_OF, 1, 0, _CREATES), (_RETURN, 0, 0, _ALLOW)]
+            code += [
+                (_EQUALS, 0, 7, call),
+                (_LOAD, 0, 0, 16 + 8 * flags),
+                (_ANY_OF, 1, 0, _CREATES),
+                (_RETURN, 0, 0, _ALLOW),
+            ]
             code += [(_LOAD, 0, 0, 16 + 8 * mode), *refused]
     return code
 

@@ -32,6 +32,7 @@ class LaunchPage(ConfirmPage[Server]):
             "shown": record.launch_hash(),
             "confirmed": record.lifecycle == Lifecycle.ACTIVE,
             "local": record.transport == Transport.STDIO,
+            "folders": record.asks_roots,
             "limits": [(field(name).verbose_name, value) for name, value in record.raised_limits().items()],  # type: ignore[union-attr]
         }
         return facts | (_program(record) if facts["local"] else {"headers": sorted(record.headers)})

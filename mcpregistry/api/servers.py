@@ -6,6 +6,7 @@ is refused until a person has confirmed the launch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from django.db.models import Q
@@ -62,7 +63,9 @@ def list_servers(
         rows = rows.filter(lifecycle=lifecycle)
     if transport:
         rows = rows.filter(transport=transport)
-    return page(rows, order=("slug",), limit=limit, cursor=cursor, show=server_out)
+    return page(
+        rows, order=("slug",), limit=limit, cursor=cursor, show=partial(server_out, whole=_may_see_all(request))
+    )
 
 
 @router.post("/servers", response={201: ServerOut})
@@ -88,8 +91,8 @@ def read_pasted(request: HttpRequest, payload: PastedIn) -> PastedOut:
 
 @router.get("/servers/{slug}", response=ServerOut)
 def get_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    """One server."""
-    return server_out(lookup.server(slug))
+    """One server. Without the right to change or confirm servers, secrets in its command and address are masked."""
+    return server_out(lookup.server(slug), whole=_may_see_all(request))
 
 
 @router.patch("/servers/{slug}", response=ServerOut)
@@ -111,7 +114,7 @@ def delete_server(request: HttpRequest, slug: Slug) -> Status[None]:
 @router.get("/servers/{slug}/launch", response=LaunchOut)
 def show_launch(request: HttpRequest, slug: Slug) -> LaunchOut:
     """What would run or be reached, and the hash by which to confirm exactly this."""
-    return launch_out(lookup.server(slug))
+    return launch_out(lookup.server(slug), whole=_may_see_all(request))
 
 
 @router.post("/servers/{slug}/confirm", response={200: ServerOut, 409: Problem})
@@ -197,3 +200,9 @@ def list_events(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cur
     """What happened to the server, newest first."""
     rows = ServerEvent.objects.filter(server=lookup.server(slug))
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=event_out)
+
+
+def _may_see_all(request: HttpRequest) -> bool:
+    user = person(request)
+    rights = ("mcpregistry.change_server", "mcpregistry.confirm_server")
+    return user is not None and any(user.has_perm(right) for right in rights)

@@ -9,6 +9,7 @@ from mcpregistry.domain.servers.sandbox import Policy
 from mcpregistry.domain.servers.target import Bounds, Ports
 
 MEMORY_MB, PROCESSES = 4096, 256  # far above what servers use, a browser's among them
+FILE_MB = 4096  # in a sandbox, where nobody has said otherwise
 MOST_MB, MOST_SECONDS = 16 * 1024 * 1024, 31_536_000
 
 
@@ -90,3 +91,9 @@ class Confined(models.Model):
             memory_mb=self.max_memory_mb, processes=self.max_processes, cpu_seconds=self.max_cpu_seconds,
             file_mb=self.max_file_mb, open_files=self.max_open_files,
         )  # fmt: skip
+
+    def raised_bounds(self) -> dict[str, int]:
+        """Return the limits of its processes that are wider than their default; 0 is none at all."""
+        usual = {"max_memory_mb": MEMORY_MB, "max_processes": PROCESSES, "max_file_mb": FILE_MB}
+        raised = {name: value for name, most in usual.items() if (value := getattr(self, name)) > most}
+        return raised | {name: 0 for name in ("max_memory_mb", "max_processes") if not getattr(self, name)}

@@ -14,6 +14,7 @@ from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.redaction import masked_words
 from mcpregistry.models.confinement import Confined
 from mcpregistry.models.sealing import Sealed
 
@@ -78,6 +79,12 @@ class ProtocolMode(models.TextChoices):
     AUTO = "auto", "Find out"
     LEGACY = "legacy", "2025-11-25 and older"
     MODERN = "modern", "2026-07-28"
+
+
+def without_secrets(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a server with its command and address masked, for whoever may not change it and for the audit log."""
+    masked = {"command": masked_words(facts["command"])} if "command" in facts else {}
+    return facts | masked | ({"url": masked_words([facts["url"]])[0]} if "url" in facts else {})
 
 
 class ServerQuerySet(models.QuerySet["Server"]):
@@ -287,13 +294,16 @@ class Server(Confined):
                 "headers": sorted(self.headers),
                 "networks": self.allowed_networks,
             }
+        if self.asks_roots:  # some servers then work in these folders instead of those that were confirmed
+            facts["may_ask_for_folders"] = True
         return facts | ({"limits": limits} if (limits := self.raised_limits()) else {})
 
     def raised_limits(self) -> dict[str, int]:
         """Bounds that are wider than their default: how much one server may make this site hold is confirmed, too."""
         usual = {"max_message_bytes": MESSAGE_BYTES, "max_tools": TOOLS, "max_sessions": SESSIONS}
         usual |= {"max_definition_bytes": DEFINITION_BYTES}
-        return {name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most}
+        raised = {name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most}
+        return raised | (self.raised_bounds() if self.transport == Transport.STDIO else {})
 
     def launch_hash(self) -> str:
         """SHA-256 of the launch facts and of the secret values behind them (values never leave)."""

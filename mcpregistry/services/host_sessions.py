@@ -25,7 +25,8 @@ from mcpregistry.services.records import audit
 log = structlog.get_logger(__name__)
 
 MOST = 1_000  # of one agent; one more ends the one that was idle for longest
-MOST_WAITING, MOST_SAID = 2_000, 32_000_000  # messages of one session, and their characters, until they are forgotten
+# Until they are forgotten: messages of one session, their characters, and those of all sessions of one agent.
+MOST_WAITING, MOST_SAID, MOST_SAID_OF_AGENT = 2_000, 32_000_000, 64_000_000
 MOST_SUBSCRIBED = 1_000  # resources of one session
 CHANGED = "slipsnisse/changed"  # a message of ours: what the session's row says has changed
 IDLE = timedelta(minutes=30)  # without a request or an open stream
@@ -111,13 +112,19 @@ def send(session_id: str, body: str) -> None:
     waits.
     """
     sealed = seal(body, place=_place(session_id))
-    waiting = HostMessage.objects.filter(session_id=session_id, size__gt=0).aggregate(
-        count=Count("pk"), said=Sum("size", default=0)
-    )
-    if waiting["count"] >= MOST_WAITING or waiting["said"] + len(sealed) > MOST_SAID:
+    kept = HostMessage.objects.filter(size__gt=0)
+    waiting = kept.filter(session_id=session_id).aggregate(count=Count("pk"), said=Sum("size", default=0))
+    agent = HostSession.objects.filter(pk=session_id).values("agent_slug")
+    sessions = HostSession.objects.filter(agent_slug__in=agent).values("pk")
+    of_agent = kept.filter(session_id__in=sessions).aggregate(said=Sum("size", default=0))["said"]
+    if (
+        waiting["count"] >= MOST_WAITING
+        or waiting["said"] + len(sealed) > MOST_SAID
+        or of_agent + len(sealed) > MOST_SAID_OF_AGENT
+    ):
         raise Busy(
-            "This session has sent more than processes keep for each other.",
-            remedy=f"Send it again in {_TOLD_FOR.seconds // 60} minutes, or open another session.",
+            "This session, or its agent, has sent more than processes keep for each other.",
+            remedy=f"Send it again in {_TOLD_FOR.seconds // 60} minutes, or send less at a time.",
         )
     HostMessage.objects.create(
         session_id=session_id, sealed_body=sealed, size=len(sealed), created_at=database_now()

@@ -28,7 +28,8 @@ from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.models import Agent, Configuration, Server, ServerTest, Tool
 from mcpregistry.services.configuration.saving import check_fields
-from mcpregistry.services.servers import checks, prober, trials
+from mcpregistry.services.servers import prober, trials
+from mcpregistry.services.servers.calls_of_tests import refuse_call
 from mcpregistry.services.servers.lifecycle import check_server
 from mcpregistry.services.servers.targets import refuse_unless_runnable
 from subagents.domain.maintenance import SWITCH, Kind, Known, search
@@ -57,7 +58,7 @@ def _look_at_server(request: MaintenanceRequest, _: Any) -> None:
     server = server_of(request)
     refuse_unless_runnable(server)
     if tool := request.params.get("call_tool"):
-        checks.refuse_unless_read_only(server, tool)
+        refuse_call(server, tool, request.params.get("call_arguments") or {})
     request.notes["steps"] = [{"step": "config", "ok": True}]
 
 

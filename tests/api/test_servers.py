@@ -323,3 +323,20 @@ def test_a_status_holds_figures_of_every_tool_that_was_called(live_db, caller):
     ]
     assert [t["mean_ms"] for t in tools] == [20.0, 8.0]
     assert all(t["last_call"] for t in tools)
+
+
+@pytest.mark.attack
+def test_secrets_in_words_reach_no_viewer_and_no_audit_log(operator, caller):
+    words = ["x", "postgresql://app:canary@db/prod", "-H", "Authorization: Bearer canary"]
+    operator.post("/servers", {"slug": "local", "command": words})
+    address = "https://mcp.example/mcp?api_key=canary"
+    operator.post("/servers", {"slug": "remote", "transport": "http", "url": address})
+    assert operator.get("/servers/local").json()["command"] == words, "whoever may change it needs all of it"
+    assert operator.get("/servers/remote").json()["url"] == address
+    viewer = caller("viewer")
+    places = ("/servers", "/servers/local", "/servers/remote", "/servers/local/launch", "/servers/remote/launch")
+    for answer in map(viewer.get, places):
+        assert answer.status_code in (200, 403)
+        assert "canary" not in answer.text
+    assert viewer.get("/servers/local").json()["command"][1] == "postgresql://app:***@db/prod"
+    assert "canary" not in " ".join(AuditEntry.objects.values_list("body", flat=True))

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.text.redaction import REDACTED, SHORTEST, Redactor, characters, redacted, secrets_in
+from mcpregistry.domain.text.redaction import (
+    REDACTED,
+    SHORTEST,
+    Redactor,
+    characters,
+    masked_words,
+    redacted,
+    secrets_in,
+)
 
 SECRET = 'canary/"7f3a+91'
 JSON = st.recursive(
@@ -112,3 +120,28 @@ def test_names_and_shapes_tell_which_values_are_secret():
         "value-of-token", "Bearer value-of-bearer", "value-of-bearer", "session=value", "value-of-password",
         "value-of-flag", "value-of-equals", "value-of-query",
     }  # fmt: skip
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["db", "postgresql://app:canary@db/prod"], ["db", "postgresql://app:***@db/prod"]),
+        (["x", "--database-url=postgresql://app:canary@db/prod"], ["x", "--database-url=postgresql://app:***@db/prod"]),
+        (["x", "--token", "canary"], ["x", "--token", "***"]),
+        (["x", "--api-key=canary"], ["x", "--api-key=***"]),
+        (["docker", "-e", "API_KEY=canary"], ["docker", "-e", "API_KEY=***"]),
+        (["x", "-H", "Authorization: Bearer canary"], ["x", "-H", "Authorization: Bearer ***"]),
+        (["x", "-H", "Cookie: canary"], ["x", "-H", "Cookie: ***"]),
+        (["x", "--header=X-Api-Key: canary"], ["x", "--header=X-Api-Key: ***"]),
+        (["x", "use bearer canary"], ["x", "use bearer ***"]),
+        (["https://ann:canary@h/?api_key=canary&page=2"], ["https://ann:***@h/?api_key=***&page=2"]),
+        (["x", "--token", "${cred:git}", "--key=${KEY}"], ["x", "--token", "${cred:git}", "--key=${KEY}"]),
+        (
+            ["https://secret.example/?page=2", "--path", "/a:b@c"],
+            ["https://secret.example/?page=2", "--path", "/a:b@c"],
+        ),
+    ],
+)
+def test_secrets_in_the_words_of_a_command_are_masked_and_nothing_else(words: list[str], shown: list[str]) -> None:
+    assert masked_words(words) == shown

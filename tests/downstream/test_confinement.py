@@ -100,6 +100,35 @@ def test_limits_are_ones_own_alone(asked) -> None:
 
 
 @pytest.mark.attack
+def test_no_file_gets_a_set_id_bit(asked) -> None:
+    """Another user of the machine could run it with the rights of this site's user."""
+    absent = -1
+    setting = [
+        ((90, absent), 1),
+        ((91, 52), 1),
+        ((268, 53), 2),
+        ((133, absent), 1),
+        ((259, 33), 2),
+        ((85, absent), 1),
+        (452, 2),
+    ]
+    for numbers, before in setting:
+        if isinstance(numbers, tuple) and absent in numbers and asked.machine == "aarch64":
+            continue
+        for mode in (0o4755, 0o2755, 0o106000):
+            assert asked(numbers, *[0] * before, mode) == EPERM
+        assert asked(numbers, *[0] * before, 0o1777) == ALLOWED
+    for numbers, before in (((2, absent), 1), ((257, 56), 2)):
+        if absent in numbers and asked.machine == "aarch64":
+            continue
+        for flags in (0o101, 0o20200002):
+            assert asked(numbers, *[0] * before, flags, 0o4755) == EPERM
+            assert asked(numbers, *[0] * before, flags, 0o644) == ALLOWED
+        assert asked(numbers, *[0] * before, 0o2, 0o4755) == ALLOWED, "nothing is created, so there is no mode"
+    assert asked(437) == ENOSYS  # openat2
+
+
+@pytest.mark.attack
 def test_pairs_of_sockets_are_streams_and_packets_in_order(asked) -> None:
     assert {asked(PAIR, UNIX, kind | flags) for kind in (STREAM, SEQPACKET) for flags in (0, FLAGS)} == {ALLOWED}
     others = [(UNIX, DGRAM), (UNIX, DGRAM | FLAGS), (UNIX, RAW), (INET, STREAM), (30, STREAM), (30, SEQPACKET)]

@@ -205,6 +205,13 @@ async def test_kept_answers_and_messages_are_sealed_and_bounded(stage, slug, mon
                 with pytest.raises(ResourceLimit, match="Unsubscribe"):
                     host_sessions.subscribe(slug, "docs://other")
                 assert host_sessions.subscriptions(slug) == {GUIDE}
-        HostSession.objects.filter(pk=slug).delete()
+        other = f"{slug}-2"
+        host_sessions.begin(session_id=other, agent=slug, endpoint=slug, version="2025-11-25", client="{}")
+        with monkeypatch.context() as patched:
+            patched.setattr(host_sessions, "MOST_SAID_OF_AGENT", 100)
+            with pytest.raises(Busy, match="its agent"):
+                host_sessions.send(other, "{}")
+        host_sessions.send(other, "{}")
+        HostSession.objects.filter(pk__in=[slug, other]).delete()
 
     await outside(story)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from threading import Barrier
 
@@ -19,7 +20,7 @@ from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.servers.health import FIRST_CHECK_DELAY, MAX_CHECK_DELAY, SOON_CHECK_DELAY, check_delay
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.downstream.pool.events import TestReport
-from mcpregistry.models import AuditEntry, Configuration, Server, ServerTest
+from mcpregistry.models import AuditEntry, Configuration, PolicyRule, Server, ServerTest
 from mcpregistry.models.server import ConnectMode
 from mcpregistry.services.configuration import dispatch
 from mcpregistry.services.definitions import decisions, observe
@@ -98,7 +99,17 @@ def test_a_test_calls_only_approved_tools_that_only_read(sent):
     observe.observe(server=server, listed=listed)
     for tool in server.tools.exclude(name="new"):
         decisions.approve(definition=tool.latest, actor="test")
+    with pytest.raises(Denied, match="no rule fits"):
+        request_test(server=server, actor="test", call_tool="look")
+    PolicyRule.objects.create(name="reading runs", outcome="allow", server=server)
     assert request_test(server=server, actor="test", call_tool="look").call_tool == "look"
+    PolicyRule.objects.create(name="no secrets", outcome="deny", priority=200, condition='args.path == "/secret"')
+    for path, refused in (("/secret", True), ("/plain", False)):
+        with pytest.raises(Denied, match="no secrets") if refused else nullcontext():
+            request_test(server=server, actor="test", call_tool="look", call_arguments={"path": path})
+    server.tools.filter(name="look").update(enabled=False)
+    with pytest.raises(Denied, match="not offered"):
+        request_test(server=server, actor="test", call_tool="look")
     for name in ("touch", "new", "absent"):
         with pytest.raises(Denied, match="mcptest echo --call"):
             request_test(server=server, actor="test", call_tool=name)

@@ -79,6 +79,32 @@ def test_a_limit_beyond_its_default_is_confirmed_anew(db: None, limit: str, valu
     assert confirm(server, "user:bob").lifecycle == "active"
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("max_memory_mb", 0),
+        ("max_memory_mb", 4_097),
+        ("max_processes", 0),
+        ("max_processes", 257),
+        ("max_file_mb", 4_097),
+    ],
+)
+def test_a_wider_limit_of_processes_is_confirmed_anew(db: None, limit: str, value: int):
+    server = confirm(saved(Server(slug="local", command=["x"])), "user:bob")
+    assert saved(server, max_memory_mb=500, max_processes=20, max_file_mb=10).lifecycle == "active", (
+        "less opens nothing"
+    )
+    assert saved(server, **{limit: value}).lifecycle == "draft"
+    assert server.launch_facts()["limits"] == {limit: value}
+    assert confirm(server, "user:bob").lifecycle == "active"
+
+
+def test_asking_for_folders_is_confirmed_anew(db: None):
+    server = confirmed("echo")
+    assert saved(server, asks_roots=True).lifecycle == "draft"
+    assert confirm(server, "user:bob").lifecycle == "active"
+
+
 def test_whoever_changed_a_launch_does_not_confirm_it_alone_where_four_eyes_are_asked_for(db: None, settings: Any):
     settings.FOUR_EYES = True
     server = saved(Server(slug="mine", command=["evil"]))

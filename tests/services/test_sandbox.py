@@ -16,7 +16,7 @@ from django.test import override_settings
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.sandbox import Machine, Policy, check_paths, protection
 from mcpregistry.domain.servers.target import Ports
-from mcpregistry.downstream.transports.sandbox import without
+from mcpregistry.downstream.transports.sandbox import SYSTEM, policy_of, without
 from mcpregistry.models import AuditEntry, Server
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.sandbox import protection_of, sandbox_of
@@ -118,6 +118,14 @@ def test_what_every_server_may_read_holds_no_data_of_this_site(tmp_path: Path) -
     assert [*without(usr, (str(tmp_path / "var"),))] == [usr]
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "key", ["/etc/ssl/private/site.key", "/etc/pki/tls/private/site.key", "/etc/pki/CA/private/ca.key"]
+)
+def test_private_keys_of_the_machine_are_no_certificates(key: str) -> None:
+    assert not [place for place in SYSTEM if Path(key).is_relative_to(place)]
+
+
 def test_switching_it_on_is_narrower_and_a_draft_stays_one() -> None:
     assert saved(active(), **ON).lifecycle == "active"
     draft = lifecycle.save_server(server=Server(slug="d", command=["x"]), actor="user:maker")
@@ -214,6 +222,20 @@ def test_a_link_that_another_confined_server_may_have_made_is_not_followed(tmp_p
     target = target_for(reader.pk).sandbox
     assert target is not None
     assert target.read == (f"{kept}/plain",)
+
+
+@pytest.mark.attack
+def test_a_program_that_another_confined_server_may_replace_is_not_followed(tmp_path: Path) -> None:
+    kept, secret = tmp_path / "kept", tmp_path / "secret"
+    kept.mkdir()
+    secret.write_text("secret")
+    secret.chmod(0o700)
+    (kept / "serve").symlink_to(secret)
+    active(slug="writer", **ON | {"sandbox_write": [str(kept)]})
+    reader = active(slug="reader", **ON | {"command": [f"{kept}/serve"], "sandbox_read": [], "sandbox_write": []})
+    target = target_for(reader.pk)
+    assert target.sandbox is not None
+    assert not [line for line in policy_of(target, target.sandbox, "").split("\n") if str(secret) in line]
 
 
 @pytest.mark.parametrize("path", ["docs", "", "/srv/../etc", "/srv/", "//srv", "/a\nn", "/a\0", 7])

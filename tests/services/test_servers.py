@@ -69,7 +69,7 @@ def test_any_change_of_where_a_remote_server_is_needs_a_new_confirmation(name: s
 
 @pytest.mark.parametrize(
     ("name", "value", "revision"),
-    [("name", "New", 1), ("description", "x", 1), ("request_timeout", 5.0, 2), ("max_concurrency", 2, 2), ("max_tools", 9, 2), ("max_definition_bytes", 9_000, 2), ("shared_by", "agent", 2), ("asks_roots", True, 2), ("resend", "never", 2),
+    [("name", "New", 1), ("description", "x", 1), ("request_timeout", 5.0, 2), ("max_concurrency", 2, 2), ("max_tools", 9, 2), ("max_definition_bytes", 9_000, 2), ("shared_by", "agent", 2), ("asks_sampling", False, 2), ("resend", "never", 2),
      ("slug", "renamed", 2)],
 )  # fmt: skip
 def test_other_changes_keep_it_active(name: str, value: Any, revision: int):

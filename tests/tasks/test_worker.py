@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from mcpregistry import tasks
 from mcpregistry.gateway.stdio import own_worker
-from mcpregistry.models import ServerTest, Tool
+from mcpregistry.models import PolicyRule, ServerTest, Tool
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers.checks import queue_test, request_refresh, request_test
 from tests.services.rows import confirmed
@@ -38,6 +38,7 @@ def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
     tool = Tool.objects.get(server=server, name="get_current_time")
     assert tool.pinned.data["annotations"]["readOnlyHint"] is True
     arguments = {"timezone": "Europe/Vienna"}
+    PolicyRule.objects.create(name="reading runs", outcome="allow", server=server)
     second = finished(request_test(server=server, actor="a", call_tool=tool.name, call_arguments=arguments))
     assert (second.verdict, second.error) == ("passed", "")
     assert second.timings["call"] > 0

@@ -13,7 +13,7 @@ from mcpregistry.domain.servers.sandbox import LAST_PORT, MOST_PATHS, MOST_PORTS
 from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.confinement import MOST_MB, MOST_SECONDS
-from mcpregistry.models.server import MOST_DEFINITION_BYTES, MOST_TOOLS
+from mcpregistry.models.server import MOST_DEFINITION_BYTES, MOST_TOOLS, without_secrets
 from mcpregistry.services.servers.lifecycle import BOUNDS, SANDBOX
 
 TransportName = Literal["stdio", "http", "sse", "websocket"]
@@ -276,15 +276,17 @@ _SAME = (
 )  # fmt: skip
 
 
-def server_out(server: Server) -> ServerOut:
-    """The row as its answer."""
+def server_out(server: Server, *, whole: bool = True) -> ServerOut:
+    """The row as its answer; not ``whole``: without what is secret in its command and address."""
     same = {name: getattr(server, name) for name in _SAME}
+    same = same if whole else without_secrets(same)
     return ServerOut(**same, env_names=sorted(server.env), header_names=sorted(server.headers))
 
 
-def launch_out(server: Server) -> LaunchOut:
-    """What a person confirms, with the hash to confirm it by."""
-    facts = server.launch_facts() | {"env_values": shown_env(server.env)}
+def launch_out(server: Server, *, whole: bool = True) -> LaunchOut:
+    """What a person confirms, with the hash to confirm it by; not ``whole``: as of ``server_out``."""
+    launch = server.launch_facts()
+    facts = (launch if whole else without_secrets(launch)) | {"env_values": shown_env(server.env)}
     return LaunchOut(facts=facts, launch_hash=server.launch_hash(), confirmed=server.launch_confirmed)
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, ServerEntry
 from mcpregistry.domain.formats.notes import Report, pointer
 from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.text.redaction import secrets_in_word
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 
@@ -94,28 +95,24 @@ def _reference(value: str, name: str, place: tuple[str, ...], report: Report, co
 
 
 def _command(server: ServerEntry, report: Report) -> tuple[str, ...]:
-    """``--token VALUE`` and ``--token=VALUE`` lose their value when the flag's name says that it is a secret."""
-    argv = list(server.command)
-    for index, word in enumerate(argv):
-        flag, equals, value = word.partition("=")
-        place = (server.key, "command", str(index))
-        if equals and value and is_secret_name(flag):
-            argv[index] = f"{flag}={_reference(value, variable(server.key, flag), place, report, 'command')}"
-        elif index and argv[index - 1].startswith("-") and is_secret_name(argv[index - 1]) and not word.startswith("-"):
-            argv[index] = _reference(word, variable(server.key, argv[index - 1]), place, report, "command")
-    return tuple(argv)
+    """Flags, headers and addresses lose what in them is secret by its name or shape."""
+    words = server.command
+    return tuple(
+        _word((server.key, "command", str(index)), before, word, report)
+        for index, (before, word) in enumerate(zip(("", *words), words, strict=False))
+    )
+
+
+def _word(place: tuple[str, ...], before: str, word: str, report: Report) -> str:
+    for span in reversed(secrets_in_word(before, word)):
+        value = _reference(word[span.start : span.end], variable(place[0], span.name), place, report, place[1])
+        word = f"{word[: span.start]}{value}{word[span.end :]}"
+    return word
 
 
 def _url(server: ServerEntry, report: Report) -> str:
-    """Values of secret-looking query parameters."""
-
-    def one(match: re.Match[str]) -> str:
-        before, name, value = match.groups()
-        if not is_secret_name(name):
-            return match.group()
-        return before + name + "=" + _reference(value, variable(server.key, name), (server.key, "url"), report, "url")
-
-    return re.sub(r"([?&])([^=&#]+)=([^&#]+)", one, server.url)
+    """Passwords and values of secret-looking query parameters."""
+    return _word((server.key, "url"), "", server.url, report)
 
 
 def _input(item: JsonObject, report: Report) -> JsonObject:

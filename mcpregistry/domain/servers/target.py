@@ -67,7 +67,8 @@ class Sandbox:
     """What a local server may touch: its own folder (``home``), further paths, and the network, some ports or none of it.
 
     ``read`` and ``write`` are places without links; ``named`` are the paths that led there, and ``hidden`` what stays
-    shut also where it lies in what every server may read. ``strict``: in namespaces of its own.
+    shut also where it lies in what every server may read. ``strict``: in namespaces of its own. ``written_by_others``: what other
+    servers in a sandbox may write, so that nothing there is followed.
     """
 
     home: str
@@ -78,6 +79,7 @@ class Sandbox:
     strict: bool = False
     named: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    written_by_others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

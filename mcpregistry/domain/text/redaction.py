@@ -13,6 +13,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
@@ -54,6 +55,55 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
     found |= {match[1] for value in found if (match := _SCHEME.fullmatch(value))}
     texts = [*pairs.values(), *argv, url]
     return found | {match[1] for text in texts for match in _PASSWORD.finditer(text)}
+
+
+# Words of a command, and addresses
+
+_HEADER_WORD = re.compile(r"(?:.*=)?([\w-]+):\s*(?:(?:bearer|basic|token)\s+)?(\S.*)", re.IGNORECASE | re.DOTALL)
+_IN_WORD = re.compile(
+    r"://[^/\s:@]*:(?P<password>[^/\s@]+)@|[?&](?P<name>[^=&#\s]+)=(?P<value>[^&#\s]+)|(?i:\bbearer\s+)(?P<bearer>[^\s\"',;]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a secret stands in a word; ``name`` says what kind it is. A reference (``${...}``) is no secret."""
+
+    start: int
+    end: int
+    name: str
+
+
+def secrets_in_word(before: str, word: str) -> list[Span]:
+    """By name or shape: values of flags, headers, passwords and parameters of addresses. ``before``: the word in front."""
+    return [span for span in _spans(before, word) if "${" not in word[span.start : span.end]]
+
+
+def _spans(before: str, word: str) -> list[Span]:
+    flag, equals, value = word.partition("=")
+    if equals and value and "://" not in flag and is_secret_name(flag):
+        return [Span(len(flag) + 1, len(word), flag)]
+    if before.startswith("-") and is_secret_name(before) and not word.startswith("-"):
+        return [Span(0, len(word), before)]
+    header = _HEADER_WORD.fullmatch(word)
+    if header and (is_secret_name(header[1]) or header[1].lower() == "cookie"):
+        return [Span(*header.span(2), header[1])]
+    found = []
+    for match in _IN_WORD.finditer(word):
+        kind = match.lastgroup or ""
+        if kind != "value" or is_secret_name(match["name"]):
+            found.append(Span(*match.span(kind), match["name"] or kind))
+    return found
+
+
+def masked_words(words: Sequence[str]) -> list[str]:
+    """A command, or one address, for people who may not see what is secret in it, and for records that are kept."""
+    shown = []
+    for before, word in zip(("", *words), words, strict=False):
+        for span in reversed(secrets_in_word(before, word)):
+            word = f"{word[: span.start]}{MASK}{word[span.end :]}"  # noqa: PLW2901
+        shown.append(word)
+    return shown
 
 
 # Results

@@ -40,6 +40,19 @@ _CALLS = {
 # io_uring (it would open sockets past the filter), the new mount calls, pidfd_getfd: numbered alike everywhere.
 _NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 467)
 _CLONE3, _NEW_USER, _FAST_OPEN = 435, 0x10000000, 0x20000000
+# Calls that set a file's mode, with the place of the mode (chmod fchmod fchmodat mknod mknodat creat), and calls that may
+# create a file (open openat), with the places of flags and mode; the second number is that of ARM64, None: it has no such call.
+_MODES = (
+    ((90, None), 1),
+    ((91, 52), 1),
+    ((268, 53), 2),
+    ((133, None), 1),
+    ((259, 33), 2),
+    ((85, None), 1),
+    ((452, 452), 2),
+)
+_CREATING = (((2, None), 1, 2), ((257, 56), 2, 3))
+_SET_ID, _CREATES = 0o6000, 0o100 | 0o20000000  # set-user-id and set-group-id; O_CREAT and O_TMPFILE
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
 _EPERM, _EACCES, _ENOSYS = 1, 13, 38
 _OPENAT2, _NO_LINKS, _NO_PLACE = 437, 4, (2, 13, 20, 36, 40)  # not found, not allowed, no folder, too long, a link
@@ -173,11 +186,35 @@ def program(network: str, machine: str) -> list[Instruction]:
         (_EQUALS, 0, 4, limits), (_LOAD, 0, 0, 16), (_EQUALS, 1, 0, 0), (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]  # fmt: skip
+    code += _without_set_id(machine)
     if network in ("tcp", "connect"):
         code += [each for call, argument in sends for each in _connecting(call, argument)]
     if network == "connect":  # without an address the kernel chooses the port, and Landlock is not asked
         code += [(_EQUALS, 0, 1, listen), (_RETURN, 0, 0, _ERRNO | _EACCES)]
     return [*code, *_pairs(pair), *_sockets(socket, network), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _without_set_id(machine: str) -> list[Instruction]:
+    """No file gets a set-user-id or set-group-id bit: another user of this machine could run it with this user's rights.
+
+    ``openat2`` hides its mode from the filter, so it is answered as by a kernel that has no such call.
+    """
+    column = 0 if machine == "x86_64" else 1
+    refused = [(_ANY_OF, 0, 1, _SET_ID), (_RETURN, 0, 0, _ERRNO | _EPERM), (_RETURN, 0, 0, _ALLOW)]
+    code: list[Instruction] = [(_EQUALS, 0, 1, _OPENAT2), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
+    for calls, mode in _MODES:
+        if (call := calls[column]) is not None:
+            code += [(_EQUALS, 0, 4, call), (_LOAD, 0, 0, 16 + 8 * mode), *refused]
+    for calls, flags, mode in _CREATING:
+        if (call := calls[column]) is not None:
+            code += [
+                (_EQUALS, 0, 7, call),
+                (_LOAD, 0, 0, 16 + 8 * flags),
+                (_ANY_OF, 1, 0, _CREATES),
+                (_RETURN, 0, 0, _ALLOW),
+            ]
+            code += [(_LOAD, 0, 0, 16 + 8 * mode), *refused]
+    return code
 
 
 def _connecting(call: int, argument: int) -> list[Instruction]:

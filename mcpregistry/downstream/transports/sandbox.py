@@ -22,7 +22,9 @@ SYSTEM = (
     "/dev/random", "/dev/urandom", "/etc/alternatives", "/etc/ca-certificates", "/etc/crypto-policies",
     "/etc/gai.conf", "/etc/gitconfig", "/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/ld.so.cache", "/etc/ld.so.conf",
     "/etc/ld.so.conf.d", "/etc/localtime", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd",
-    "/etc/pki", "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl", "/etc/timezone",
+    "/etc/pki/ca-trust", "/etc/pki/java", "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/pki/tls/openssl.cnf",
+    "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl/cert.pem", "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
+    "/etc/timezone",
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 SYSTEM_PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin", "/sbin")
@@ -79,13 +81,14 @@ def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
     """
     home = os.path.realpath(sandbox.home)
     folders = (home, *sandbox.write)
+    writable = (*folders, *sandbox.written_by_others)
     links: dict[str, str] = {}
     copied = [each for each in SYSTEM if sandbox.strict and each.startswith("/etc/")]
-    needed = [each for each in SYSTEM if each not in copied] + needed_by(target.argv[0], target.cwd, path, folders)
+    needed = [each for each in SYSTEM if each not in copied] + needed_by(target.argv[0], target.cwd, path, writable)
 
     def own(wanted: list[str]) -> Iterator[str]:
         for each in wanted:
-            place = resolved(each, folders, links)
+            place = resolved(each, writable, links)
             if place and not _within(place, (*folders, *sandbox.read)):
                 refuse_hidden(place, sandbox.hidden)
                 yield from without(place, sandbox.hidden)

@@ -12,6 +12,7 @@ import json
 import random
 import time
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth.models import User
@@ -19,17 +20,18 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
-from mcpregistry.domain.text.canonical import plain
-from mcpregistry.models import Server, ServerTest, Tool
+from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.models import Server, ServerTest
 from mcpregistry.models.server import ConnectMode
 from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.definitions.scanning import Pause
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.records import audit
+from mcpregistry.services.servers.calls_of_tests import refuse_call
 from mcpregistry.services.servers.notes import note, warn_once
 from mcpregistry.services.servers.targets import refuse_unless_runnable
 
@@ -57,11 +59,11 @@ def request_test(
 
     When the broker is away, ``error`` of the returned test says so and the test starts later. One that
     is queued already is returned as it is. Raises Conflict or ConfigInvalid (the server may not run),
-    Denied (the tool is not read-only) and ArgumentsInvalid.
+    Denied (the tool is not read-only, or the rules do not let it run unasked) and ArgumentsInvalid.
     """
     arguments = call_arguments or {}
     if call_tool:
-        refuse_unless_read_only(server, call_tool)
+        refuse_call(server, call_tool, arguments)
     same = ServerTest.objects.filter(
         server=server, verdict=QUEUED, call_tool=call_tool, call_arguments=arguments, in_sandbox=in_sandbox
     )
@@ -90,7 +92,8 @@ def queue_test(
     """
     refuse_unless_runnable(server)
     _check_storable(call_arguments)
-    audit.record(kind="server.test_requested", actor=actor, subject=f"server:{server.slug}", call=call_tool)
+    called = {"arguments": sha256(canonical(call_arguments).encode()).hexdigest()} if call_tool else {}
+    audit.record(kind="server.test_requested", actor=actor, subject=f"server:{server.slug}", call=call_tool, **called)
     return ServerTest.objects.create(
         server=server,
         requested_by=user,
@@ -258,17 +261,6 @@ def _next_check(server: Server, failures: int, now: datetime) -> datetime | None
     if server.connect_mode == ConnectMode.MANUAL and not failures:
         return None
     return now + timedelta(seconds=check_delay(server.check_interval, failures, chance=random.random()))  # noqa: S311
-
-
-def refuse_unless_read_only(server: Server, call_tool: str) -> None:
-    """Raises Denied: a test calls only what was approved as a tool that only reads."""
-    tool = Tool.objects.filter(server=server, name=call_tool).select_related("pinned").first()
-    annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
-    if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
-        raise Denied(
-            f"'{call_tool}' is no approved tool that says it only reads, so a test may not call it.",
-            remedy=f"Choose another, or vouch for it yourself: manage.py mcptest {server.slug} --call {call_tool}",
-        )
 
 
 def _check_storable(arguments: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from mcpregistry.domain.policy.access import EVERYTHING
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.models import Server
 from mcpregistry.models.confinement import SandboxMode
-from mcpregistry.models.server import ConnectMode, Lifecycle, SharedBy, Transport
+from mcpregistry.models.server import ConnectMode, Lifecycle, SharedBy, Transport, without_secrets
 from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.saving import check_fields, store
@@ -198,4 +198,5 @@ def _value(server: Server, name: str) -> object:
 
 
 def _facts(server: Server) -> dict[str, object]:
-    return {"lifecycle": server.lifecycle} | server.launch_facts()
+    """What the audit log keeps for good of a launch: nothing that is secret in its words or its address."""
+    return {"lifecycle": server.lifecycle} | without_secrets(server.launch_facts())

@@ -103,7 +103,8 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
         return None
     check_sandbox(server)
     home = os.path.join(settings.VAR_DIR, "servers", str(server.uid))
-    folders = tuple({os.path.realpath(path) for path in (home, *policy.write, *_written_by_confined())})
+    others = tuple({os.path.realpath(path) for path in _written_by_confined()})
+    folders = (*others, *(os.path.realpath(path) for path in (home, *policy.write)))
     return Sandbox(
         home=home,
         read=(*_places(policy.read, folders, _unreadable()), *_places(_installed(server), folders, ())),
@@ -113,6 +114,7 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
         strict=policy.strict,
         named=(*policy.read, *policy.write, *filter(None, [server.cwd])),
         hidden=_unreadable(),
+        written_by_others=others,
     )
 
 

@@ -14,6 +14,7 @@ from django.utils import timezone
 from mcpregistry.domain.errors import Interrupted
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
+from mcpregistry.services.records import audit
 from mcpregistry.services.servers.checks import QUEUED, RUNNING, learn, left_out, mark_failed, send_test
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
     test.left_out = left_out(report.discovery) if report.discovery and report.listed else ""
     running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
     running.update(**{name: getattr(test, name) for name in _RESULT})  # the reaper may have given it up
+    if test.call_tool:
+        audit.record(
+            kind="server.test_called", actor="worker", subject=f"server:{test.server.slug}", call=test.call_tool,
+            verdict=test.verdict, code=code,
+        )  # fmt: skip
     return test
 
 

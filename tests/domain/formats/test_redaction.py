@@ -117,3 +117,15 @@ def test_names_of_secrets(name: str) -> None:
 )
 def test_names_of_other_things(name: str) -> None:
     assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", [*FORMATS])
+def test_passwords_in_addresses_and_headers_of_a_command_leave_in_no_format(name: str) -> None:
+    words = ("x", "postgresql://app:canary@db/prod", "-H", "Authorization: Bearer canary")
+    servers = (
+        ServerEntry("local", command=words),
+        ServerEntry("remote", transport="http", url="https://ann:canary@h.example/?api_key=canary&page=2"),
+    )
+    written = json.dumps(write(Document(servers), name).data)
+    assert "canary" not in written
+    assert "db/prod" in written

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Q
 
+from mcpregistry.db import database_now
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.lifecycle import SUPPOSED, State, may_move
 from mcpregistry.models import Figure, Invocation
@@ -48,6 +49,12 @@ def bury(kind: str, pid: int, now: datetime) -> int:
     out = out.exclude(pk__in=remote_tasks.left_to_followers(now))
     out.update(lease_until=now - timedelta(microseconds=1))
     return reap_calls(now)
+
+
+def bury_predecessor(kind: str, pid: int) -> int:
+    """The same as ``bury``, for a process that replaces the dead one. Its connections are forgotten as well."""
+    connections.forget_process(connections.process_name(kind, pid))
+    return bury(kind, pid, database_now())
 
 
 def bury_everything(now: datetime) -> int:

@@ -11,7 +11,7 @@ If the call was dispatched, it may have taken effect, so its end is unknown, unt
 from __future__ import annotations
 
 import socket
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Q
@@ -84,6 +84,12 @@ def settled(now: datetime) -> bool:
     for figure in (looked, since):
         figure.save(update_fields=["value"])
     return looked.value - since.value >= GRACE.total_seconds()
+
+
+def last_look(now: datetime) -> datetime:
+    """When the clock last ended what was due; ``now`` if it never did. What became due later waits for it."""
+    looked = Figure.objects.filter(name=_LOOKS[0]).first()
+    return min(now, datetime.fromtimestamp(looked.value, UTC)) if looked else now
 
 
 _LOOKS = ("reaper.looked", "reaper.since")  # seconds since the epoch: when it looked last, and since when regularly

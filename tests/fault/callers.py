@@ -204,7 +204,8 @@ class Callers:
             return
         result = calling.result()
         failed = "error" in result or result.get("isError", False)  # which it leaves out when nothing is wrong
-        state = "succeeded" if not failed else "unknown" if "unknown" in str(result) else "failed"
+        unknown = "OUTCOME UNKNOWN" in str(result)
+        state = "succeeded" if not failed else "unknown" if unknown else "failed"
         self.reports.call_reports.append(Report(text, state, "", str(result)))
         if failed:
             await asyncio.sleep(0.3)

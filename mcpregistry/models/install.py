@@ -59,7 +59,7 @@ class Install(models.Model):
     state_at = models.DateTimeField()
     lease_until = models.DateTimeField(null=True, blank=True, help_text="While a worker works on it.")
     worker = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
-    attempts = models.PositiveSmallIntegerField(  # how often this step was begun; as a fence it tells two workers apart
+    attempts = models.PositiveSmallIntegerField(  # starts of this step; also the fence between two workers
         default=0, db_default=0, editable=False
     )
     reason = models.TextField(blank=True, help_text="Why it failed, and what to do.")

@@ -2,7 +2,7 @@
 
 On a pipe nothing tells which call a log line or a question belongs to. It may come long after its call has ended, so the
 call that is out at that moment proves nothing once a second host has used the connection. Until the connection is closed,
-such messages then belong to nobody. While one host is alone on it they are that host's, whichever of its calls they belong to.
+such messages then belong to nobody. If one host alone uses it, they are for that host, whichever of its calls they belong to.
 """
 
 from __future__ import annotations

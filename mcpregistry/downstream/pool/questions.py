@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 DECLINED = -32600  # JSON-RPC: the request cannot be served; the text says why
 _NOBODY = "No call of yours waits for an answer, so nobody can be asked."
 _WHOSE = (
-    "Calls of several hosts share this connection, or may do so, and nobody knows which of them asks. "
+    "Several hosts use this connection, or may use it, and nobody knows which of them asks. "
     "Share the server by session or agent."
 )
 _CANNOT = "The host that made this call cannot be asked this."
@@ -122,7 +122,7 @@ class Questions:
     async def _ask_host(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the one host during its newest call. If that call ends before the host has answered, during another one.
 
-        Any of its calls may be the one that asks, so all of them must be allowed to ask, and the time of all stands still.
+        Any of its calls may be the one that asks. So all of them must be allowed to ask, and the clocks of all are stopped.
         """
         calls = list(self._calls)
         if not all(call.can_ask(method, params) for call in calls):

@@ -16,7 +16,9 @@ from types import FrameType
 
 import structlog
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+from django.conf import settings
 from django.core.asgi import get_asgi_application
+from django.db import Error
 from django.urls import get_resolver
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
@@ -27,11 +29,13 @@ get_resolver().url_patterns  # noqa: B018 (loads every page now: the first visit
 from controlplane.health import HealthProbes  # noqa: E402
 from controlplane.requests import Guarded  # noqa: E402
 from mcpregistry.collector import settle  # noqa: E402
+from mcpregistry.database_errors import is_passing  # noqa: E402
 from mcpregistry.db import db_call  # noqa: E402
 from mcpregistry.gateway.http.door import McpApp  # noqa: E402
-from mcpregistry.services.upkeep import completeness  # noqa: E402
+from mcpregistry.services.upkeep import completeness, reaping  # noqa: E402
 
 log = structlog.get_logger(__name__)
+PAUSE = 1.0  # seconds between two tries of what the database refuses
 
 
 class Shell:
@@ -77,6 +81,7 @@ class Shell:
             log.exception("The gateway could not start")
             await send({"type": "lifespan.startup.failed", "message": "The gateway could not start; see the log."})
             return
+        burying = asyncio.create_task(bury_predecessor())
         with _on_signal(self._begin_stop):
             self._health.feed, self._health.recorder = self._mcp.engine.feed, self._mcp.engine.recorder
             self._health.gateway = "ok"
@@ -84,6 +89,7 @@ class Shell:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         self._health.gateway = "stopping"
+        burying.cancel()
         await self._mcp.shutdown()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -93,6 +99,23 @@ class Shell:
         assert self._mcp is not None
         self._health.gateway = "stopping"
         self._mcp.begin_stop()
+
+
+async def bury_predecessor() -> None:
+    """End the calls of the web process that this one replaces, once the database accepts it.
+
+    The supervisor knows that it is dead. Otherwise they would be "under way" until their leases run out.
+    """
+    while settings.PREDECESSOR:
+        try:
+            ended = await db_call(reaping.bury_predecessor, "web", settings.PREDECESSOR)
+        except Error as error:
+            if not is_passing(error):
+                raise
+            await asyncio.sleep(PAUSE)
+        else:
+            log.info("buried", calls=ended)
+            return
 
 
 def _is_mcp(path: str) -> bool:

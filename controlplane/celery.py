@@ -37,11 +37,15 @@ def _keep_our_logging(**_: Any) -> None:
 @worker_init.connect
 @beat_init.connect
 def _require_a_whole_site(**_: Any) -> None:
-    """Worker and clock end at once on a database that lacks triggers or roles. Celery passes on no other exception."""
+    """Worker and clock end at once on a database that lacks triggers or roles. Celery passes on no other exception.
+
+    While the database is away they wait here. So what comes after this, such as taking over a dead worker's work, finds
+    a database.
+    """
     from mcpregistry.services.upkeep import completeness
 
     try:
-        completeness.require()
+        completeness.require_once_it_answers()
     except completeness.Incomplete as error:
         raise SystemExit(str(error)) from None
     finally:

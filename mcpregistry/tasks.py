@@ -22,7 +22,7 @@ from mcpregistry.services.energy import reservations, usage
 from mcpregistry.services.installs import sweeping
 from mcpregistry.services.policy import permits
 from mcpregistry.services.records import call_hours, seals, sinks, usage_sums, verification, words
-from mcpregistry.services.servers import connections, trials
+from mcpregistry.services.servers import checks, connections, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import reaping, retention, statistics
 from mcpregistry.worker_runtime import runtime
@@ -162,7 +162,13 @@ def prune() -> None:
 
 @worker_init.connect
 def _bury_predecessor(**_: Any) -> None:
-    """Of the worker that we replace our supervisor knows that it is dead: no lease of its calls need run out."""
+    """Of the worker that we replace our supervisor knows that it is dead: no lease of its work need run out."""
     if settings.PREDECESSOR:
-        connections.forget_process(connections.process_name("worker", settings.PREDECESSOR))
-        log.info("buried", calls=reaping.bury("worker", settings.PREDECESSOR, database_now()))
+        dead, now = connections.process_name("worker", settings.PREDECESSOR), database_now()
+        buried = {
+            "calls": reaping.bury_predecessor("worker", settings.PREDECESSOR),
+            "checks": checks.free_checks(dead),
+            "tests": trials.give_up_of(dead, now),
+            "installs": sweeping.take_back_of(dead, now),
+        }
+        log.info("buried", **buried)

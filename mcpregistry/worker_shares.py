@@ -100,9 +100,10 @@ class Shares:
         self._prober = Prober()
         self._process = process_name("worker")
         self._stopping = False
-        self._tests: Share[int] = Share(TESTS, trials.claim_tests, self._test)
-        self._checks: Share[int] = Share(CHECKS, partial(checks.claim_due, answering=True), self._check)
-        self._failing: Share[int] = Share(FAILING, partial(checks.claim_due, answering=False), self._check)
+        self._tests: Share[int] = Share(TESTS, partial(trials.claim_tests, worker=self._process), self._test)
+        claim = partial(checks.claim_due, worker=self._process)
+        self._checks: Share[int] = Share(CHECKS, partial(claim, answering=True), self._check)
+        self._failing: Share[int] = Share(FAILING, partial(claim, answering=False), self._check)
         self._installs: Share[int] = Share(INSTALLS, work.waiting, self._install)
         self._registries: Share[int] = Share(REGISTRIES, sources.due, self._read)
 
@@ -173,7 +174,7 @@ class Shares:
                 await asyncio.sleep(_RETRY)
 
     async def _install(self, install_id: int) -> None:
-        install = await long_db_call(partial(work.work, install_id=install_id))
+        install = await long_db_call(partial(work.work, install_id=install_id, worker=self._process))
         if install is not None:
             log.info("install_worked", package=str(install), state=install.state)
 

@@ -39,6 +39,8 @@ def stages(folder: Path) -> list[Stage]:
         Stage("branch coverage", (*python, "pytest", *measured)),
         Stage("kills of a busy site on SQLite", (*python, "tests.fault.kills", "60")),
         Stage("kills of a busy site on PostgreSQL", (*python, "tests.fault.kills", "60", "--postgres")),
+        Stage("database faults of a busy site on SQLite", (*python, "tests.fault.outages", "12")),
+        Stage("database faults of a busy site on PostgreSQL", (*python, "tests.fault.outages", "18", "--postgres")),
         Stage("stops of first starts", (*python, "tests.controlplane.stops", "40")),
         Stage("mutants", (*python, "tests.mutants")),
     ]

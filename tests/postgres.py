@@ -14,8 +14,8 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from signal import SIGQUIT
@@ -33,10 +33,10 @@ _FAST = (
 class Postgres:
     """A server in a folder of its own. A test may end it and start it again, like an operator."""
 
-    def __init__(self, binaries: Path, folder: Path, as_user: Callable[[], None]) -> None:
+    def __init__(self, binaries: Path, folder: Path, as_user: Callable[[], None], settings: Sequence[str] = ()) -> None:
         self.folder, self.data = folder, folder / "data"
         self.url = f"postgres://{USER}@{str(folder).replace('/', '%2F')}:5432/postgres"
-        self._start = partial(_start, binaries, folder, as_user)
+        self._start = partial(_start, binaries, folder, as_user, (*_FAST, *settings))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -53,24 +53,37 @@ class Postgres:
 
 
 @contextmanager
-def running(data: Path | None = None) -> Iterator[Postgres]:
-    """Yields a server that answers. Its data folder is a copy of ``data``, else empty."""
+def running(
+    data: Path | None = None,
+    *,
+    of: Postgres | None = None,
+    settings: Sequence[str] = (),
+    volume: Callable[[Path], AbstractContextManager[None]] | None = None,
+) -> Iterator[Postgres]:
+    """Yields a server that answers. Its data folder is a copy of ``data``, else empty.
+
+    With ``of`` it is a standby of that server, which runs. ``volume`` mounts a file system of its own at the data folder; the
+    log of transactions is then beside it, so that a full volume is an error and no crash.
+    """
     folder = Path(tempfile.mkdtemp(prefix="slipsnisse-pg-", dir="/tmp"))
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
         binaries = _binaries(folder)
         if data:
             shutil.copytree(data, folder / "data")
+        if volume:
+            (folder / "data").mkdir(mode=0o700)
+            stack.enter_context(volume(folder / "data"))
         as_user = _as_nobody(folder) if os.geteuid() == 0 else lambda: None
-        if not data:
-            _initialise(binaries, folder, as_user)
-        server = Postgres(binaries, folder, as_user)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        beside = [f"--waldir={folder / 'wal'}"] if volume else []
+        if of:
+            _copy(binaries, folder, as_user, of, beside)
+        elif not data:
+            _initialise(binaries, folder, as_user, beside)
+        server = Postgres(binaries, folder, as_user, settings)
+        stack.callback(server.stop)
+        server.start()
+        yield server
 
 
 def _binaries(folder: Path) -> Path:
@@ -96,25 +109,39 @@ def _as_nobody(folder: Path) -> Callable[[], None]:
     return become
 
 
-def _initialise(binaries: Path, folder: Path, as_user: Callable[[], None]) -> None:
-    command = [str(binaries / "initdb"), "-D", str(folder / "data"), "-U", USER, "-A", "trust"]
-    command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+def _initialise(binaries: Path, folder: Path, as_user: Callable[[], None], more: Sequence[str]) -> None:
+    command = ["initdb", "-D", str(folder / "data"), "-U", USER, "-A", "trust"]
+    command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", *more]
+    _run(binaries, folder, as_user, command)
+
+
+def _copy(binaries: Path, folder: Path, as_user: Callable[[], None], primary: Postgres, more: Sequence[str]) -> None:
+    """Make the data folder of a standby: it follows the primary from its first start on."""
+    command = ["pg_basebackup", "-h", str(primary.folder), "-U", USER, "-D", str(folder / "data")]
+    command += ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", *more]
+    _run(binaries, folder, as_user, command)
+
+
+def _run(binaries: Path, folder: Path, as_user: Callable[[], None], command: list[str]) -> None:
+    command[0] = str(binaries / command[0])
     done = subprocess.run(command, cwd=folder, preexec_fn=as_user, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"initdb failed:\n{done.stderr}")
+        raise RuntimeError(f"{command[0]} failed:\n{done.stderr}")
 
 
-def _start(binaries: Path, folder: Path, as_user: Callable[[], None]) -> subprocess.Popen[bytes]:
+def _start(
+    binaries: Path, folder: Path, as_user: Callable[[], None], settings: Sequence[str]
+) -> subprocess.Popen[bytes]:
     arm = die_with_parent()
 
     def prepare() -> None:
         as_user()  # changing the user clears the parent-death signal: arm it afterwards
         arm()
 
-    settings = [item for setting in _FAST for item in ("-c", setting)]
+    options = [item for setting in settings for item in ("-c", setting)]
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(
-            [str(binaries / "postgres"), "-D", str(folder / "data"), "-k", str(folder), *settings],
+            [str(binaries / "postgres"), "-D", str(folder / "data"), "-k", str(folder), *options],
             cwd=folder,
             preexec_fn=prepare,
             start_new_session=True,

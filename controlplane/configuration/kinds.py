@@ -242,7 +242,7 @@ def _permits() -> QuerySet[Permit]:
 
 _SEEN = frozenset({
     "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "unavailable_since",
-    "next_check_at", "check_until", "protocol_era", "server_info", "server_instructions", "refreshed_at", "left_out", "last_connected_at", "features",
+    "next_check_at", "check_until", "check_by", "protocol_era", "server_info", "server_instructions", "refreshed_at", "left_out", "last_connected_at", "features",
     "revision", "launch_by", "confirmed_launch", "confirmed_by", "confirmed_at", "lifecycle", "source",
 })  # fmt: skip
 _TESTED = frozenset({

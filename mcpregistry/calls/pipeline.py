@@ -29,8 +29,9 @@ from mcpregistry.calls.recorded import outcome_by_id
 from mcpregistry.calls.recording.errors import EndedOtherwise, not_recorded
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.rows import outcome_of
+from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Denied, DownstreamError, SlipsnisseError, ToolRefused
+from mcpregistry.domain.errors import Denied, DownstreamError, SlipsnisseError, ToolRefused, Unavailable
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy
 from mcpregistry.failpoints import failpoint
@@ -295,9 +296,11 @@ class Pipeline:
             return outcome_of(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)
         except SlipsnisseError as error:
             return outcome_of(call, State.UNKNOWN if sent else State.NOT_SENT, error=error)
-        except Exception:  # its text may hold a secret: it goes to the log only
+        except Exception as error:  # its text may hold a secret: it goes to the log only
             log.exception("call.crashed", call=call.id)
-            crash = DownstreamError(_CRASHED, remedy="Ask the operator.", sent=sent)
+            crash: SlipsnisseError = DownstreamError(_CRASHED, remedy="Ask the operator.", sent=sent)
+            if is_passing(error):
+                crash = Unavailable("The database is unavailable.", remedy="Try again in a moment.")
             return outcome_of(call, State.UNKNOWN if sent else State.NOT_SENT, error=crash)
         if result.get("resultType") == "task":
             return replace(outcome_of(call, State.DISPATCHED), task_id=result["taskId"])

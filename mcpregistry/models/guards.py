@@ -35,7 +35,7 @@ from mcpregistry.models.tool import Tool
 WATCHED: dict[type[Model], frozenset[str]] = {
     Server: frozenset(
         {
-            "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "next_check_at", "check_until",
+            "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "next_check_at", "check_until", "check_by",
             "protocol_era", "server_info", "refreshed_at", "updated_at", "sealed_extra", "source", "left_out",
             "last_connected_at",
         }

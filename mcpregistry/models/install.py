@@ -58,6 +58,10 @@ class Install(models.Model):
     state = models.CharField(max_length=12, choices=STATES, default=InstallState.REQUESTED.value)
     state_at = models.DateTimeField()
     lease_until = models.DateTimeField(null=True, blank=True, help_text="While a worker works on it.")
+    worker = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
+    attempts = models.PositiveSmallIntegerField(  # starts of this step; also the fence between two workers
+        default=0, db_default=0, editable=False
+    )
     reason = models.TextField(blank=True, help_text="Why it failed, and what to do.")
     version = models.CharField(max_length=100, blank=True)
     lock = models.TextField(blank=True)

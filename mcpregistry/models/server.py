@@ -224,6 +224,7 @@ class Server(Confined):
     )
     next_check_at = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
     check_until = models.DateTimeField(null=True, blank=True, editable=False)  # while a check runs: its longest end
+    check_by = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)  # a worker
     protocol_era = models.CharField(max_length=20, blank=True, editable=False)
     server_info = models.JSONField(default=dict, blank=True, editable=False)
     server_instructions = models.TextField(blank=True, editable=False)
@@ -236,7 +237,6 @@ class Server(Confined):
         "tools left out", blank=True, default="", db_default="", editable=False, help_text="One reason in each line."
     )
     last_connected_at = models.DateTimeField(null=True, blank=True, editable=False)
-
     sealed_extra = models.TextField(blank=True, editable=False)
     extra = Sealed("sealed_extra", dict)  # what imported files say that has no field here; may hold secrets
     source = models.CharField(
@@ -249,7 +249,7 @@ class Server(Confined):
     history = HistoricalRecords(
         excluded_fields=[
             "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures",
-            "unavailable_since", "next_check_at", "check_until", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
+            "unavailable_since", "next_check_at", "check_until", "check_by", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
             "left_out", "last_connected_at", "launch_by", "features",
         ]
     )  # fmt: skip
@@ -381,6 +381,7 @@ class ServerTest(models.Model):
     requested_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+    worker = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
     in_sandbox = models.BooleanField(
         default=False, db_default=False, help_text="Tried in the sandbox, whether or not it is switched on."
     )

@@ -23,10 +23,10 @@ from mcpregistry.services.policy.permits import PermitWish
 from tests.calls.conftest import Site
 from tests.calls.test_approvals import asking, bob, calling, held, only, seated, vote
 from tests.calls.test_approvals_changed import permitted
-from tests.calls.test_pipeline import Outage
+from tests.calls.test_pipeline import Outage, echo
 from tests.waiting import HANG_LIMIT, until
 
-__all__ = ["asking", "bob"]
+__all__ = ["asking", "bob", "echo"]
 Make = Callable[..., Any]
 pytestmark = pytest.mark.fault
 
@@ -53,6 +53,17 @@ async def recorded() -> tuple[str, str, list[str]]:
         return call.state, call.error_code, list(kinds)
 
     return await db_call(read)
+
+
+async def test_a_server_that_cannot_be_loaded_during_an_outage_is_no_defect(site: Make, echo: Server) -> None:
+    here: Site = await site()
+
+    async def dispatch(*_: Any, **__: Any) -> dict[str, Any]:
+        raise OperationalError("no connection")
+
+    here.engine.pipeline.dispatchers = dict.fromkeys(here.engine.pipeline.dispatchers, dispatch)
+    outcome = await here.call("echo__echo", {"n": 1})
+    assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "UNAVAILABLE")
 
 
 # -- after the call was sent ---------------------------------------------------------------------------

@@ -7,7 +7,9 @@ import errno
 import json
 import os
 import signal
+import socket
 import threading
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,8 @@ from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.db import db_call
 from mcpregistry.models import Invocation
 from mcpregistry.models.guards import drop_guards
-from mcpregistry.services.upkeep import completeness
+from mcpregistry.services.upkeep import completeness, reaping
+from tests.services.rows import dispatched
 from tests.waiting import HANG_LIMIT
 
 PATIENCE = health.PATIENCE
@@ -316,3 +319,24 @@ async def test_a_process_that_asks_instead_of_hearing_is_ready_and_says_so_a_bli
             assert (status, json.loads(body)["changes"]) == (503 if state == "blind" else 200, state)
 
     await site.live(look)
+
+
+async def test_calls_of_the_process_that_this_one_replaces_end_once_the_database_accepts_it(
+    live_db, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.PREDECESSOR = 47
+    host = socket.gethostname()[:24]
+    await db_call(dispatched, "dead", writer=f"web:{host}:47:aaaa", lease=timedelta(hours=1))
+    await db_call(dispatched, "alive", writer=f"web:{host}:48:aaaa", lease=timedelta(hours=1))
+    bury, refusals = reaping.bury_predecessor, iter([OperationalError("no connection")])
+
+    def sometimes(kind: str, pid: int) -> int:
+        for refusal in refusals:
+            raise refusal
+        return bury(kind, pid)
+
+    monkeypatch.setattr(asgi, "PAUSE", 0)
+    monkeypatch.setattr(reaping, "bury_predecessor", sometimes)
+    await asgi.bury_predecessor()
+    states = await db_call(lambda: dict(Invocation.objects.values_list("pk", "state")))
+    assert states == {"dead": "unknown", "alive": "dispatched"}

@@ -12,6 +12,7 @@ import pytest
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor
+from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.questions import Questions, reply_to
 from mcpregistry.downstream.transports.http import _let_stop
 from mcpregistry.downstream.transports.request import Request
@@ -67,13 +68,78 @@ async def test_of_two_calls_on_one_connection_neither_is_asked_but_each_on_its_o
     here = bench(asking("elicitation"))
     await here.pool.connect(1)
     first, second = Person(ready=False), Person()
-    waiting = asyncio.create_task(here.call("ask", host=first.host()))
+    waiting = asyncio.create_task(here.call("ask", host=first.host(), caller="a1/stdio"))
     await until(lambda: first.asked)
-    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host()))
+    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host(), caller="a2/stdio"))
     assert said(await here.call("ask", host=second.host(), session="b/1"))["action"] == "accept"
     first.ready.set()
     assert said(await waiting)["action"] == "accept"
     assert len(second.asked) == 1
+
+
+@pytest.mark.parametrize("caller", ["a1/stdio", "a1/http:4f2c", "a1/default:window-1"])
+async def test_parallel_calls_of_one_host_can_ask_it(bench: Make, caller: str):
+    here = bench(asking("elicitation"))
+    await here.pool.connect(1)
+    first, second = Person(ready=False), Person()
+    waiting = asyncio.create_task(here.call("ask", host=first.host(), caller=caller))
+    await until(lambda: first.asked)
+    assert said(await here.call("ask", host=second.host(), caller=caller))["action"] == "accept"
+    first.ready.set()
+    assert said(await waiting)["action"] == "accept"
+    assert len(first.asked) == len(second.asked) == 1
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("caller", ["a1/default::", "a1/default::chat", "a1/", ""])
+async def test_hosts_that_name_no_session_are_not_taken_for_one(bench: Make, caller: str):
+    """A second window of the same agent over HTTP has the same key."""
+    here = bench(asking("elicitation"))
+    await here.pool.connect(1)
+    first, second = Person(ready=False), Person()
+    waiting = asyncio.create_task(here.call("ask", host=first.host(), caller=caller))
+    await until(lambda: first.asked)
+    assert "nobody knows which of them asks" in said(await here.call("ask", host=second.host(), caller=caller))
+    assert second.asked == []
+    first.ready.set()
+    await waiting
+
+
+async def test_a_question_goes_on_with_another_call_when_the_one_that_was_asked_ends() -> None:
+    callers = Callers()
+    callers.note("a1/stdio")
+    questions, longer, shorter = Questions("asker", Redactor([]), callers), Person(), Person(ready=False)
+    with questions.during(longer.host()):
+        with questions.during(shorter.host()):
+            answering = asyncio.ensure_future(questions.asked("elicitation/create", {"message": "Sure?"}))
+            await until(lambda: shorter.asked)
+            assert longer.asked == []
+        assert (await answering)["action"] == "accept"
+    assert shorter.gone
+    assert len(longer.asked) == 1
+
+
+@pytest.mark.attack
+async def test_no_question_is_asked_beside_a_call_that_a_person_approved_as_it_is() -> None:
+    callers, person = Callers(), Person()
+    callers.note("a1/stdio")
+    questions = Questions("asker", Redactor([]), callers)
+    with (
+        questions.during(Forwarding(FORM)),
+        questions.during(person.host()),
+        pytest.raises(Unanswered, match="cannot be asked"),
+    ):
+        await questions.asked("elicitation/create", {"message": "Sure?"})
+    assert person.asked == []
+
+
+async def test_a_line_during_parallel_calls_of_one_host_reaches_it(bench: Make):
+    here, person = bench(asking("elicitation")), Person(ready=False)
+    waiting = asyncio.create_task(here.call("ask", host=person.host(), caller="a1/stdio"))
+    await until(lambda: person.asked)
+    assert await lines_heard(here) == ["shared wire", "own stream"]
+    person.ready.set()
+    await waiting
 
 
 async def test_whoever_cannot_be_asked_or_does_not_answer_is_told_to_the_server(bench: Make):

@@ -39,6 +39,13 @@ def operator() -> Iterator[psycopg.Connection[Any]]:
         yield raw
 
 
+def let_go() -> None:
+    """Close this process's own connections, which may be older than a fault."""
+    connections.close_all()
+    if connection.vendor == "postgresql":
+        connections["default"].close_pool()  # type: ignore[attr-defined]
+
+
 def end_sessions(raw: psycopg.Connection[Any]) -> None:
     """What a failover does to all that are open."""
     raw.execute(

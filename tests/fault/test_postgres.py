@@ -17,6 +17,7 @@ from mcpregistry.db import streamed
 from mcpregistry.models import Agent, AuditEntry
 from tests import pgbouncer
 from tests.fault.load import Load, disagreements, served
+from tests.fault.refusals import let_go
 from tests.fault.test_database_errors import tidy
 from tests.postgres import USER, Postgres
 from tests.waiting import until
@@ -36,12 +37,6 @@ def durable(server: Postgres) -> Iterator[None]:
         with connection.cursor() as cursor:
             cursor.execute(f"ALTER ROLE {USER} RESET synchronous_commit")
         let_go()  # connections opened since then keep the setting, and the next test would get one of them
-
-
-def let_go() -> None:
-    """This process's own connections, which would be dead ones."""
-    connections.close_all()
-    connections["default"].close_pool()  # type: ignore[attr-defined]
 
 
 def read_through(url: str) -> int:

@@ -11,20 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from django.db import connections
 
 from tests.fault.load import Load, disagreements, served
-from tests.fault.refusals import POSTGRES, as_plain_role
+from tests.fault.refusals import POSTGRES, as_plain_role, let_go
 from tests.fault.test_database_errors import tidy
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.postgres_only, pytest.mark.exhaustive]
-
-
-def let_go() -> None:
-    """This process's own connections: whatever these were told goes with them."""
-    connections.close_all()
-    connections["default"].close_pool()  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("live_db")

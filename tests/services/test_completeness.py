@@ -8,7 +8,7 @@ import pytest
 from celery import signals
 from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import OperationalError, ProgrammingError, connection, connections
 
 from controlplane import doctor
 from mcpregistry.models import Configuration
@@ -88,6 +88,36 @@ def test_a_host_is_served_nothing_without_triggers(live_db: None) -> None:
     code, said = elsewhere.here().run("runmcp")
     assert code != 0
     assert "manage.py migrate" in said
+
+
+def test_a_worker_that_starts_during_an_outage_is_checked_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    from controlplane.celery import _require_a_whole_site
+
+    drop_guards()
+    looks = []
+
+    def columns() -> set[str] | None:
+        looks.append(1)
+        if len(looks) < 3:
+            raise OperationalError("no connection")
+        return real()
+
+    real = completeness._columns
+    monkeypatch.setattr(completeness, "_columns", columns)
+    monkeypatch.setattr(completeness, "PAUSE", 0)
+    monkeypatch.setattr(connections, "close_all", lambda: None)  # the test's transaction
+    with pytest.raises(SystemExit, match="triggers, such as"):
+        _require_a_whole_site()
+    assert len(looks) == 3
+
+
+def test_a_bug_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def columns() -> set[str] | None:
+        raise ProgrammingError("no such function")
+
+    monkeypatch.setattr(completeness, "_columns", columns)
+    with pytest.raises(ProgrammingError):
+        completeness.require_once_it_answers()
 
 
 @pytest.mark.postgres_only

@@ -12,7 +12,9 @@ from django.db import connection
 
 from mcpregistry import db, tasks
 from mcpregistry.db import database_now, note_clock
-from mcpregistry.models import Invocation
+from mcpregistry.models import Invocation, Server
+from mcpregistry.services.servers.checks import claim_due
+from mcpregistry.services.servers.connections import process_name
 from mcpregistry.services.tasks import remote_tasks
 from mcpregistry.services.upkeep import reaping
 from tests.services.rows import confirmed, dispatched
@@ -59,7 +61,10 @@ def test_a_worker_whose_clock_is_wrong_buries_nobody_else_with_its_predecessor(
     own = f"worker:{socket.gethostname()[:24]}:47:aaaa"
     dispatched("own", writer=own, lease_until=alive)
     dispatched("another", writer="web:elsewhere:12:bbbb", lease_until=alive)
+    confirmed("checked")
+    claim_due(1, answering=False, worker=process_name("worker", 47))
     tasks._bury_predecessor()
+    assert not Server.objects.get().check_until
     assert dict(Invocation.objects.values_list("pk", "state")) == {"own": "unknown", "another": "dispatched"}
 
 

@@ -27,6 +27,7 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import checks
 from mcpregistry.services.servers.checks import (
     claim_due,
+    free_checks,
     mark_failed,
     mark_ok,
     queue_test,
@@ -157,6 +158,16 @@ def test_due_servers_are_the_active_ones_whose_time_has_come():
     assert claim_due(9, answering=True) == []
     assert claim_due(9, answering=False) == [due.pk]
     assert claim_due(9, answering=False) == []
+
+
+@pytest.mark.django_db
+def test_a_server_that_a_dead_worker_checked_is_due_at_once(sent):
+    mine, others = confirmed("mine"), confirmed("others")
+    assert claim_due(1, answering=False, worker="worker@here:47") == [mine.pk]
+    assert claim_due(1, answering=False, worker="worker@here:48") == [others.pk]
+    assert free_checks("worker@here:47") == 1
+    assert claim_due(9, answering=False) == [mine.pk]
+    assert free_checks("worker@here:47") == 0
 
 
 @pytest.mark.django_db

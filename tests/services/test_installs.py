@@ -417,13 +417,69 @@ def test_the_result_counts_though_nothing_could_be_cleared_up(
     assert (ended.state, ended.lease_until) == (state, None)
 
 
+@pytest.mark.parametrize(
+    ("doing", "waiting"),
+    [(InstallState.RESOLVING, InstallState.REQUESTED), (InstallState.INSTALLING, InstallState.APPROVED)],
+)
+def test_an_installation_of_a_dead_worker_is_taken_over(
+    var: Path, monkeypatch: pytest.MonkeyPatch, doing: InstallState, waiting: InstallState
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(requests, "wake", lambda task, pk: sent.append(pk) or True)
+    now = database_now()
+    lost = row(doing, lease_until=now - timedelta(seconds=1), attempts=1)
+    known = row(doing, lease_until=now + timedelta(seconds=30), attempts=1, worker="worker@here:47")
+    other = row(doing, lease_until=now + timedelta(seconds=30), attempts=1, worker="worker@here:48")
+    assert sweeping.take_back_lost(now) == sweeping.take_back_of("worker@here:47", now) == 1
+    assert dict(Install.objects.values_list("pk", "state")) == {lost.pk: waiting, known.pk: waiting, other.pk: doing}
+    assert sent == [lost.pk, known.pk]
+
+
+def test_an_installation_that_every_worker_dies_of_fails(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def died(job: work.Job) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, "_install", died)
+    install = row(InstallState.APPROVED)
+    for _ in range(sweeping.MOST_ATTEMPTS):
+        with pytest.raises(KeyboardInterrupt):
+            work.work(install_id=install.pk, worker="worker@here:47")
+        assert sweeping.take_back_of("worker@here:47", database_now()) == 1
+    install.refresh_from_db()
+    assert install.state == InstallState.FAILED
+    assert "Ask again" in install.reason
+
+
+def test_a_worker_that_was_thought_dead_leaves_the_folder_to_the_next(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken_over(job: work.Job) -> dict[str, object]:
+        sweeping.take_back_of("slow", database_now())
+        monkeypatch.setattr(work, "_install", lambda job: next_at_work.append(job) or {})
+        monkeypatch.setattr(work, "_end", lambda *_: None)
+        work.work(install_id=install.pk, worker="next")
+        monkeypatch.undo()
+        Path(job.install.place, "work").mkdir(parents=True)
+        return {}
+
+    next_at_work: list[work.Job] = []
+    install = row(InstallState.APPROVED)
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "_install", taken_over)
+        assert work.work(install_id=install.pk, worker="slow") is None
+    install.refresh_from_db()
+    assert (install.state, install.worker) == (InstallState.INSTALLING, "next")
+    assert Path(install.place, "work").is_dir()
+    assert next_at_work
+
+
 def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:
     now = database_now()
-    dead = row(InstallState.INSTALLING, lease_until=now - timedelta(seconds=1))
+    dead = row(InstallState.INSTALLING, lease_until=now - timedelta(seconds=1), attempts=sweeping.MOST_ATTEMPTS)
     busy = row(InstallState.INSTALLING, lease_until=now + timedelta(seconds=30))
     done = row(InstallState.INSTALLED)
     (var / "installs" / "stranger").mkdir()
-    assert sweeping.sweep(now) == {"given_up": 1, "sent_again": 0, "unused": 0, "cleared": 3}
+    assert sweeping.sweep(now) == {"taken_back": 1, "sent_again": 0, "unused": 0, "cleared": 3}
     dead.refresh_from_db()
     assert (dead.state, dead.reason) == (
         InstallState.FAILED,

@@ -11,6 +11,7 @@ from mcpregistry.models import Credential, Invocation, Server, ServerTest
 from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.records import audit
+from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.invariants.calls import check
 from mcpregistry.services.upkeep.reaping import reap_calls
 from tests.services.rows import confirmed, dispatched, ended, record_event
@@ -40,6 +41,15 @@ def test_a_site_at_work_and_at_rest_breaks_nothing():
     Invocation.objects.filter(pk="out").update(lease_until=timezone.now())
     reap_calls(timezone.now())
     assert broken(strict=True) == set()
+
+
+def test_what_became_due_after_the_site_was_stopped_is_not_late():
+    dispatched("out", lease=-20 * MINUTE)
+    assert broken() == {"No lease is stuck."}
+    reaping.settled(timezone.now() - 30 * MINUTE)
+    assert broken() == set()
+    reaping.settled(timezone.now())
+    assert broken() == {"No lease is stuck."}
 
 
 def test_an_answer_that_comes_after_the_reaper_is_no_second_end():

@@ -16,6 +16,7 @@ from mcpregistry.services.servers.trials import (
     LOST_AFTER,
     claim_tests,
     give_up_lost,
+    give_up_of,
     record_check,
     record_progress,
     record_verdict,
@@ -132,6 +133,14 @@ def test_progress_is_kept_only_while_the_test_runs():
     test.refresh_from_db()
     assert test.timings == {"connect": 512.3, "list": 3.2, "total": 600.0}
     assert test.stderr_tail == "ready␀\n"
+
+
+def test_tests_of_a_dead_worker_end_at_once():
+    dead, alive = queued(confirmed("dead")), queued(confirmed("alive"))
+    assert claim_tests(1, worker="worker@here:47") == [dead.pk]
+    assert claim_tests(1, worker="worker@here:48") == [alive.pk]
+    assert give_up_of("worker@here:47", timezone.now()) == 1
+    assert dict(ServerTest.objects.values_list("pk", "verdict")) == {dead.pk: "failed", alive.pk: "running"}
 
 
 def test_a_running_test_of_a_living_worker_is_not_given_up():

@@ -21,10 +21,10 @@ class InstallState(StrEnum):
 S = InstallState
 MOVES: dict[InstallState, frozenset[InstallState]] = {
     S.REQUESTED: frozenset({S.RESOLVING, S.REMOVED}),
-    S.RESOLVING: frozenset({S.WAITING, S.FAILED}),
+    S.RESOLVING: frozenset({S.WAITING, S.FAILED, S.REQUESTED}),  # the last: its worker died
     S.WAITING: frozenset({S.APPROVED, S.REMOVED}),
     S.APPROVED: frozenset({S.INSTALLING, S.REMOVED}),
-    S.INSTALLING: frozenset({S.INSTALLED, S.FAILED}),
+    S.INSTALLING: frozenset({S.INSTALLED, S.FAILED, S.APPROVED}),
     S.INSTALLED: frozenset({S.REMOVED}),
     S.FAILED: frozenset({S.REMOVED}),
     S.REMOVED: frozenset(),

@@ -28,6 +28,13 @@ def host_session(agent: str, session: str) -> str:
     return f"{agent}/{session}"
 
 
+def is_of_one_host(key: str) -> bool:
+    """Whether this key of ``host_session`` belongs to a single host. Hosts over HTTP that name no session have the same
+    key as other hosts of their agent."""
+    session = session_in(key)
+    return session != "" and "::" not in session
+
+
 def session_in(key: str) -> str:
     """What the session of this key is called; empty where it is all of the agent's."""
     return key.partition("/")[2]

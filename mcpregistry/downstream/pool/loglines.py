@@ -1,7 +1,8 @@
 """What one server says in log lines: whose each is, without its secrets, and never so many that calls suffer.
 
 A line that comes in a call's own stream (HTTP) is that call's. On a wire that all calls share it is that of the only
-request that is out, if all calls on the connection were made by one host. Otherwise it may belong to another call, also to
+request that is out, if all calls on the connection were made by one host. If that host has several calls out, the line is
+sent with the newest. Otherwise it may belong to another call, also to
 one that has ended, and only the operator sees it.
 """
 
@@ -69,13 +70,18 @@ class LogLines:
         if (line := line_of(params)) is None:
             return
         line = shortened(self._redactor.clean(line)[0] if self._redactor else line)
-        alone = len(self._out) == 1 and not self._callers.several
-        on_log = own or (self._out[0] if alone else None)
+        listening = [on_log for on_log in self._out if on_log is not None]
+        on_log = own or (listening[-1] if listening and self._is_for_one_host() else None)
         if on_log is not None:
             on_log(line)
         self._recent.append(shown(line))
         if self._telling is None and self.tell is not None:
             self._telling = asyncio.get_running_loop().call_later(TELL_SECONDS, self.told)
+
+    def _is_for_one_host(self) -> bool:
+        if len(self._out) == 1:
+            return not self._callers.several
+        return self._callers.alone
 
     def told(self) -> None:
         """Tell the operator what is new."""

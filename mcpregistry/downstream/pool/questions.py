@@ -1,8 +1,8 @@
 """Questions of a server of the older era, which come while its call waits: to the host that made that call, or declined.
 
 A question belongs to a call if it came on that call's own stream (streamable HTTP), or if exactly one call is out on the
-connection and all calls on it were made by one host. Otherwise it may belong to another call, also to one that has ended,
-and it is declined, in words. Only a host that has declared that it can bear such a question is asked, and while it is, the
+connection and all calls on it were made by one host. If that host has several calls out, it is asked during one of them.
+Otherwise the question may belong to another call, also to one that has ended, and it is declined, in words. Only a host that has declared that it can bear such a question is asked, and while it is, the
 call's time stands still.
 """
 
@@ -36,13 +36,17 @@ log = structlog.get_logger(__name__)
 DECLINED = -32600  # JSON-RPC: the request cannot be served; the text says why
 _NOBODY = "No call of yours waits for an answer, so nobody can be asked."
 _WHOSE = (
-    "Several calls are out on this connection, or several hosts have used it, and nobody knows which of them asks. "
+    "Several hosts use this connection, or may use it, and nobody knows which of them asks. "
     "Share the server by session or agent."
 )
 _CANNOT = "The host that made this call cannot be asked this."
 _OVER = "The call is over."
 _MANY = "This call has asked its host too often."
 _MOST = 100  # questions of one call: while one is open its time stands still, so a server could go on for ever
+
+
+class CallOverError(Unanswered):
+    """The call ended before its host had answered."""
 
 
 class CallQuestions:
@@ -54,16 +58,20 @@ class CallQuestions:
         self._open: set[asyncio.Task[dict[str, Any]]] = set()
         self._count, self._closed = 0, False
 
+    def can_ask(self, method: str, params: Mapping[str, Any]) -> bool:
+        """Whether its host may be asked this: it has declared so, and no person has approved the call as it is."""
+        return self._host.ask is not None and bears(self._host.capabilities, method, params)
+
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The host's result. Raises Unanswered."""
-        if self._host.ask is None or not bears(self._host.capabilities, method, params):
+        """The host's result. Raises Unanswered, and CallOverError once the call has ended."""
+        if self._host.ask is None or not self.can_ask(method, params):
             raise Unanswered(_CANNOT)
         self._count += 1
         if self._count > _MOST:
             raise Unanswered(_MANY)
         shown, _ = await without_secrets({"method": method, "params": dict(params)}, self._redactor)
         if self._closed:  # it has ended since the question came: its host waits for its result, not for this
-            raise Unanswered(_OVER)
+            raise CallOverError(_OVER)
         asked = attributed(shown, self._server)
         asking = asyncio.ensure_future(self._host.ask(method, asked["params"]))
         self._open.add(asking)
@@ -74,7 +82,7 @@ class CallQuestions:
             self._open.discard(asking)
             asking.cancel()
         if asking.cancelled():
-            raise Unanswered(_OVER)
+            raise CallOverError(_OVER)
         return asking.result()
 
     def close(self) -> None:
@@ -90,25 +98,42 @@ class Questions:
     def __init__(self, server: str, redactor: Redactor, callers: Callers | None = None) -> None:
         self._server, self._redactor = server, redactor
         self._callers = callers or Callers()
-        self._calls: set[CallQuestions] = set()
+        self._calls: list[CallQuestions] = []  # the oldest first
 
     @contextlib.contextmanager
     def during(self, host: Forwarding) -> Iterator[CallQuestions]:
         """Around one call of this host."""
         call = CallQuestions(self._server, host, self._redactor)
-        self._calls.add(call)
+        self._calls.append(call)
         try:
             yield call
         finally:
-            self._calls.discard(call)
+            self._calls.remove(call)
             call.close()
 
     async def asked(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a question that came on no call's own stream. Raises Unanswered."""
-        if len(self._calls) != 1 or self._callers.several:
-            raise Unanswered(_WHOSE if self._calls else _NOBODY)
-        (call,) = self._calls
-        return await call.answer(method, params)
+        if not self._calls:
+            raise Unanswered(_NOBODY)
+        if self._callers.several or (len(self._calls) > 1 and not self._callers.alone):
+            raise Unanswered(_WHOSE)
+        return await self._ask_host(method, params)
+
+    async def _ask_host(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the one host during its newest call. If that call ends before the host has answered, during another one.
+
+        Any of its calls may be the one that asks. So all of them must be allowed to ask, and the clocks of all are stopped.
+        """
+        calls = list(self._calls)
+        if not all(call.can_ask(method, params) for call in calls):
+            raise Unanswered(_CANNOT)
+        with contextlib.ExitStack() as stopped:
+            for call in calls:
+                stopped.enter_context(call.patience.stopped())
+            for call in reversed(calls):
+                with contextlib.suppress(CallOverError):
+                    return await call.answer(method, params)
+        raise Unanswered(_OVER)
 
     def callbacks(self, kinds: frozenset[str]) -> dict[str, Any]:
         """For the SDK's client: it declares what has a callback, and hands on what the server asks."""

@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
+from django.db.models import QuerySet
 
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.installs.reasons import INTERRUPTED
-from mcpregistry.domain.installs.states import InstallState
+from mcpregistry.domain.installs.states import WORKED, InstallState
 from mcpregistry.downstream.installers import tree
 from mcpregistry.models import Install, Server
 from mcpregistry.models.install import FOLDER
@@ -22,6 +23,7 @@ from mcpregistry.services.installs.work import clear
 log = structlog.get_logger(__name__)
 
 RESEND_AFTER = timedelta(seconds=30)
+MOST_ATTEMPTS = 3
 KEPT = timedelta(days=7)  # of what no server starts
 _AT_WORK = (InstallState.RESOLVING, InstallState.INSTALLING)
 
@@ -29,17 +31,40 @@ _AT_WORK = (InstallState.RESOLVING, InstallState.INSTALLING)
 def sweep(now: datetime) -> dict[str, int]:
     """Every half minute. Returns how much of each there was."""
     return {
-        "given_up": give_up_lost(now),
+        "taken_back": take_back_lost(now),
         "sent_again": resend_waiting(now),
         "unused": remove_unused(now),
         "cleared": clear_leftovers(),
     }
 
 
-def give_up_lost(now: datetime) -> int:
-    """End what a worker began that has died; its installer died with it."""
-    lost = Install.objects.filter(state__in=_AT_WORK, lease_until__lt=now)
-    return lost.update(state=InstallState.FAILED, state_at=now, lease_until=None, reason=str(INTERRUPTED))
+def take_back_lost(now: datetime) -> int:
+    """What a worker began that has died waits again for any worker; its installer died with it. Returns how many."""
+    return _take_back(Install.objects.filter(lease_until__lt=now), now)
+
+
+def take_back_of(worker: str, now: datetime) -> int:
+    """The same for a worker that is known to have died, without waiting for its leases to end."""
+    return _take_back(Install.objects.filter(worker=worker), now)
+
+
+def _take_back(installs: QuerySet[Install], now: datetime) -> int:
+    """What was begun ``MOST_ATTEMPTS`` times has failed: it may be what its workers died of."""
+    lost = list(installs.filter(state__in=_AT_WORK).values_list("pk", "state", "attempts"))
+    return sum(_waits_again(*one, now) for one in lost)
+
+
+def _waits_again(install_id: int, doing: str, attempts: int, now: datetime) -> bool:
+    before = {done.value: waiting for waiting, done in WORKED.items()}[doing]
+    ended = {"state_at": now, "lease_until": None, "worker": ""}
+    values = (
+        {"state": before} if attempts < MOST_ATTEMPTS else {"state": InstallState.FAILED, "reason": str(INTERRUPTED)}
+    )
+    rows = Install.objects.filter(pk=install_id, state=doing, attempts=attempts)
+    taken = bool(rows.update(**ended, **values))
+    if taken and attempts < MOST_ATTEMPTS:
+        send(Install.objects.get(pk=install_id))
+    return taken
 
 
 def resend_waiting(now: datetime) -> int:

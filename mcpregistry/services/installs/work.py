@@ -1,7 +1,7 @@
 """The work on installations, as a worker does it: resolve what was asked for, install what was approved.
 
 Invariants:
-* One worker works on a row, by a lease; a row whose lease has run out has failed, and is not taken up by itself.
+* One worker works on a row, by a lease. A row whose worker died is worked on again, by any worker, a few times.
 * The folder with the lock's hash as its name appears whole, by one rename, or not at all.
 """
 
@@ -15,6 +15,7 @@ from pathlib import PurePath
 
 import structlog
 from django.conf import settings
+from django.db.models import F, QuerySet
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
@@ -51,10 +52,18 @@ class Job:
         at = database_now()
         if not now and at.timestamp() - self._renewed < LEASE.total_seconds() / 4:
             return
-        rows = Install.objects.filter(pk=self.install.pk, state=self.doing)
-        if not rows.update(lease_until=at + LEASE):
+        if not self.rows().update(lease_until=at + LEASE):
             raise INTERRUPTED
         self._renewed = at.timestamp()
+
+    def rows(self) -> QuerySet[Install]:
+        """The row, as long as it is ours."""
+        return Install.objects.filter(pk=self.install.pk, state=self.doing, attempts=self.install.attempts)
+
+    def is_taken_over(self) -> bool:
+        """Whether another worker has the row, and with it the folder."""
+        at_work = Install.objects.filter(pk=self.install.pk, state__in=[*WORKED.values()])
+        return at_work.exclude(state=self.doing, attempts=self.install.attempts).exists()
 
     def place(self, build: str) -> Place:
         """Fresh folders: the installer's home, and ``build``."""
@@ -71,9 +80,9 @@ def waiting(limit: int) -> list[int]:
     return list(rows.values_list("pk", flat=True)[:limit])
 
 
-def work(*, install_id: int, bounds: Bounds | None = None) -> Install | None:
+def work(*, install_id: int, bounds: Bounds | None = None, worker: str = "") -> Install | None:
     """Take the row and do what it waits for. None: somebody else has it, or it waits for nothing."""
-    job = _claim(install_id, bounds or Bounds())
+    job = _claim(install_id, bounds or Bounds(), worker)
     if job is None:
         return None
     steps: dict[InstallState, Callable[[Job], dict[str, object]]] = {
@@ -88,7 +97,8 @@ def work(*, install_id: int, bounds: Bounds | None = None) -> Install | None:
         log.warning("install_failed", install=str(job.install.uid), error=type(error).__name__, errno=error.errno)
         return _end(job, InstallState.FAILED, {"reason": str(failure(error.strerror or ""))})
     finally:
-        _tidy(job.install)
+        if not job.is_taken_over():
+            _tidy(job.install)
     after = InstallState.WAITING if job.doing == InstallState.RESOLVING else InstallState.INSTALLED
     return _end(job, after, values)
 
@@ -113,11 +123,13 @@ def clear(install: Install) -> None:
         os.rmdir(install.place)
 
 
-def _claim(install_id: int, bounds: Bounds) -> Job | None:
+def _claim(install_id: int, bounds: Bounds, worker: str) -> Job | None:
     now = database_now()
     for waiting, doing in WORKED.items():
         rows = Install.objects.filter(pk=install_id, state=waiting)
-        if rows.update(state=doing, state_at=now, lease_until=now + LEASE, reason=""):
+        if rows.update(
+            state=doing, state_at=now, lease_until=now + LEASE, reason="", worker=worker, attempts=F("attempts") + 1
+        ):
             return Job(Install.objects.select_related("server").get(pk=install_id), doing, bounds)
     return None
 
@@ -234,11 +246,11 @@ def _check_program(command: list[str], build: str) -> None:
 
 def _end(job: Job, state: InstallState, values: dict[str, object]) -> Install | None:
     """Compare-and-set: the clock may have given it up meanwhile, and then what was done counts for nothing."""
-    rows = Install.objects.filter(pk=job.install.pk, state=job.doing)
-    ended = rows.update(state=state, state_at=database_now(), lease_until=None, **values)
+    ended = job.rows().update(state=state, state_at=database_now(), lease_until=None, attempts=0, **values)
     install = Install.objects.select_related("server").get(pk=job.install.pk)
     if not ended:
-        tree.remove(install.place)
+        if install.state in (InstallState.FAILED, InstallState.REMOVED):
+            tree.remove(install.place)
         return None
     kind = {"waiting": "install.resolved", "installed": "install.installed", "failed": "install.failed"}[state.value]
     audit.record(

@@ -163,11 +163,12 @@ def _dropped(server: Server, kind: str, actor: str, next_check: datetime | None)
     return server
 
 
-def claim_due(limit: int, *, answering: bool) -> list[int]:
+def claim_due(limit: int, *, answering: bool, worker: str = "") -> list[int]:
     """Claim servers whose check is due: of many callers, each server goes to exactly one, and to nobody while it is checked.
 
     ``answering``: those that answered the last time; else those that did not, or were never asked. The one to whom they go
-    calls ``trials.record_check``; if it dies, they are due again once the longest test is over.
+    calls ``trials.record_check``; if it dies, they are due again when that is known (``free_checks``), at the latest once
+    the longest test is over.
     """
     now = timezone.now()
     due = Server.objects.due_for_check(now)
@@ -175,9 +176,19 @@ def claim_due(limit: int, *, answering: bool) -> list[int]:
     chosen = due.filter(works if answering else ~works).order_by("next_check_at", "pk")
     found = chosen.values_list("pk", "connect_timeout", "request_timeout")[:limit]
     return [
-        pk for pk, connect, request in found
-        if due.filter(pk=pk).update(check_until=now + timedelta(seconds=longest_test(connect, request)) + _MARGIN)
-    ]  # fmt: skip
+        pk
+        for pk, connect, request in found
+        if due.filter(pk=pk).update(check_until=_longest(now, connect, request), check_by=worker)
+    ]
+
+
+def free_checks(worker: str) -> int:
+    """Servers that a worker checked when it died are due again now; the caller must know that it is dead. Returns how many."""
+    return Server.objects.filter(check_by=worker, check_until__isnull=False).update(check_until=None)
+
+
+def _longest(now: datetime, connect_timeout: float, request_timeout: float | None) -> datetime:
+    return now + timedelta(seconds=longest_test(connect_timeout, request_timeout)) + _MARGIN
 
 
 def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:

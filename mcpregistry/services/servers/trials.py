@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from mcpregistry.domain.errors import Interrupted
@@ -39,11 +40,11 @@ def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | N
     return record_test_result(test=test, report=probe(test.server_id, call, test.in_sandbox), process=process)
 
 
-def claim_tests(limit: int) -> list[int]:
+def claim_tests(limit: int, *, worker: str = "") -> list[int]:
     """Claim queued tests, the oldest first: of many callers, each test goes to exactly one."""
     queued = ServerTest.objects.filter(verdict=QUEUED)
     found = queued.order_by("requested_at", "pk").values_list("pk", flat=True)[:limit]
-    started = {"verdict": RUNNING, "started_at": timezone.now(), "error": ""}
+    started = {"verdict": RUNNING, "started_at": timezone.now(), "error": "", "worker": worker}
     return [pk for pk in found if queued.filter(pk=pk).update(**started)]
 
 
@@ -112,8 +113,17 @@ def resend_waiting(now: datetime) -> int:
 
 
 def give_up_lost(now: datetime) -> int:
-    """End tests whose worker died. Returns how many."""
-    return ServerTest.objects.filter(verdict=RUNNING, started_at__lt=now - LOST_AFTER).update(
+    """End tests whose worker must have died. Returns how many."""
+    return _give_up(ServerTest.objects.filter(started_at__lt=now - LOST_AFTER), now)
+
+
+def give_up_of(worker: str, now: datetime) -> int:
+    """End the tests of a worker that is known to have died. Returns how many."""
+    return _give_up(ServerTest.objects.filter(worker=worker), now)
+
+
+def _give_up(tests: QuerySet[ServerTest], now: datetime) -> int:
+    return tests.filter(verdict=RUNNING).update(
         verdict=ServerTest.Verdict.FAILED,
         finished_at=now,
         error_code="WORKER_LOST",

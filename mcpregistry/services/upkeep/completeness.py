@@ -7,18 +7,24 @@ ask again and again; ``migrate`` and ``up`` make what is missing.
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 
+import structlog
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import Error, connection, connections, transaction
 from django.db.models import Count, F
 
+from mcpregistry.database_errors import is_passing
 from mcpregistry.domain.version import VERSION
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import AuditSeal, Configuration
 from mcpregistry.models.guards import install_guards, missing_guards
 from mcpregistry.services.access.roles import ROLES, install_roles
 
+log = structlog.get_logger(__name__)
+
+PAUSE = 1.0  # seconds between two looks at a database that does not answer
 REMEDY = "Run: python manage.py migrate (`manage.py up` does it when it starts)."
 UNRELEASED = (
     "The database has tables of a version before the first release. No upgrade leads from it to this version, and nothing was "
@@ -62,6 +68,24 @@ def require() -> None:
     """Raises Incomplete if something is missing. Some milliseconds, for a process that starts."""
     if said := missing():
         raise Incomplete(said)
+
+
+def require_once_it_answers() -> None:
+    """The same, for a process without callers: it waits until the database answers, however long that takes."""
+    waiting = False
+    while True:
+        try:
+            require()
+        except Error as error:
+            if not is_passing(error):
+                raise
+            if not waiting:
+                log.warning("site.waits_for_database", error=type(error).__name__)
+            waiting = True
+            connections.close_all()
+            time.sleep(PAUSE)
+        else:
+            return
 
 
 def missing() -> str:

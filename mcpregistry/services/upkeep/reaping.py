@@ -11,11 +11,12 @@ If the call was dispatched, it may have taken effect, so its end is unknown, unt
 from __future__ import annotations
 
 import socket
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Q
 
+from mcpregistry.db import database_now
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.lifecycle import SUPPOSED, State, may_move
 from mcpregistry.models import Figure, Invocation
@@ -50,6 +51,12 @@ def bury(kind: str, pid: int, now: datetime) -> int:
     return reap_calls(now)
 
 
+def bury_predecessor(kind: str, pid: int) -> int:
+    """The same as ``bury``, for a process that replaces the dead one. Its connections are forgotten as well."""
+    connections.forget_process(connections.process_name(kind, pid))
+    return bury(kind, pid, database_now())
+
+
 def bury_everything(now: datetime) -> int:
     """No process lives that has worked on this database, which has just come from a backup: whatever they had out ends
     now, as after a crash. Returns how many calls."""
@@ -77,6 +84,12 @@ def settled(now: datetime) -> bool:
     for figure in (looked, since):
         figure.save(update_fields=["value"])
     return looked.value - since.value >= GRACE.total_seconds()
+
+
+def last_look(now: datetime) -> datetime:
+    """When the clock last ended what was due; ``now`` if it never did. What became due later waits for it."""
+    looked = Figure.objects.filter(name=_LOOKS[0]).first()
+    return min(now, datetime.fromtimestamp(looked.value, UTC)) if looked else now
 
 
 _LOOKS = ("reaper.looked", "reaper.since")  # seconds since the epoch: when it looked last, and since when regularly

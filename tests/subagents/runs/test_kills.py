@@ -21,7 +21,7 @@ from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertVersion, LanguageModel, Run, ToolCall
 from tests import forkserver
 from tests.calls.conftest import broken
-from tests.fault.kills import fits
+from tests.fault.comparing import fits
 from tests.subagents.kit import Bench, ready_provider
 from tests.waiting import HANG_LIMIT
 

@@ -27,6 +27,7 @@ from mcpregistry.services.records import chains
 from mcpregistry.services.records.ending import CORRECTED
 from mcpregistry.services.servers.connections import STALE_AFTER
 from mcpregistry.services.servers.trials import LOST_AFTER
+from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.invariants import approvals, budgets, energy
 from mcpregistry.services.upkeep.reaping import ACTOR as REAPER
 
@@ -47,7 +48,8 @@ class Finding:
 
 
 def check(now: datetime, *, strict: bool = False) -> list[Finding]:
-    """Every rule with what was found, in a fixed order."""
+    """Every rule with what was found, in a fixed order. What became due after the clock's last look is not late."""
+    now = reaping.last_look(now)
     rules = [*_RULES, *(_QUIET_RULES if strict else [])]
     with one_reading():
         return [_finding(rule, find(now)) for rule, find in rules]

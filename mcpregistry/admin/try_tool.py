@@ -23,6 +23,7 @@ from mcpregistry.admin.result_parts import parts_of
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.trying import Trial, tried
 from mcpregistry.domain.calls.requester import Requester
+from mcpregistry.domain.definitions.repair import repair_definition
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.kinds import RESOURCE, arguments_schema
 from mcpregistry.domain.lifecycle import TERMINAL
@@ -124,7 +125,8 @@ class TryToolPage(RecordPage[Tool]):
         if not self.admin.has_view_permission(request, tool):
             raise PermissionDenied
         definition = tool.pinned or tool.latest
-        schema = arguments_schema(tool.kind, definition.data) if definition else {}
+        shown = repair_definition(tool.kind, definition.data).definition if definition else {}
+        schema = arguments_schema(tool.kind, shown) if definition else {}
         given = {"endpoint": "default", "agent": "local"} | request.GET.dict()
         form = TryForm(schema, request.POST) if request.method == "POST" else TryForm(schema, initial=given)
         context = self.admin.admin_site.each_context(request) | {

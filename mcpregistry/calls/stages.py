@@ -12,10 +12,10 @@ from mcpregistry.calls.call import CallRequest
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.domain.apps import is_app
 from mcpregistry.domain.calls.binding import binding_of
+from mcpregistry.domain.definitions.repair import check_call
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound
 from mcpregistry.domain.policy.access import may_begin, may_call
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
-from mcpregistry.domain.schema.validation import check_arguments
 from mcpregistry.domain.text.canonical import canonical, plain
 
 NO_ENTRY: Any = None  # of a call whose tool was not found: only its refusal is recorded
@@ -58,7 +58,7 @@ def authorise(request: CallRequest, entry: Entry) -> None:
 def validate(request: CallRequest, entry: Entry) -> str:
     """The canonical JSON of the arguments, checked against the approved input schema."""
     tool = entry.offer.tool
-    check_arguments(tool.arguments_schema, request.arguments)
+    check_call(tool.kind, tool.data, request.arguments)
     try:
         return canonical(request.arguments)
     except ValueError as error:

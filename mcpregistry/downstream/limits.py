@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from mcpregistry.domain.definitions.definition import visible
+from mcpregistry.domain.definitions.repair import check_tool_is_usable
 from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
@@ -158,7 +159,10 @@ def _too_many(beyond: int, limits: Limits) -> list[str]:
 
 def check_tool(tool: object, limits: Limits) -> dict[str, Any]:
     """One listed tool within bounds. Raises ResourceLimit or ProtocolError with the reason."""
-    return repair_tool(_bounded(TOOL, tool, limits))
+    found = repair_tool(_bounded(TOOL, tool, limits))
+    if why := check_tool_is_usable(found):
+        raise ProtocolError(f"Tool {found['name']}: {why}.")
+    return found
 
 
 def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from mcpregistry.domain.errors import ProtocolError
 from mcpregistry.domain.kinds import PROMPT, TOOL
+from mcpregistry.domain.members import drop_misfits
 
 MAGIC_BYTES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -68,7 +68,7 @@ def repair_part(part: object) -> Part:
     if repair is None:
         only_text = "type" not in part and isinstance(part.get("text"), str)
         return repair_part({"type": "text", **part}) if only_text else _to_text(part)
-    return _without_misfits(repair(part))
+    return drop_misfits(repair(part))
 
 
 def _repair_content(result: Part) -> list[Part]:
@@ -128,7 +128,7 @@ def _repair_resource(content: object, uri: str) -> Part:
         }
     if not isinstance(found.get("uri"), str):
         found["uri"] = uri
-    return _without_misfits(found)
+    return drop_misfits(found)
 
 
 def _repair_text(part: Part) -> Part:
@@ -208,69 +208,7 @@ def _is_plain_resource(content: object) -> bool:
     if type(content) is not dict or type(content.get("uri")) is not str:
         return False
     held = [content[key] for key in ("text", "blob") if key in content]
-    return bool(held) and all(type(each) is str for each in held) and _without_misfits(content) is content
-
-
-def _without_misfits(part: Part) -> Part:
-    """Return the part without optional members of the wrong type; the very same where all fit."""
-    wrong = [key for key, fits in _OPTIONAL.items() if key in part and not fits(part[key])]
-    if isinstance(part.get("annotations"), dict):
-        annotations = _repair_annotations(part["annotations"])
-        part = part if annotations == part["annotations"] else {**part, "annotations": annotations}
-    return _without(part, *wrong) if wrong else part
-
-
-def _repair_annotations(said: Part) -> Part:
-    audience = said.get("audience")
-    listed = [audience] if isinstance(audience, str) else audience
-    fixed = _without(said, "audience")
-    if isinstance(listed, list) and (roles := [role for role in listed if role in ("user", "assistant")]):
-        fixed["audience"] = roles
-    if "priority" in said and not _is_share(said["priority"]):
-        del fixed["priority"]
-    if "lastModified" in said and not _is_time(said["lastModified"]):
-        del fixed["lastModified"]
-    return fixed
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-def _is_time(value: object) -> bool:
-    try:
-        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
-    except ValueError:
-        return False
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _are_icons(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(each, dict) and isinstance(each.get("src"), str) for each in value
-    )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-_OPTIONAL: Mapping[str, Callable[[object], bool]] = {
-    "annotations": _is_object,
-    "_meta": _is_object,
-    "title": _is_text,
-    "description": _is_text,
-    "mimeType": _is_text,
-    "size": _is_number,
-    "icons": _are_icons,
-}
+    return bool(held) and all(type(each) is str for each in held) and drop_misfits(content) is content
 
 
 def _to_text(value: object) -> Part:

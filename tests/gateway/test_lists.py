@@ -10,7 +10,7 @@ from mcp import MCPError
 
 from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
-from tests.fakes.stage import ACTOR, MODERN, PLAIN, Stage, fresh, listed, outside
+from tests.fakes.stage import ACTOR, ANYTHING, MODERN, PLAIN, Stage, fresh, listed, outside
 from tests.gateway.doors import Corpus, doors
 from tests.waiting import HANG_LIMIT, eventually
 
@@ -102,3 +102,41 @@ def _listed(site: Any, token: str, slug: str, count: int) -> None:
         return found == count
 
     eventually(read)
+
+
+ODD_TOOLS: list[dict[str, Any]] = [
+    {"name": "no_type", "inputSchema": {"properties": {"a": {"type": "string"}}}},
+    {"name": "any_of", "inputSchema": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}},
+    {"name": "nulls", "inputSchema": {"type": "object", "properties": None, "required": None}},
+    {"name": "title", "inputSchema": ANYTHING, "title": 5, "icons": "x", "annotations": "x", "_meta": [], "execution": "x"},
+    {"name": "output", "inputSchema": ANYTHING, "outputSchema": {"properties": {"s": {"$ref": "#/$defs/No"}}}},
+    {"name": "draft4", "inputSchema": {"type": "object", "properties": {"n": {"minimum": 0, "exclusiveMinimum": True}}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_definitions_that_no_host_could_read_cost_no_other_server_a_tool(stage, site, mode):
+    def rows() -> tuple[str, str]:
+        slug = fresh("odd")
+        stage.endpoint(slug)
+        healthy = stage.fake("echo", listed("echo"), slug=f"{slug}-ok")
+        others = {
+            "resource": [{"uri": "x://unnamed"}, {"uri": "x://icons", "name": "i", "icons": [{"sizes": 1}]}],
+            "template": [{"uriTemplate": "x://{unnamed}"}],
+            "prompt": [{"name": "p", "arguments": [{"name": "a", "required": "true"}], "title": {}}],
+        }
+        odd = stage.server(slug, ODD_TOOLS, others, command=["true"])
+        return slug, stage.agent(slug, healthy, odd)
+
+    slug, token = await outside(rows)
+    await outside(site.wait_known, token)
+    async with site.client(token, mode, slug) as client:
+        tools = {tool.name.rpartition("__")[2]: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) >= {"echo", *(tool["name"] for tool in ODD_TOOLS)}
+        assert tools["no_type"].input_schema == {"type": "object", "properties": {"a": {"type": "string"}}}
+        assert tools["draft4"].input_schema["properties"] == {"n": {"exclusiveMinimum": 0}}
+        assert {each.name for each in (await client.list_resources()).resources} == {"x://unnamed", "i"}
+        assert [each.name for each in (await client.list_resource_templates()).resource_templates] == ["x://{unnamed}"]
+        (prompt,) = (await client.list_prompts()).prompts
+        assert prompt.arguments is not None
+        assert prompt.arguments[0].required is True

@@ -200,7 +200,9 @@ class StatusOut(Schema):
         description="Its newest call of these days that succeeded or failed; not a look at its tools."
     )
     reconnect_attempts: int = Field(description="Of the process that has tried most often in a row.")
-    tools_left_out: list[str] = Field(description="Tools that the server offers and that are not taken, and why.")
+    tools_left_out: list[str] = Field(
+        description="What the server offers and is not taken, and why; and what hosts are shown with changes."
+    )
     processes: list[ConnectionOut]
 
 

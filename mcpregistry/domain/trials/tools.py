@@ -9,7 +9,9 @@ import msgspec
 
 from mcpregistry.domain.definitions.definition import visible
 from mcpregistry.domain.definitions.findings import Severity
+from mcpregistry.domain.definitions.repair import repair_definition
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.schema.validation import check_schema
 from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.domain.text.display import printable
@@ -49,10 +51,11 @@ def _seen(tool: dict[str, Any], body: dict[str, Any], scanner: Scanner, count: C
 
 def _unusable(tool: dict[str, Any]) -> str:
     """Why its schemas cannot be used; empty where they can."""
+    shown = repair_definition(TOOL, tool).definition
     for name in ("inputSchema", "outputSchema"):
-        if tool.get(name) is not None:
+        if shown.get(name) is not None:
             try:
-                check_schema(tool[name])
+                check_schema(shown[name])
             except ConfigInvalid as error:
                 return plain(f"{name}: {printable(error.message, 400)}", 500)
     return ""
@@ -66,7 +69,9 @@ def chosen(tools: Sequence[dict[str, Any]], rows: Sequence[ToolSeen]) -> dict[st
             row["call"] = Called(outcome="skipped", why=why)
             continue
         try:
-            found[str(tool["name"])] = msgspec.json.encode(arguments_for(tool["inputSchema"]))
+            found[str(tool["name"])] = msgspec.json.encode(
+                arguments_for(repair_definition(TOOL, tool).definition["inputSchema"])
+            )
         except Impossible as error:
             row["call"] = Called(outcome="skipped", why=plain(printable(str(error), 300), 300))
     return found

@@ -16,13 +16,12 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from mcpregistry.domain.definitions.repair import check_call, repair_definition
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, SlipsnisseError
-from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.decision import Outcome, Question, decide
-from mcpregistry.domain.schema.validation import check_arguments
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation, Tool
@@ -312,7 +311,8 @@ def _misfit(request_id: str, arguments: Mapping[str, Any]) -> SlipsnisseError | 
     if pinned is None:
         return None
     try:
-        check_arguments(arguments_schema(pinned.tool.kind, pinned.data), json.loads(_canonical(arguments)))
+        kind = pinned.tool.kind
+        check_call(kind, repair_definition(kind, pinned.data).definition, json.loads(_canonical(arguments)))
     except SlipsnisseError as error:
         return error
     return None

@@ -21,6 +21,7 @@ from mcpregistry.db import one_moment
 from mcpregistry.domain.apps import is_app, without_app
 from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
+from mcpregistry.domain.definitions.repair import repair_definition
 from mcpregistry.domain.kinds import READ, RESOURCE, TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
@@ -186,16 +187,17 @@ def _learn(known: Known, needed: Mapping[int, _Row]) -> None:
     for key in [key for key, read in known.items() if key not in needed or needed[key].hash != read.hash]:
         del known[key]
     new = [key for key in needed if key not in known]
-    known.update((key, _parsed(row.hash, row.body)) for key in new if (row := needed[key]).body)
+    known.update((key, _parsed(row.kind, row.hash, row.body)) for key in new if (row := needed[key]).body)
     unread = [key for key in new if key not in known]
     for start in range(0, len(unread), _AT_ONCE):
         rows = Definition.objects.filter(pk__in=unread[start : start + _AT_ONCE]).order_by()
-        known.update((key, _parsed(text, body)) for key, text, body in rows.values_list("pk", "hash", "body"))
+        found = rows.values_list("pk", "hash", "body")
+        known.update((key, _parsed(needed[key].kind, text, body)) for key, text, body in found)
 
 
-def _parsed(text: str, body: str) -> Read:
+def _parsed(kind: str, text: str, body: str) -> Read:
     data = said_in(body)
-    shown = listing(data)
+    shown = repair_definition(kind, listing(data)).definition
     return Read(text, shown, without_app(shown), str(data.get(INSTRUCTIONS) or ""))
 
 

@@ -14,13 +14,13 @@ from typing import Any
 from django.contrib.auth.models import Group
 
 from mcpregistry.domain.definitions.naming import named
+from mcpregistry.domain.definitions.repair import check_call
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.policy.access import about, capable, covers, live, may_call, may_see
 from mcpregistry.domain.policy.decision import Decision, Outcome, Question, Terms, decide
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.policy.rules import Verdict
-from mcpregistry.domain.schema.validation import check_arguments
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.display import printable
@@ -236,8 +236,11 @@ def _arguments(
         "" if allowed else "Keep to the pinned arguments, or change the grant.",
     )  # fmt: skip
     try:
-        check_arguments(tool.arguments_schema, arguments)
-        yield Stage("schema", True, "The arguments fit the tool's schema.")
+        checked = check_call(tool.kind, tool.data, arguments)
+        said = (
+            "The arguments fit the tool's schema." if checked else "The schema cannot be used: its server checks them."
+        )
+        yield Stage("schema", True, said)
     except ArgumentsInvalid as error:
         yield Stage("schema", False, error.message, error.remedy)
 

@@ -20,7 +20,9 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from mcpregistry.domain.definitions.repair import list_changes
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict
+from mcpregistry.domain.kinds import KINDS
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
 from mcpregistry.domain.text.canonical import canonical, plain
@@ -207,15 +209,20 @@ def compare(*, server: Server, discovery: Discovery, process: str = "", pause: P
 
 def note_answer(*, server: Server, discovery: Discovery) -> None:
     """Note that the server works, and what of its offers is left out."""
-    if discovery.problems:
-        message = f"Left out: {'; '.join(discovery.problems[-_TOLD_LEFT_OUT:])}"
-        warn_once(server_id=server.pk, kind="tools_left_out", message=message)
-    mark_ok(server_id=server.pk, discovery=discovery)
+    told = left_out(discovery)
+    if told:
+        warn_once(
+            server_id=server.pk, kind="tools_left_out", message=f"Left out or changed: {told.replace(chr(10), ' ')}"
+        )
+    mark_ok(server_id=server.pk, discovery=discovery, told=told)
 
 
 @transaction.atomic
-def mark_ok(*, server_id: int, discovery: Discovery) -> None:
-    """Note that the server answered: earlier failures no longer count, and it is shown again if it was hidden."""
+def mark_ok(*, server_id: int, discovery: Discovery, told: str) -> None:
+    """Note that the server answered: earlier failures no longer count, and it is shown again if it was hidden.
+
+    ``told`` is what ``left_out`` says of it.
+    """
     server, now = _locked(server_id), timezone.now()
     if server is None:
         return
@@ -228,7 +235,7 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
         server_info={name: plain(text, 500) for name, text in discovery.server_info.items() if isinstance(text, str)},
         server_instructions=plain(discovery.instructions),
         features=list(discovery.features),
-        left_out=left_out(discovery),
+        left_out=told,
     )
     if server.unavailable_since is not None:
         note(server_id=server_id, kind="available", message="The server answers again.")
@@ -236,9 +243,19 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
 
 
 def left_out(discovery: Discovery) -> str:
-    """Why definitions were left out, a reason in each line, as pages show it: not thousands of them."""
-    more = len(discovery.problems) - _TOLD_LEFT_OUT
-    return plain("\n".join([*discovery.problems[-_TOLD_LEFT_OUT:], *([f"{more:,} more"] if more > 0 else [])]))
+    """Why definitions were left out, or what of them hosts get changed: a line for each, and not thousands of them.
+
+    It looks at every definition, so call it outside of any transaction.
+    """
+    changed = [
+        f"{kind.capitalize()} {item[KINDS[kind].identity]} is shown to hosts with changes: {'; '.join(changes)}."
+        for kind in KINDS
+        for item in discovery.of_kind(kind)
+        if (changes := list_changes(kind, item))
+    ]
+    lines = [*changed, *discovery.problems]
+    more = len(lines) - _TOLD_LEFT_OUT
+    return plain("\n".join([*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more"] if more > 0 else [])]))
 
 
 @transaction.atomic

@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.domain.calls.arguments import laid_out
+from mcpregistry.domain.definitions.repair import check_call, repair_definition
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.schema.validation import check_arguments
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest
@@ -169,7 +169,8 @@ def preview(request: HttpRequest, pk: str) -> HttpResponse:
         value = decisions.edited(request.POST.get("arguments", ""))
         if around.definition is None:
             raise Conflict("The tool's definition is gone, so an edit cannot be checked.", remedy="Reject the call.")
-        check_arguments(facts.schema(around.definition), value)
+        kind = around.definition.tool.kind
+        check_call(kind, repair_definition(kind, around.definition.data).definition, value)
         changes = [each for each in laid_out(canonical(value), facts.effective(held)) or [] if each.change != "same"]
         context: dict[str, Any] = {"changes": changes}
     except SlipsnisseError as error:

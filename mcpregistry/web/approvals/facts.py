@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.calls.arguments import Argument, editable, laid_out, sha256
+from mcpregistry.domain.definitions.repair import repair_definition
 from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.text.display import printable
@@ -79,7 +80,8 @@ def editor(request: ApprovalRequest) -> str:
 
 def schema(definition: Definition) -> dict[str, Any]:
     """What the arguments must fit; empty when nothing is said of them."""
-    found = arguments_schema(definition.tool.kind, definition.data)
+    kind = definition.tool.kind
+    found = arguments_schema(kind, repair_definition(kind, definition.data).definition)
     return dict(found) if isinstance(found, dict) else {}
 
 

@@ -185,7 +185,7 @@ def _parts(call: Invocation) -> list[Part]:
     """What the call answered with, part by part; none where its result is no JSON object or is erased."""
     try:
         result = json.loads(call.result) if call.result else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return parts_of(result) if isinstance(result, dict) else []
 

@@ -23,11 +23,11 @@ from mcpregistry.admin.result_parts import parts_of
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.trying import Trial, tried
 from mcpregistry.domain.calls.requester import Requester
-from mcpregistry.domain.definitions.repair import repair_definition
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.kinds import RESOURCE, arguments_schema
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.domain.schema.fields import Field, fields_of, typed
+from mcpregistry.domain.shown_definitions import repair_definition
 from mcpregistry.domain.text.display import printable
 from mcpregistry.gateway.answers import tool_result
 from mcpregistry.ids import random_id

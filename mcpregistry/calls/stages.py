@@ -12,10 +12,10 @@ from mcpregistry.calls.call import CallRequest
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.domain.apps import is_app
 from mcpregistry.domain.calls.binding import binding_of
-from mcpregistry.domain.definitions.repair import check_call
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound
 from mcpregistry.domain.policy.access import may_begin, may_call
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
+from mcpregistry.domain.shown_definitions import check_call
 from mcpregistry.domain.text.canonical import canonical, plain
 
 NO_ENTRY: Any = None  # of a call whose tool was not found: only its refusal is recorded

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from mcpregistry.domain.definitions.definition import visible
-from mcpregistry.domain.definitions.repair import check_tool_is_usable
 from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
 )
 from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
 from mcpregistry.domain.servers.target import Limits
+from mcpregistry.domain.shown_definitions import check_tool_is_usable
 from mcpregistry.domain.text.canonical import size
 from mcpregistry.downstream.repairs import repair_answer
 

@@ -11,10 +11,10 @@ from mcp_types import _v2025_11_25 as older
 from mcp_types import _v2026_07_28 as newer
 
 from mcpregistry.domain.definitions.definition import listing, visible
-from mcpregistry.domain.definitions.repair import check_call, check_tool_is_usable, list_changes, repair_definition
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 from mcpregistry.domain.schema.repair import repair_schema
 from mcpregistry.domain.schema.validation import check_schema
+from mcpregistry.domain.shown_definitions import check_call, check_tool_is_usable, list_changes, repair_definition
 
 OBJECT = {"type": "object"}
 MODELS = {"tool": "Tool", "prompt": "Prompt", "resource": "Resource", "template": "ResourceTemplate"}

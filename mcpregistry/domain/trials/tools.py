@@ -9,10 +9,10 @@ import msgspec
 
 from mcpregistry.domain.definitions.definition import visible
 from mcpregistry.domain.definitions.findings import Severity
-from mcpregistry.domain.definitions.repair import repair_definition
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.schema.validation import check_schema
+from mcpregistry.domain.shown_definitions import repair_definition
 from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.domain.text.display import printable
 from mcpregistry.domain.trials.arguments import Impossible, arguments_for

@@ -16,12 +16,12 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from mcpregistry.domain.definitions.repair import check_call, repair_definition
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.decision import Outcome, Question, decide
+from mcpregistry.domain.shown_definitions import check_call, repair_definition
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation, Tool

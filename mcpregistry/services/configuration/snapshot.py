@@ -21,10 +21,10 @@ from mcpregistry.db import one_moment
 from mcpregistry.domain.apps import is_app, without_app
 from mcpregistry.domain.budgets import of_dollars
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
-from mcpregistry.domain.definitions.repair import repair_definition
 from mcpregistry.domain.kinds import READ, RESOURCE, TOOL
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.rules import RuleSpec
+from mcpregistry.domain.shown_definitions import repair_definition
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import (
     AgentSpec,

@@ -14,13 +14,13 @@ from typing import Any
 from django.contrib.auth.models import Group
 
 from mcpregistry.domain.definitions.naming import named
-from mcpregistry.domain.definitions.repair import check_call
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.policy.access import about, capable, covers, live, may_call, may_see
 from mcpregistry.domain.policy.decision import Decision, Outcome, Question, Terms, decide
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.policy.rules import Verdict
+from mcpregistry.domain.shown_definitions import check_call
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 from mcpregistry.domain.text.display import printable

@@ -20,11 +20,11 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from mcpregistry.domain.definitions.repair import list_changes
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict
 from mcpregistry.domain.kinds import KINDS
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
+from mcpregistry.domain.shown_definitions import list_changes
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.models.server import ConnectMode

@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.domain.calls.arguments import laid_out
-from mcpregistry.domain.definitions.repair import check_call, repair_definition
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.shown_definitions import check_call, repair_definition
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.calls.arguments import Argument, editable, laid_out, sha256
-from mcpregistry.domain.definitions.repair import repair_definition
 from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.shown_definitions import repair_definition
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest, Definition, Server
 from mcpregistry.models.server import Transport

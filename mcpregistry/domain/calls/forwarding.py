@@ -96,7 +96,7 @@ def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
 
 
 def _is_of_the_web(params: object) -> bool:
-    """Whether the address that a person shall open is one of the web, and runs or opens nothing on their machine."""
+    """Return whether the address is a web address, which opens no file and runs no script on the machine of a person."""
     url = params.get("url") if isinstance(params, Mapping) else None
     return isinstance(url, str) and url.lower().startswith(("https://", "http://")) and url.isprintable()
 

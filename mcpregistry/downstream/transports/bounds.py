@@ -91,7 +91,7 @@ def _memory_files_kb(pids: list[int]) -> int:
                 if os.readlink(f"{folder}/{name}").startswith("/memfd:"):
                     file = os.stat(f"{folder}/{name}")
                     held[file.st_ino] = file.st_blocks // 2
-        except OSError:  # it has ended, has closed the file, or lets nobody look
+        except OSError:  # the process has ended, closed the file, or cannot be read
             continue
     return sum(held.values())
 

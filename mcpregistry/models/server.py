@@ -14,7 +14,6 @@ from django.db.models import Q
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.text.display import printable
-from mcpregistry.domain.text.redaction import masked_words
 from mcpregistry.models.confinement import Confined
 from mcpregistry.models.sealing import Sealed
 
@@ -79,12 +78,6 @@ class ProtocolMode(models.TextChoices):
     AUTO = "auto", "Find out"
     LEGACY = "legacy", "2025-11-25 and older"
     MODERN = "modern", "2026-07-28"
-
-
-def without_secrets(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a server with its command and address masked, for whoever may not change it and for the audit log."""
-    masked = {"command": masked_words(facts["command"])} if "command" in facts else {}
-    return facts | masked | ({"url": masked_words([facts["url"]])[0]} if "url" in facts else {})
 
 
 class ServerQuerySet(models.QuerySet["Server"]):

@@ -6,7 +6,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from mcpregistry.domain.text.canonical import digest
-from mcpregistry.models import Agent, AuditEntry, Conversation, Message
+from mcpregistry.models import Agent, AuditEntry, Conversation, Grant, Message
 from mcpregistry.services.access import tokens
 from mcpregistry.services.conversations import lifecycle
 from tests.api.conftest import Caller, new_agent, new_server
@@ -18,7 +18,12 @@ __all__ = ["site"]  # a fixture
 @pytest.mark.one_database
 def test_an_agent_begins_sees_and_ends_its_own_alone(db, caller) -> None:
     robot, other = caller("agent"), Caller(tokens.issue_token(agent=new_agent("eve"), name="test", actor="test")[1])
-    new_server("git")
+    Grant.objects.create(agent=Agent.objects.get(slug="robot"), server=new_server("git"))
+    hidden, absent = (
+        robot.post("/conversations", {"servers": [name]}) for name in (new_server("hidden").slug, "absent")
+    )
+    assert (hidden.status_code, absent.status_code) == (422, 422)
+    assert hidden.json()["message"].replace("hidden", "absent") == absent.json()["message"]
     made = robot.post("/conversations", {"title": "Release", "servers": ["git"]})
     assert made.status_code == 201, made.content
     row = made.json()

@@ -75,11 +75,14 @@ def test_a_question_that_the_host_cannot_answer_is_named():
     assert unbearable(requests, {"elicitation": {}}) == ["", "sampling/createMessage"]
     assert unbearable({"a": {"method": "elicitation/create"}}, {"elicitation": {}}) == []
     assert unbearable({"a": {"method": "tools/call"}}, {"elicitation": {}}) == ["tools/call"]
-    by_url = {"a": {"method": "elicitation/create", "params": {"mode": "url"}}}
+    by_url = {"a": {"method": "elicitation/create", "params": {"mode": "url", "url": "https://h.example/"}}}
     assert unbearable(by_url, {"elicitation": {}}) == unbearable(by_url, {"elicitation": {"form": {}}})
     assert unbearable(by_url, {"elicitation": {"form": {}}}) == ["elicitation/create"]
     assert unbearable(by_url, {"elicitation": {"form": {}, "url": {}}}) == []
     assert unbearable({"a": {"method": "elicitation/create"}}, {"elicitation": {"url": {}}}) == ["elicitation/create"]
+    for odd in ("javascript:alert(1)", "file:///etc/passwd", "data:text/html,x", "https://h\nx", "", None):
+        by_url["a"]["params"]["url"] = odd
+        assert unbearable(by_url, {"elicitation": {"url": {}}}) == ["elicitation/create"], odd
     assert unbearable({"a": {"method": "elicitation/create", "params": {"mode": []}}}, {"elicitation": {}}) != []
 
 

@@ -66,6 +66,19 @@ async def test_more_processes_or_processor_time_than_its_limit_ends_it(bench: Ma
 
 
 @pytest.mark.fault
+@pytest.mark.attack
+async def test_files_in_memory_and_threads_count(bench: Make, tmp_path: Path):
+    here = bench(hungry(tmp_path, Bounds(memory_mb=150)))
+    assert await use(here, memory_file=20) == "ok"
+    with pytest.raises(ResourceLimit, match=r"used \d+ MB of the 150 that its limit of memory"):
+        await use(here, memory_file=200, pause=HANG)
+    here = bench(hungry(tmp_path, Bounds(processes=4)))
+    assert await use(here, threads=30) == "ok"
+    with pytest.raises(ResourceLimit, match=r"used \d+ threads of the 64 that its limit of processes"):
+        await use(here, threads=100, pause=HANG)
+
+
+@pytest.mark.fault
 async def test_files_beyond_its_limits_are_refused(bench: Make, tmp_path: Path):
     here = bench(hungry(tmp_path, Bounds(file_mb=10, open_files=64)))
     assert await use(here, files=30, file=9) == "done done"

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, capped
 from mcpregistry.domain.servers.sandbox import LAST_PORT, MOST_PATHS, MOST_PORTS
-from mcpregistry.domain.servers.shown_env import shown_env
+from mcpregistry.domain.servers.shown_env import shown_env, without_secrets
 from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.confinement import MOST_MB, MOST_SECONDS
-from mcpregistry.models.server import MOST_DEFINITION_BYTES, MOST_TOOLS, without_secrets
+from mcpregistry.models.server import MOST_DEFINITION_BYTES, MOST_TOOLS
 from mcpregistry.services.servers.lifecycle import BOUNDS, SANDBOX
 
 TransportName = Literal["stdio", "http", "sse", "websocket"]

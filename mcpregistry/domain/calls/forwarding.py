@@ -90,7 +90,15 @@ def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
     if kind != "elicitation":
         return True
     mode = params.get("mode", "form") if isinstance(params, Mapping) else "form"
+    if mode == "url" and not _is_of_the_web(params):
+        return False
     return isinstance(mode, str) and (mode in declared or (mode == "form" and "url" not in declared))
+
+
+def _is_of_the_web(params: object) -> bool:
+    """Return whether the address is a web address, which opens no file and runs no script on the machine of a person."""
+    url = params.get("url") if isinstance(params, Mapping) else None
+    return isinstance(url, str) and url.lower().startswith(("https://", "http://")) and url.isprintable()
 
 
 def attributed(request: Any, server: str) -> Any:

@@ -1,18 +1,28 @@
-"""What whoever confirms a launch sees of its environment: values that steer where code comes from, never secrets."""
+"""What people see of a launch: values of its environment that steer where code comes from, its words, never secrets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
+from mcpregistry.domain.text.redaction import masked_words
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 _PACKAGES = (
     r"(?:PIP|UV|NPM_CONFIG|YARN|PNPM|BUN|DENO|POETRY|CARGO|GO|GEM|CONDA|MAVEN|GRADLE)_\w+|GO(?:PROXY|FLAGS|SUMDB)"
 )
+# Names without a typical ending that load code, start a program, or choose certificates, hosts or files to write.
+_LOADS = (
+    r"OPENSSL_\w+|DOTNET_\w+|CORECLR_\w+|COR_\w+|CLASSPATH|_?JAVA_OPTIONS|JDK_JAVA_OPTIONS|PHPRC|PHP_INI_SCAN_DIR|LUA_\w+|R_\w+|ELECTRON_\w+|ERL_\w+"
+    r"|GIT_(?:ASKPASS|EDITOR|SEQUENCE_EDITOR|PAGER|EXTERNAL_DIFF|SSL\w*|ALTERNATE\w*|TRACE\w*|ALLOW_PROTOCOL|INDEX_FILE|OBJECT_DIRECTORY)"
+    r"|(?:SSH|SUDO)_ASKPASS|EDITOR|VISUAL|PAGER|BROWSER|MANPAGER|LESSOPEN|BASH_\w+|BASHOPTS|ENV|ZDOTDIR|PROMPT_COMMAND|SHELLOPTS|PS4|IFS|CDPATH"
+    r"|\w+_CA_BUNDLE|SSLKEYLOGFILE|BUNDLE_(?:GEMFILE|BIN|APP_CONFIG|MIRROR\w*)|\w+_(?:API_)?BASE|\w+_(?:COMMAND|CMD|SHELL|BINARY|PRELOAD|PLUGINS?|HOOKS?)"
+    r"|GLIBC_TUNABLES|MALLOC_\w+|LOCALDOMAIN|HOSTALIASES|RES_OPTIONS|LOCPATH|NLSPATH|TERMINFO\w*|GTK_\w+|QT_\w+|GDK_\w+|PLAYWRIGHT_\w+|PUPPETEER_\w+"
+)
 _STEERS = re.compile(
-    rf"{_PACKAGES}|HOME|PATH|PWD|TMP|TMPDIR|TEMP|SHELL|USER|LANG|LC_\w+|TZ|(?:XDG|NODE|JAVA|DOCKER|SSL_CERT|LD|DYLD)_\w+"
+    rf"{_PACKAGES}|{_LOADS}|HOME|PATH|PWD|TMP|TMPDIR|TEMP|SHELL|USER|LANG|LC_\w+|TZ|(?:XDG|NODE|JAVA|DOCKER|SSL_CERT|LD|DYLD)_\w+"
     r"|PYTHON\w+|PERL5\w*|RUBY\w+|GIT_(?:SSH|EXEC|CONFIG|DIR|WORK|PROXY|TEMPLATE)\w*|NO_PROXY"
     r"|\w+_(?:URL|URI|HOST|PORT|ENDPOINT|REGISTRY|INDEX|PROXY|HOME|DIR|PATH|FILE|ROOT|CONFIG|OPTIONS|OPTS|FLAGS)",
     re.IGNORECASE,
@@ -48,3 +58,9 @@ def _address(name: str, value: str) -> str | None:
     path = parts.path if _OF_PACKAGES.fullmatch(name) else "/…" if parts.path.strip("/") else ""
     more = "?…" if parts.query or parts.fragment else ""
     return f"{parts.scheme}://{user}{host}{path}{more}"
+
+
+def without_secrets(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a server with its command and address masked, for whoever may not change it and for the audit log."""
+    masked = {"command": masked_words(facts["command"])} if "command" in facts else {}
+    return facts | masked | ({"url": masked_words([facts["url"]])[0]} if "url" in facts else {})

@@ -17,6 +17,7 @@ import time
 CPU, FSIZE, DATA, NOFILE = 0, 1, 2, 7  # of setrlimit, the same on x86-64 and ARM64
 MB, SPARE = 1 << 20, 1 << 30
 OFTEN, SELDOM, NEAR = 0.1, 1.0, 0.5
+THREADS_EACH = 16  # threads that the limit of processes allows for each of them, all processes together
 _PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -46,6 +47,8 @@ class Watch:
 
     def __init__(self, bounds: dict[str, int], wrapped: int) -> None:
         self._bounds = {name: most for name, most in bounds.items() if name in ("M", "P", "C")}
+        if "P" in bounds:  # otherwise one process could use up the machine's process ids
+            self._bounds["T"] = bounds["P"] * THREADS_EACH
         self._wrapped = wrapped  # processes that are none of its own
         self._next = 0.0
         self.pause: float | None = OFTEN if self._bounds else None
@@ -68,10 +71,35 @@ class Watch:
 
 
 def _memory_mb(pids: list[int], most: int) -> int:
-    """Pages of all, first as each has them (cheap); where that is too much, those that several have are counted once."""
-    if (used := sum(map(_resident_kb, pids)) >> 10) > most:
-        used = sum(map(_own_kb, pids)) >> 10
+    """Pages of all, first as each has them (cheap); where that is too much, those that several have are counted once.
+
+    Files in memory (memfd) count as far as no process has them mapped.
+    """
+    held = _memory_files_kb(pids)
+    if (used := sum(map(_resident_kb, pids)) + held >> 10) > most:
+        used = sum(map(_own_kb, pids)) + max(held - sum(map(_shared_kb, pids)), 0) >> 10
     return used
+
+
+def _memory_files_kb(pids: list[int]) -> int:
+    """What the files in memory hold that a process of these has open, each counted once."""
+    held = {}
+    for pid in pids:
+        folder = f"/proc/{pid}/fd"
+        try:
+            for name in os.listdir(folder):
+                if os.readlink(f"{folder}/{name}").startswith("/memfd:"):
+                    file = os.stat(f"{folder}/{name}")
+                    held[file.st_ino] = file.st_blocks // 2
+        except OSError:  # the process has ended, closed the file, or cannot be read
+            continue
+    return sum(held.values())
+
+
+def _shared_kb(pid: int) -> int:
+    """Its share of what lies in files in memory and is mapped."""
+    words = _words(f"/proc/{pid}/smaps_rollup")
+    return int(words[words.index(b"Pss_Shmem:") + 1]) if b"Pss_Shmem:" in words else 0
 
 
 def _resident_kb(pid: int) -> int:
@@ -112,4 +140,16 @@ def _number(pids: list[int], most: int) -> int:
     return len(pids)
 
 
-_USED = {"M": _memory_mb, "C": _seconds, "P": _number}
+def _threads(pids: list[int], most: int) -> int:
+    return sum(map(_threads_of, pids))
+
+
+def _threads_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[17])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+_USED = {"M": _memory_mb, "C": _seconds, "P": _number, "T": _threads}

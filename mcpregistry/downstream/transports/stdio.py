@@ -107,6 +107,7 @@ class Tail(asyncio.Protocol):
 
 _LIMITS = {
     "M": ("memory", "MB"), "P": ("processes", "processes"), "C": ("processor time", "seconds"),
+    "T": ("processes", "threads"),
 }  # fmt: skip
 
 

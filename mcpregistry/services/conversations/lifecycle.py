@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Conversation, Server
+from mcpregistry.models import Agent, Conversation, Server
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
@@ -20,7 +21,7 @@ def save_conversation(*, conversation: Conversation, actor: str) -> Conversation
     new = conversation._state.adding
     if not new and Conversation.objects.select_for_update().get(pk=conversation.pk).state == Conversation.State.ENDED:
         raise over(conversation)
-    conversation.servers = _known(conversation.servers)
+    conversation.servers = _known(conversation.servers, conversation.agent if actor.startswith("agent:") else None)
     conversation.created_by = conversation.created_by or actor[:200]
     save_checked(conversation)
     kind = "conversation.begun" if new else "conversation.changed"
@@ -45,12 +46,18 @@ def end(*, conversation: Conversation, actor: str) -> Conversation:
     return conversation
 
 
-def _known(servers: Any) -> list[str]:
-    """The same names, each once. Raises ConfigInvalid for any other value, and for a server that there is not."""
+def _known(servers: Any, asking: Agent | None) -> list[str]:
+    """The same names, each once. Raises ConfigInvalid for any other value, and for a server that there is not.
+
+    An ``asking`` agent does not learn whether servers exist of which it is granted nothing.
+    """
     if not isinstance(servers, list) or not all(isinstance(slug, str) for slug in servers):
         raise ConfigInvalid("Servers must be a list of short names.", remedy='Write e.g. ["github"], or [] for all.')
     named = list(dict.fromkeys(servers))
-    there = set(Server.objects.filter(slug__in=named).values_list("slug", flat=True))
+    rows = Server.objects.filter(slug__in=named)
+    if asking is not None:
+        rows = rows.filter(Q(grants__agent=asking) | Q(tools__grants__agent=asking))
+    there = set(rows.values_list("slug", flat=True))
     if missing := [slug for slug in named if slug not in there]:
         raise ConfigInvalid(
             f"There is no server '{printable(missing[0], 63)}'.", remedy="Name servers of the site, or none for all."

@@ -15,9 +15,10 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.policy.access import EVERYTHING
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
+from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.models import Server
 from mcpregistry.models.confinement import SandboxMode
-from mcpregistry.models.server import ConnectMode, Lifecycle, SharedBy, Transport, without_secrets
+from mcpregistry.models.server import ConnectMode, Lifecycle, SharedBy, Transport
 from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.saving import check_fields, store

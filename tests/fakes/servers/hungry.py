@@ -1,4 +1,5 @@
-"""Uses what it is told to: memory, processes, seconds of processor, descriptors, a large file. Says what worked.
+"""Uses what it is told to: memory, processes, seconds of processor, descriptors, a large file, files in memory,
+threads. Says what worked.
 
 Asked to end (SIGTERM), it writes "asked" to the file FAKE_ENDED; at its start, its processes to FAKE_PIDS.
 """
@@ -6,6 +7,7 @@ Asked to end (SIGTERM), it writes "asked" to the file FAKE_ENDED; at its start, 
 import errno
 import os
 import signal
+import threading
 import time
 
 from rpc import Server, text, tool
@@ -63,6 +65,12 @@ def call(context):
     if megabytes := wanted.get("others"):  # of two processes, each half
         for _ in range(2):
             child(lambda: fill(megabytes // 2))
+    if megabytes := wanted.get("memory_file"):
+        kept.append(os.memfd_create("hungry"))
+        for _ in range(megabytes):
+            os.write(kept[-1], bytes(1 << 20))
+    for _ in range(wanted.get("threads", 0)):
+        threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
     for _ in range(wanted.get("processes", 0)):
         child(lambda: None)
     if seconds := wanted.get("seconds"):

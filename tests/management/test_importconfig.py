@@ -82,6 +82,20 @@ def test_an_address_that_begins_with_a_variable_takes_its_default() -> None:
 
 
 @pytest.mark.django_db
+def test_exit_code_says_whether_anything_was_imported(tmp_path: Path) -> None:
+    part = tmp_path / "config.toml"
+    part.write_text('[mcp_servers.git]\ncommand = 5\n[mcp_servers.ok]\ncommand = "x"\n')
+    code, out, err = run("importconfig", str(part), "--dry-run")
+    assert code == 0
+    assert "[mcp_servers.git] command: left out" in err
+    assert "1 created, 1 left out (not saved)" in out
+    nothing = put(tmp_path / "settings.json", {"mcp": {}, "mcpServers": {}})
+    code, _, err = run("importconfig", nothing)
+    assert code == 1
+    assert "nothing to import" in err
+
+
+@pytest.mark.django_db
 def test_yaml_and_json_of_one_configuration_export_to_the_same_bytes() -> None:
     exported = set()
     for suffix in ("yaml", "json"):

@@ -240,8 +240,8 @@ class _Import:
         self.notes.append(Note(action, self.path, at, sentence, remedy, entry=entry))
 
     def nothing(self) -> None:
-        """Refuse a file in which there is nothing to import."""
-        sentence = f"There is nothing to import: it was read as a file of {self.format.title}, and no server is in it."
+        """Refuse a file without servers."""
+        sentence = f"There is nothing to import: the file was read as {self.format.title} and has no servers."
         self._note("refused", "", sentence, "Name the file that holds the servers, or another format.")
 
     def _server(self, entry: ServerEntry, position: int, rows: dict[str, Server]) -> None:
@@ -327,8 +327,8 @@ class _Import:
             keep_secrets(secrets, row.slug, self.actor)
         except ConfigInvalid as error:
             self._note("refused", entry.at, error.message, error.remedy)
-        if self.format.family != _STRICT and not self.keeps_secrets and (said := secrets_in(entry)):
-            self._note("kept", entry.at, said, REMEDY)
+        if self.format.family != _STRICT and not self.keeps_secrets and (found := secrets_in(entry)):
+            self._note("kept", entry.at, found, REMEDY)
 
     def _approve_ahead(self, row: Server, entry: ServerEntry) -> None:
         told = follow_file(server=row, approved=entry.auto_approve, actor=self.actor, may_rule=self.may_rule)

@@ -14,7 +14,7 @@ REMEDY = "Import with secrets kept as credentials (--credentials on the command 
 
 
 def secrets_in(entry: ServerEntry) -> str:
-    """What to say of the secrets that stay in the entry; empty if there are none."""
+    """A sentence about the secrets in the entry; empty if there are none."""
     places = sorted({secret.place for secret in taken_out(entry)[1] if secret.value})
     return f"Values in {', '.join(places)} look like secrets; they are saved with the server." if places else ""
 

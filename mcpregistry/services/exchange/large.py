@@ -1,7 +1,7 @@
 """Large files of hosts, such as ``~/.claude.json`` with its histories: only the parts that can hold servers are read on.
 
 They are parsed in a process of their own, which is bounded in memory and time, so that the web process stays free.
-This module is also that process, and therefore imports nothing of ours.
+That process runs this module, so the module imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parts(data: Any) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read the file from standard input, write its parts; what is wrong goes to the other stream, without a value."""
+    """Read the file from standard input and write its parts. Errors name a place and no value."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     try:
         sys.stdout.write(json.dumps(parts(json.loads(sys.stdin.buffer.read().decode("utf-8-sig")))))

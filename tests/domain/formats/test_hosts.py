@@ -19,7 +19,7 @@ from tests.domain.formats.samples import keys, odd_entries
 
 
 def plain(server: ServerEntry) -> dict[str, Any]:
-    """What is not as in an entry that says nothing."""
+    """The columns that differ from those of an empty entry."""
     empty = ServerEntry("")
     columns = {name: value for name, value in server.columns().items() if value != getattr(empty, name)}
     return {name: value for name, value in columns.items() if name != "key"}

@@ -1,7 +1,7 @@
 """Files of hosts that are read, not written: each is translated entry by entry into the keys that most hosts have.
 
-A host is recognised by the shape of its file: where the servers stand, and how an entry is spelled. What the host resolves
-(``$VAR``, ``{{VAR}}``, names of variables) becomes one of our placeholders; what only another host resolves stays text.
+A host is recognised by the shape of its file: the place of the servers, and the keys of an entry. The placeholders of that
+host (``$VAR``, ``{{VAR}}``, names of variables) become ours; placeholders of other hosts stay text.
 """
 
 from __future__ import annotations

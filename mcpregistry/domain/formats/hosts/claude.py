@@ -1,4 +1,4 @@
-"""What Claude Code keeps besides ``.mcp.json``: the user's ``~/.claude.json``, and plugins."""
+"""Files of Claude Code other than ``.mcp.json``: the user's ``~/.claude.json``, and plugins."""
 
 from __future__ import annotations
 

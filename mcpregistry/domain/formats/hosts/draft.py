@@ -75,7 +75,7 @@ class Draft:
             self.report.add("parked", self.at + pointer(key), sentence, remedy)
 
     def leave(self, sentence: str, remedy: str = "") -> None:
-        """The entry is right, but there is nothing in it that could be imported."""
+        """Leave a valid entry out that does not describe a server which can be imported."""
         self.is_server = False
         self.report.add("parked", self.at, sentence, remedy)
 

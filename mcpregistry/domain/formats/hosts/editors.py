@@ -53,7 +53,7 @@ def _read_windsurf(data: JsonObject, path: str) -> Document:
     return read_places("Windsurf", keys_of("windsurf"), in_map(data, "mcpServers"), _windsurf, path=path, extra=rest)
 
 
-# Where VS Code has a block with servers and inputs, besides its mcp.json.
+# Paths of the block with servers and inputs in files of VS Code other than mcp.json.
 _BLOCKS = (
     ("mcp",),
     ("settings", "mcp"),
@@ -71,7 +71,7 @@ def _blocks(data: JsonObject) -> list[tuple[str, ...]]:
 
 
 def _is_block(data: JsonObject, block: object, *, nested: bool) -> bool:
-    """A map under ``servers`` that is not opencode's, whose entries are ``local`` or ``remote``."""
+    """A map under ``servers``. The entries of opencode, which has the same root, are ``local`` or ``remote``."""
     if not isinstance(block, dict) or not isinstance(block.get("servers"), dict):
         return False
     entries = entries_of(block, "servers")

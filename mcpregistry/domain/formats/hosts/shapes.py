@@ -8,7 +8,7 @@ _ADDRESSES = ("url", "httpUrl", "serverUrl", "server_url", "uri")
 
 
 def is_entry(value: Json) -> bool:
-    """Whether it says how a server is started or reached."""
+    """Whether the value has the command or the address of a server."""
     if not isinstance(value, dict):
         return False
     command = value.get("command", value.get("cmd"))
@@ -33,7 +33,7 @@ def ends_with(path: str, *ends: str) -> bool:
 
 
 def at(data: Json, *path: str) -> Json:
-    """What stands below these keys; None if there is nothing."""
+    """The value at this path of keys; None if there is none."""
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None
     return data

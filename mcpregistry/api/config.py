@@ -18,10 +18,11 @@ from mcpregistry.api.once import once
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Text, capped
 from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut
-from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.formats import FORMATS, slipsnisse
+from mcpregistry.domain.errors import ConfigInvalid, Denied
+from mcpregistry.domain.formats import FORMATS, READABLE, slipsnisse
 from mcpregistry.domain.formats.notes import Note
 from mcpregistry.domain.formats.verdicts import schema
+from mcpregistry.services.access.credentials import MAY_KEEP
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.importing import import_file
 
@@ -36,10 +37,19 @@ def _known(name: str) -> str:
 
 FormatName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(FORMATS)})]
 
+
+def _readable(name: str) -> str:
+    if name not in READABLE:
+        raise ValueError(f"is none of {', '.join(READABLE)}")
+    return name
+
+
+ImportName = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"enum": list(READABLE)})]
+
 _FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"text/plain": {"schema": {"type": "string", "description": "The file: JSON or YAML."}}},
+        "content": {"text/plain": {"schema": {"type": "string", "description": "The file: JSON, YAML or TOML."}}},
     }
 }
 
@@ -67,17 +77,25 @@ def configuration_schema(
 def import_configuration(
     request: HttpRequest,
     *,
-    format: Annotated[FormatName | None, Query(description="Left out: recognised by its content.")] = None,
+    format: Annotated[ImportName | None, Query(description="Left out: recognised by its content.")] = None,
     file: Annotated[
         Text | None, Query(max_length=200, description="Its name; the ending tells JSON from YAML.")
     ] = None,
     on_conflict: Literal["error", "skip", "replace", "rename"] = "error",
+    credentials: Annotated[
+        bool, Query(description="Keep what looks like a secret as a credential of its server.")
+    ] = False,
     dry_run: bool = False,
 ) -> ImportOut:
     """Import a configuration file; the body is the file.
 
-    If anything in it is refused, nothing is written; a dry run says all of it.
+    An entry that cannot be used is left out. If the file as a whole is refused, nothing is written. A dry run returns every note.
     """
+    if credentials and not all(_may(request, right) for right in MAY_KEEP):
+        raise Denied(
+            "You do not have permission to add credentials and to say where they may go.",
+            remedy="Ask an administrator, or leave out credentials=true.",
+        )
     outcome = import_file(
         raw=request.body,
         path=file or "import",
@@ -85,6 +103,7 @@ def import_configuration(
         format_name=format or "",
         on_conflict=on_conflict,
         save=not dry_run,
+        secrets_apart=credentials,
         may_rule=_may(request, "mcpregistry.add_policyrule"),
         may_grant=_may(request, "mcpregistry.add_grant") and _may(request, "subagents.add_experttool"),
     )

@@ -388,6 +388,25 @@ def test_the_uploaded_file_of_codex_is_imported(client_of: ClientOf) -> None:
     assert Server.objects.get(slug="tides").command == ["uvx", "tides-mcp"]
 
 
+def test_large_upload_is_imported_without_what_is_not_a_server(client_of: ClientOf) -> None:
+    client = client_of("operator")
+    project = {"mcpServers": {"tides": {"command": "uvx"}}, "history": ["private words"] * 100_000}
+    file = SimpleUploadedFile(".claude.json", json.dumps({"projects": {"/home/me/one": project}}).encode())
+    shown = client.post(IMPORT, {"file": file, "on_conflict": "error"})
+    assert len(shown.content) < 200_000
+    client.post(IMPORT, to_import(shown))
+    assert Server.objects.get(slug="tides").cwd == "/home/me/one"
+
+
+def test_secrets_of_an_imported_file_become_credentials_if_chosen(client_of: ClientOf) -> None:
+    client = client_of("admin")
+    text = '{"mcpServers": {"tides": {"command": "uvx", "env": {"API_KEY": "abc"}}}}'
+    shown = client.post(IMPORT, {"text": text, "on_conflict": "error", "secrets_apart": "on"})
+    client.post(IMPORT, to_import(shown))
+    assert Server.objects.get(slug="tides").env == {"API_KEY": "${cred:tides-api-key}"}
+    assert Credential.objects.get(name="tides-api-key").scope == ["server:tides"]
+
+
 @pytest.mark.parametrize(
     ("sent", "says"),
     [

@@ -73,9 +73,26 @@ def test_what_is_taken_as_it_stands_does_not_hide_the_rest(tmp_path: Path) -> No
 @pytest.mark.django_db
 def test_an_address_that_begins_with_a_variable_takes_its_default() -> None:
     path = str(HERE / "samples" / "claude-code" / "mcp.json")
-    assert run("importconfig", path, "--no-expand")[0] == 1
-    assert run("importconfig", path)[0] == 0
+    code, _, err = run("importconfig", path, "--no-expand")
+    assert code == 0
+    assert "/mcpServers/api: left out" in err
+    assert not Server.objects.filter(slug="api").exists()
+    assert run("importconfig", path, "--on-conflict", "replace")[0] == 0
     assert Server.objects.get(slug="api").url == "https://api.example/mcp"
+
+
+@pytest.mark.django_db
+def test_exit_code_says_whether_anything_was_imported(tmp_path: Path) -> None:
+    part = tmp_path / "config.toml"
+    part.write_text('[mcp_servers.git]\ncommand = 5\n[mcp_servers.ok]\ncommand = "x"\n')
+    code, out, err = run("importconfig", str(part), "--dry-run")
+    assert code == 0
+    assert "[mcp_servers.git] command: left out" in err
+    assert "1 created, 1 left out (not saved)" in out
+    nothing = put(tmp_path / "settings.json", {"mcp": {}, "mcpServers": {}})
+    code, _, err = run("importconfig", nothing)
+    assert code == 1
+    assert "nothing to import" in err
 
 
 @pytest.mark.django_db
@@ -295,8 +312,9 @@ def test_a_watched_file_is_imported_at_every_change_and_a_broken_one_changes_not
     put(path, '{"mcpServers": {"a": {"comm')
     watch.until(watch.says("the last good state stays"))
     put(path, {"mcpServers": {"a": {"command": "four"}, "b": {"command": 5}}})
-    watch.until(watch.says("/mcpServers/b/command: refused"))
-    assert commands() == {"a": ["two"], "b": ["three"]}
+    watch.until(watch.says("/mcpServers/b/command: left out"))
+    watch.until(lambda: commands() == {"a": ["four"], "b": ["three"]})
+    assert Server.objects.get(slug="b").lifecycle == "draft"
 
     path.unlink()
     watch.until(watch.says("gone; its servers stay"))

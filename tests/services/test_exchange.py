@@ -12,9 +12,12 @@ from mcpregistry.models import AuditEntry, Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.policy import known
 from mcpregistry.services.exchange.sections import CONFLICT
 from mcpregistry.services.servers.lifecycle import confirm_launch, disable_server
 from subagents.models import ExpertTool
+from tests.domain.formats.host_files import HOST_FILES
+from tests.domain.formats.host_files import IDS as HOST_IDS
 from tests.domain.formats.samples import IDS, SAMPLES, sample
 
 pytestmark = pytest.mark.django_db
@@ -73,13 +76,115 @@ def test_imported_servers_are_drafts_and_disabled_ones_stay_so() -> None:
     assert {server.source for server in Server.objects.all()} == {"mcp-servers"}
 
 
-def test_a_refused_server_keeps_the_whole_file_out() -> None:
-    outcome = take(servers(good={"command": "x"}, bad={"command": "x", "env": {"LD_PRELOAD": "evil.so"}}))
-    assert [note.pointer for note in outcome.refused] == ["/mcpServers/bad"]
-    assert outcome.refused[0].remedy
+@pytest.mark.parametrize("bad", [{"command": "x", "env": {"LD_PRELOAD": "evil.so"}}, {"command": 5}, 5])
+def test_bad_server_costs_only_itself(bad: Any) -> None:
+    outcome = take(servers(good={"command": "x"}, bad=bad))
+    assert outcome.saved
+    assert outcome.left_out == {"bad"}
+    (note,) = (note for note in outcome.notes if note.action == "left out")
+    assert note.pointer.startswith("/mcpServers/bad")
+    assert note.remedy
+    assert [server.slug for server in Server.objects.all()] == ["good"]
+
+
+def test_bad_server_keeps_a_whole_file_of_our_own_format_out() -> None:
+    outcome = take(
+        {
+            "mcps": {
+                "good": {"command": "x", "args": []},
+                "bad": {"command": "x", "args": [], "env": {"LD_PRELOAD": "e"}},
+            },
+            "tools": [],
+        }
+    )
+    assert [note.pointer for note in outcome.refused] == ["/mcps/bad"]
     assert not outcome.saved
     assert not Server.objects.exists()
     assert not AuditEntry.objects.filter(kind__startswith="server.").exists()
+
+
+@pytest.mark.parametrize(
+    "data", [{"mcpServers": {}}, {"mcp": {}, "mcpServers": {}}, {"mcp": {"a": {"enabled": False}}}]
+)
+def test_import_of_nothing_is_refused(data: dict[str, Any]) -> None:
+    outcome = take(data)
+    assert ["nothing to import" in note.sentence for note in outcome.refused] == [True]
+    assert not outcome.saved
+    assert take(data, may_be_empty=True).saved
+
+
+def test_large_file_of_claude_code_is_read_without_its_histories() -> None:
+    project = {
+        "mcpServers": {"web": {"type": "http", "url": "https://web.example/mcp"}},
+        "history": ["x" * 100] * 20_000,
+    }
+    data = {
+        "numStartups": 1,
+        "mcpServers": {"top": {"command": "x"}},
+        "projects": {"/home/me/one": project, "/home/me/two": {}},
+    }
+    outcome = take(data)
+    assert outcome.saved, [str(note) for note in outcome.refused]
+    assert outcome.format == "claude-user"
+    assert {server.slug for server in Server.objects.all()} == {"top", "web"}
+    assert "xxxx" not in json.dumps([row.rest for row in ImportedFile.objects.all()])
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b'{"mcpServers": ' + b" " * 1_100_000, "Line 1"),
+        (b"mcpServers:\n" + b" " * 1_100_000, "not JSON"),
+        (b'{"a": "\xff' + b" " * 1_100_000, "not UTF-8"),
+        (b" " * (50 * 1024 * 1024 + 1), "50 MiB"),
+    ],
+)
+def test_large_file_that_cannot_be_read_is_refused_with_the_reason(raw: bytes, says: str) -> None:
+    (note,) = import_file(raw=raw, path="x", actor="test").refused
+    assert says in note.sentence
+    assert note.remedy
+
+
+def test_secrets_of_a_file_are_kept_as_credentials_of_their_servers_if_asked_for() -> None:
+    data = servers(gh={"command": "gh-mcp", "args": ["--token", SECRET], "env": {"API_KEY": SECRET, "MODE": "fast"}})
+    said = [note for note in take(data, save=False).notes if "look like secrets" in note.sentence]
+    assert [note.pointer for note in said] == ["/mcpServers/gh"]
+    assert take(data, secrets_apart=True).saved
+    server = Server.objects.get(slug="gh")
+    assert server.command == ["gh-mcp", "--token", "${cred:gh-token}"]
+    assert server.env == {"API_KEY": "${cred:gh-api-key}", "MODE": "fast"}
+    found = {each.name: (each.value, each.scope) for each in Credential.objects.all()}
+    assert found == {"gh-token": (SECRET, ["server:gh"]), "gh-api-key": (SECRET, ["server:gh"])}
+    assert {change.action for change in take(data, secrets_apart=True).changes} == {"unchanged"}
+
+
+def test_secret_of_a_file_never_replaces_the_credential_of_another_server() -> None:
+    Credential.objects.create(name="gh-api-key", value="mine", scope=["server:other"])
+    outcome = take(servers(gh={"command": "x", "env": {"API_KEY": SECRET}}), secrets_apart=True)
+    assert not outcome.saved
+    assert Credential.objects.get().value == "mine"
+
+
+@pytest.mark.parametrize(("path", "content", "host", "expected"), HOST_FILES, ids=HOST_IDS)
+def test_file_of_a_host_is_imported_as_its_dry_run_says_and_survives_an_export(
+    path: str, content: str, host: str, expected: dict[str, Any]
+) -> None:
+    options = {"raw": content.encode(), "path": path, "actor": "test", "variables": {}, "folders": {}}
+    trial = import_file(**options, save=False)
+    outcome = import_file(**options)
+    assert outcome.saved, [str(note) for note in outcome.refused]
+    assert (outcome.format, outcome.diff(), outcome.notes) == (host, trial.diff(), trial.notes)
+    assert {change.action for change in import_file(**options).changes} == {"unchanged"}
+    before = {server.slug: known(server).columns() for server in Server.objects.all()}
+    written = export_config(format_name="mcpservers", actor="test", include_secrets=True)
+    again = import_file(raw=text.dump(written.data).encode(), path="y.json", actor="test", on_conflict="replace")
+    assert again.saved, [str(note) for note in again.refused]
+    silent = {"enabled", "connect_timeout_ms", "request_timeout_ms", "tools_allowed", "auto_approve"}
+    for server in Server.objects.all():
+        after = known(server).columns()
+        assert {name: after[name] for name in after.keys() - silent} == {
+            name: value for name, value in before[server.slug].items() if name not in silent
+        }
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b'{"what": 1}', b'{"mcpServers": {"a": {}}}', b"x" * 2_000_000])

@@ -10,17 +10,19 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget
+from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.fields import lines_widget
 from mcpregistry.admin.set_up.frame import shown
 from mcpregistry.admin.set_up.paste import opened, sealed_for
 from mcpregistry.domain import formats
-from mcpregistry.domain.formats import FORMATS, pasted
+from mcpregistry.domain.formats import READABLE, pasted
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.text import MAX_BYTES, dump
 from mcpregistry.models import Server
+from mcpregistry.services.access.credentials import MAY_KEEP
+from mcpregistry.services.exchange import large
 from mcpregistry.services.exchange.importing import Outcome, import_file
 from mcpregistry.services.exchange.sections import CONFLICT
 
@@ -36,26 +38,39 @@ class ImportForm(forms.Form):
 
     text = forms.CharField(
         required=False, label="The file's text", max_length=MAX_BYTES, strip=False, widget=lines_widget(8, '{"mcpServers": …}'),
-        help_text="The file of any host that this site reads, in JSON, YAML or TOML (Codex).",
+        help_text="The file of any host that this site reads, in JSON, YAML or TOML.",
     )  # fmt: skip
     file = forms.FileField(
-        required=False, label="Or the file", widget=UnfoldAdminFileFieldWidget, help_text="At most 1 MiB."
+        required=False,
+        label="Or the file",
+        widget=UnfoldAdminFileFieldWidget,
+        help_text="At most 1 MiB. A file of JSON may have up to 50 MiB: only its servers are read.",
     )
     format = forms.ChoiceField(
         required=False, widget=UnfoldAdminSelectWidget, help_text="Usually it is recognised.",
-        choices=[("", "Recognise it"), *((name, each.title) for name, each in FORMATS.items())],
+        choices=[("", "Recognise it"), *((name, each.title) for name, each in READABLE.items())],
     )  # fmt: skip
     on_conflict = forms.ChoiceField(
         choices=_ON_CONFLICT, initial="error", widget=UnfoldAdminSelectWidget, label="If a server of a name is here and differs",
     )  # fmt: skip
+    secrets_apart = forms.BooleanField(
+        required=False, initial=False, widget=UnfoldBooleanSwitchWidget, label="Keep secrets as credentials",
+        help_text="What looks like a secret becomes a credential of its server. Off: it is saved with the server.",
+    )  # fmt: skip
+    uploaded = b""
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         file, text = data.get("file"), data.get("text")
         if bool(file) == bool(text) and not self.errors:
             raise forms.ValidationError("Paste the file's text, or choose the file: one of the two.")
-        if file and file.size > MAX_BYTES:
-            self.add_error("file", "The file is larger than 1 MiB. Split it.")
+        if file and file.size > large.MAX_BYTES:
+            self.add_error("file", "The file is larger than 50 MiB. Split it.")
+        elif file:
+            try:
+                self.uploaded = large.reduced(file.read(), str(file.name))
+            except FileInvalid as error:
+                self.add_error("file", f"{error.note.sentence} {error.note.remedy}")
         return data
 
     def content(self) -> tuple[str, str]:
@@ -63,7 +78,7 @@ class ImportForm(forms.Form):
         file = self.cleaned_data.get("file")
         if not file:
             return str(self.cleaned_data["text"]), "pasted text"
-        return file.read().decode("utf-8", "replace"), str(file.name)[:200]
+        return self.uploaded.decode("utf-8", "replace"), str(file.name)[:200]
 
 
 class ImportPage:
@@ -110,6 +125,7 @@ class ImportPage:
             raw=text.encode("utf-8", "replace"), path=name, actor=actor(request), format_name=given["format"],
             on_conflict=given["on_conflict"], save=save, seen=request.POST.get("seen", ""), may_rule=user.has_perm("mcpregistry.add_policyrule"),
             may_grant=user.has_perms(("mcpregistry.add_grant", "subagents.add_experttool")),
+            secrets_apart=given["secrets_apart"] and user.has_perms(MAY_KEEP),
         )  # fmt: skip
 
     def _saved(self, request: HttpRequest, outcome: Outcome) -> HttpResponse:

@@ -11,7 +11,7 @@ from pydantic import Field
 class NoteOut(Schema):
     """What became of one key of the file; never quotes a value."""
 
-    action: Literal["kept", "translated", "parked", "refused"]
+    action: Literal["kept", "translated", "parked", "left out", "refused"]
     pointer: str = Field(description="JSON pointer (RFC 6901) into the file.")
     message: str
     remedy: str

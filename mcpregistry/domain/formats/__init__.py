@@ -1,8 +1,8 @@
 """Configuration files of other programs, in and out: recognise, read, write.
 
 ``read`` turns bytes into a ``Document``; ``write`` turns a document into a file of any format. Nothing here touches a
-disk, a database or the environment. What a file says that cannot be used is a refused note, and whoever imports must
-write nothing then; only a file that cannot be read at all raises ``FileInvalid``.
+disk, a database or the environment. Every value that cannot be used gives a refused note; only a file that cannot be
+read at all raises ``FileInvalid``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.ai_agent import AI_AGENT
 from mcpregistry.domain.formats.dispatch import DISPATCH
-from mcpregistry.domain.formats.document import Document, JsonObject, Written
+from mcpregistry.domain.formats.document import Document, Json, JsonObject, Written
 from mcpregistry.domain.formats.format import Format
+from mcpregistry.domain.formats.hosts import HOSTS
+from mcpregistry.domain.formats.hosts.shapes import has_servers
 from mcpregistry.domain.formats.mcp_servers import MCP_SERVERS
-from mcpregistry.domain.formats.mcpservers import CLAUDE_CODE, CLAUDE_DESKTOP, COPILOT, CURSOR, FAMILY, MCPSERVERS
+from mcpregistry.domain.formats.mcpservers import CLAUDE_CODE, CLAUDE_DESKTOP, COPILOT, CURSOR, MCPSERVERS
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.opencode import OPENCODE, OPENCODE2
-from mcpregistry.domain.formats.other_hosts import ROOTS, servers_root, usual_file, with_own_root
 from mcpregistry.domain.formats.secret_references import redact
 from mcpregistry.domain.formats.slipsnisse import SLIPSNISSE, SLIPSNISSE_EXTENDED
 from mcpregistry.domain.formats.vscode import VSCODE
 
-# The order is the order of recognition: what is more special comes first.
+# What can be written as well as read.
 FORMATS: dict[str, Format] = {
     item.name: item
     for item in (
@@ -29,21 +30,43 @@ FORMATS: dict[str, Format] = {
         CLAUDE_DESKTOP, CURSOR, MCPSERVERS, CLAUDE_CODE, COPILOT, VSCODE, DISPATCH,
     )
 }  # fmt: skip
+# All that can be read.
+READABLE: dict[str, Format] = FORMATS | {item.name: item for item in HOSTS}
+_LAST = ("claude-plugin",)  # its servers stand at the root
+_FIRST = ("slipsnisse", "slipsnisse-extended", "mcp-servers")
+# The order of recognition: the more specific formats come first.
+_ORDER = (*_FIRST, *(item.name for item in HOSTS if item.name not in _LAST), *(name for name in FORMATS if name not in _FIRST), *_LAST)  # fmt: skip
+_ROOTS = "mcpServers, servers, mcp, mcp_servers, context_servers, amp.mcpServers, extensions, projects or mcps"
 
 
 def recognise(data: JsonObject, path: str) -> Format:
-    """The format of a file by its root; ``path`` breaks ties. Raises ``FileInvalid`` for an unknown one.
-
-    Codex, Zed and Amp have other roots: their files are read as those of the ``mcpServers`` family.
-    """
-    if any(isinstance(data.get(root), dict) for root in ROOTS):
-        return MCPSERVERS
-    for item in FORMATS.values():
-        if item.recognise(data, path):
-            return item
+    """The format of a file by its root and its entries; ``path`` breaks ties. Raises ``FileInvalid`` for an unknown one."""
+    if _is_vscode(data, path):
+        return VSCODE
+    for name in _ORDER:
+        if READABLE[name].recognise(data, path):
+            return READABLE[name]
     raise FileInvalid(
-        path, "The file is of no known format.", remedy=f"Name its format with --format: {', '.join(FORMATS)}."
-    )
+        path, f"The file is of no known format: {_seen(data)}.",
+        remedy=f"Servers are looked for under {_ROOTS}. Correct the file, or name its format: {', '.join(READABLE)}.",
+    )  # fmt: skip
+
+
+def _is_vscode(data: JsonObject, path: str) -> bool:
+    """Whether it is VS Code's file that also has a root for other hosts."""
+    return has_servers(data.get("servers")) and VSCODE.recognise(data, path)
+
+
+def _seen(data: JsonObject) -> str:
+    if not data:
+        return "it is empty"
+    kinds = [f"{key[:40]} ({_kind(value)})" for key, value in [*data.items()][:8]]
+    return f"at its root {'stands' if len(data) == 1 else 'stand'} {', '.join(kinds)}{', …' if len(data) > 8 else ''}"
+
+
+def _kind(value: Json) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
 
 
 def read(raw: bytes, path: str, name: str = "") -> tuple[Format, Document]:
@@ -52,10 +75,9 @@ def read(raw: bytes, path: str, name: str = "") -> tuple[Format, Document]:
     Raises ``FileInvalid`` for what cannot be read at all; all else is said in the document's notes.
     """
     data = text.load(raw, path)
-    found = FORMATS[name] if name else recognise(data, path)
-    if found.family != FAMILY:
-        return found, found.read(data, path)
-    return found, with_own_root(found.read(usual_file(data), path), servers_root(data))
+    hint = f"{path}.toml" if text.is_toml(raw, path) and not path.lower().endswith(".toml") else path
+    found = READABLE[name] if name else recognise(data, hint)
+    return found, found.read(data, path)
 
 
 def write(document: Document, name: str, *, include_secrets: bool = False) -> Written:

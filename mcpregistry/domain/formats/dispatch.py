@@ -15,7 +15,7 @@ KEYS = Keys("dispatch", ALL_BY_NAME, transport=("transport", "type"), enabled=("
 
 
 def recognise(data: JsonObject, path: str) -> bool:
-    """A map under ``servers``; asked last, since VS Code's file has one too."""
+    """A map under ``servers`` that is not VS Code's."""
     return isinstance(data.get(ROOT), dict)
 
 

@@ -93,6 +93,15 @@ class ServerEntry:
         return self.parked.get(family, NOTHING_PARKED)
 
 
+def _left_out(note: Note) -> Note:
+    return replace(note, action="left out") if note.action == "refused" else note
+
+
+def _twice(server: ServerEntry) -> Note:
+    sentence = f"Left out: another server of this file is already known as {server.key}."
+    return Note("left out", "", server.at, sentence, "Rename one of them.", entry=server.at)
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A whole file. What belongs to no server is kept as plain JSON data, exactly as written.
@@ -123,6 +132,26 @@ class Document:
     def credentials(self) -> tuple[str, ...]:
         """Names of the secrets that the file asks a person for (VS Code's inputs), in order."""
         return tuple(str(item["id"]) for item in self.inputs)
+
+    def joined(self, other: Document) -> Document:
+        """This document with the servers, the inputs and the notes of another part of the same file."""
+        taken = {server.key for server in self.servers}
+        asked = {item["id"] for item in self.inputs}
+        return replace(
+            self,
+            servers=(*self.servers, *(server for server in other.servers if server.key not in taken)),
+            inputs=(*self.inputs, *(item for item in other.inputs if item["id"] not in asked)),
+            notes=(*self.notes, *other.notes, *(_twice(server) for server in other.servers if server.key in taken)),
+        )
+
+    def leaving_out(self) -> Document:
+        """Without the entries that cannot be used, each of which is a note; unless nothing else is in the file."""
+        broken = {note.entry for note in self.refused if note.entry}
+        servers = tuple(server for server in self.servers if server.at not in broken)
+        if not servers or not broken:
+            return self
+        notes = tuple(_left_out(note) if note.entry in broken else note for note in self.notes)
+        return replace(self, servers=servers, notes=notes)
 
     def with_notes(self, *notes: Note) -> Document:
         """The same document with these notes added."""

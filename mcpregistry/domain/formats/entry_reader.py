@@ -5,6 +5,7 @@ Every key ends as a note: kept, translated, parked or refused. An entry with any
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -27,6 +28,7 @@ def read_entries(keys: Keys, entries: Iterable[tuple[str, Json, str]], report: R
     """As ``read_servers``, for entries given as (key, raw entry, JSON pointer)."""
     servers: dict[str, ServerEntry] = {}
     for key, raw, at in entries:
+        report.entry = at
         if not isinstance(raw, dict):
             report.refuse(at, "The entry is not an object.", "Write it as { … }.")
         elif not slug(key):
@@ -35,6 +37,7 @@ def read_entries(keys: Keys, entries: Iterable[tuple[str, Json, str]], report: R
             report.refuse(at, f"Another server of this file is already known as {slug(key)}.", "Rename one of them.")
         elif entry := _Entry(keys, key, raw, at, report).read():
             servers[entry.key] = entry
+    report.entry = ""
     return tuple(servers.values())
 
 
@@ -51,6 +54,7 @@ class _Entry:
         self.spelling: JsonObject = {}
         self.kinds: dict[str, list[str]] = {}
         self.nested: JsonObject = {}  # unknown keys of an object of which we know others
+        self.absent: JsonObject = {}  # variables and headers that are null
 
     def read(self) -> ServerEntry | None:
         already = len([note for note in self.report.notes if note.action == "refused"])
@@ -83,9 +87,9 @@ class _Entry:
     # One key each
 
     def _take(self, *names: str) -> tuple[str, Json]:
-        """The first of the names that the entry has, and its value; ("", None) if it has none."""
+        """The first of the names that the entry has, and its value; ("", None) if it has none. Null means absent."""
         for name in names:
-            if name and name in self.raw:
+            if name and self.raw.get(name) is not None:
                 self.taken.add(name)
                 return name, self.raw[name]
         return "", None
@@ -138,10 +142,25 @@ class _Entry:
         if not isinstance(value, dict):
             self._refuse(name, "The value is not an object.", 'Write it as {"NAME": "value"}.')
             return {}
-        for key in (key for key, item in value.items() if not isinstance(item, str)):
-            self.report.refuse(self.at + pointer(name, key), "The value is not text.", "Write it in quotes.")
         self._kept(name, column)
-        return {key: self._ours(item, name, key) for key, item in value.items() if isinstance(item, str)}
+        texts = {key: self._as_text(item, name, key) for key, item in value.items()}
+        return {key: self._ours(text, name, key) for key, text in texts.items() if text is not None}
+
+    def _as_text(self, value: Json, name: str, key: str) -> str | None:
+        """A number or a switch as its text; None for null, which unsets the variable, and for what is refused."""
+        if isinstance(value, str):
+            return value
+        at = self.at + pointer(name, key)
+        if value is None:
+            self.absent.setdefault(name, {})[key] = None
+            self.report.add("parked", at, "It is null: the variable is not set.")
+        elif isinstance(value, bool | int | float):
+            self.spelling.setdefault("plain", []).append(pointer(name, key))
+            self.report.add("translated", at, "The value is taken as text.")
+            return json.dumps(value)
+        else:
+            self.report.refuse(at, "The value is not text.", "Write it in quotes.")
+        return None
 
     def _name(self) -> str:
         spelled = self.key if slug(self.key) != self.key else ""
@@ -279,7 +298,7 @@ class _Entry:
 
     def _parked(self) -> Parked:
         unknown = {key: value for key, value in self.raw.items() if key not in self.taken}
-        for key in unknown:
+        for key in (key for key, value in unknown.items() if value is not None):
             self.report.add(
                 "parked", self.at + pointer(key), "Unknown here; written back to a file of the same format."
             )
@@ -291,4 +310,5 @@ class _Entry:
         if self.kinds:
             self.spelling["placeholders"] = self.kinds
         nested = {key: value for key, value in self.nested.items() if value}
-        return Parked({**unknown, **nested}, tuple(self.raw), self.spelling)
+        order = tuple(key for key, value in self.raw.items() if value is not None)
+        return Parked({**unknown, **nested, **self.absent}, order, self.spelling)

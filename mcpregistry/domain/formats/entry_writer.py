@@ -6,6 +6,7 @@ What the format cannot say is reported, never silently dropped.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 
 from mcpregistry.domain.formats import placeholders
@@ -50,7 +51,11 @@ def compose(parked: Parked, must: JsonObject, optional: JsonObject) -> JsonObjec
 
 
 def _merged(unknown: Json, known: Json) -> Json:
-    return {**known, **unknown} if isinstance(unknown, dict) and isinstance(known, dict) else known
+    if not isinstance(unknown, dict) or not isinstance(known, dict):
+        return known
+    return {**{key: None for key, value in unknown.items() if value is None}, **known} | {
+        key: value for key, value in unknown.items() if value is not None
+    }
 
 
 class _Writer:
@@ -214,6 +219,8 @@ class _Writer:
             return [self._spelled(item, *path, index) for index, item in enumerate(value)]
         if not isinstance(value, str) or path[0] in self.keys.transport:
             return value
+        if pointer(*path) in self.parked.spelling.get("plain", ()):
+            return _number_or_text(value)
         kinds: Mapping[str, list[str]] = self.parked.spelling.get("placeholders", {})
         rendering = placeholders.write(value, self.keys.dialect, kinds.get(pointer(*path), ()))
         for loss in rendering.lost:
@@ -230,3 +237,12 @@ class _Writer:
         if self.keys.oauth and first == self.keys.oauth.key:
             return "oauth"
         return {"args": "command", self.keys.cwd: "cwd", self.keys.env_file: "env_file"}.get(first, first)
+
+
+def _number_or_text(text: str) -> Json:
+    """What the file wrote as a number or a switch, as long as the text still is one."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text

@@ -63,7 +63,9 @@ def _server(
     )
     if made.url.startswith("${"):
         remedy = "Set the variable where you import, or write the address out."
+        report.entry = entry.at
         report.refuse(entry.at + pointer("url"), "The address begins with a variable that has no value here.", remedy)
+        report.entry = ""
     return made
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, Written
-from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.notes import Note, Report, pointer
 
 Recognise = Callable[[JsonObject, str], bool]
 
@@ -26,6 +26,11 @@ class Format:
     recognise: Recognise
     read: Callable[[JsonObject, str], Document]
     write: Callable[[Document], Written]
+    place: Callable[[str], str] = str  # a JSON pointer as the file's language writes it
+
+    def in_its_words(self, notes: Iterable[Note]) -> tuple[Note, ...]:
+        """Notes that name their places as the file spells them."""
+        return tuple(replace(note, pointer=self.place(note.pointer)) for note in notes)
 
 
 def park_root(data: JsonObject, known: Iterable[str], report: Report, at: str = "") -> Parked:

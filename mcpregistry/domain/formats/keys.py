@@ -5,6 +5,7 @@ One ``Keys`` per format replaces a reader and a writer per format; what differs 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,14 +15,17 @@ from urllib.parse import urlsplit
 from mcpregistry.domain.formats.placeholders import OURS, Dialect
 from mcpregistry.domain.servers.target import TransportKind
 
+# By their letters alone: "Streamable-HTTP", "streamable_http" and "streamableHttp" are one word.
 _TRANSPORTS: Mapping[str, TransportKind] = {
     "stdio": "stdio",
     "local": "stdio",
     "http": "http",
-    "streamable-http": "http",
-    "streamable_http": "http",
-    "streamableHttp": "http",
+    "https": "http",
+    "streamable": "http",
+    "streamablehttp": "http",
+    "httpstream": "http",
     "sse": "sse",
+    "httpsse": "sse",
     "websocket": "websocket",
     "ws": "websocket",
 }
@@ -72,14 +76,21 @@ class Keys:
 
 
 def slug(key: str) -> str:
-    """The key by which we know a server: 1 to 63 of ``[A-Za-z0-9._-]``, no ``__`` (it parts server and tool)."""
+    """The key by which we know a server: 1 to 63 of ``[A-Za-z0-9._-]``, no ``__`` (it parts server and tool).
+
+    A name in another script becomes ``server-`` and a digest. Returns an empty text for a name without letters and digits.
+    """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", key)
-    return re.sub(r"_{2,}", "_", plain).lstrip("._-")[:63]
+    made = re.sub(r"_{2,}", "_", plain).lstrip("._-")[:63]
+    if made or not any(char.isalnum() for char in key):
+        return made
+    return f"server-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
 
 
 def named_transport(name: str, url: str) -> TransportKind | None:
-    """The transport that a file's word means; ``remote`` depends on the URL. None for an unknown word."""
-    return implied_transport(url) if name == "remote" else _TRANSPORTS.get(name)
+    """The transport that a file's word means, in any spelling; ``remote`` depends on the URL. None if unknown."""
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    return implied_transport(url) if letters == "remote" else _TRANSPORTS.get(letters)
 
 
 def implied_transport(url: str) -> TransportKind:

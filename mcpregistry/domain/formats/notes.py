@@ -1,16 +1,16 @@
-"""What is said about each key of a file: kept, translated, parked or refused, where, and what to do next.
+"""What is said about each key of a file: kept, translated, parked, left out or refused, where, and what to do next.
 
 A note never quotes a value: any value of a configuration file may be a secret.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mcpregistry.domain.errors import ConfigInvalid
 
-Action = Literal["kept", "translated", "parked", "refused"]
+Action = Literal["kept", "translated", "parked", "left out", "refused"]
 
 
 KEPT = "Kept."
@@ -23,7 +23,10 @@ def pointer(*parts: str | int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """``column`` names the field of ``ServerEntry`` that the note is about, if it is about one."""
+    """``column`` names the field of ``ServerEntry`` that the note is about, if it is about one.
+
+    ``entry``: the JSON pointer of the server entry that the note is about; empty for the file as a whole.
+    """
 
     action: Action
     file: str
@@ -31,6 +34,7 @@ class Note:
     sentence: str
     remedy: str = ""
     column: str = ""
+    entry: str = field(default="", compare=False)
 
     @property
     def plain(self) -> bool:
@@ -55,10 +59,11 @@ class Report:
     def __init__(self, file: str) -> None:
         self.file = file
         self.notes: list[Note] = []
+        self.entry = ""  # of the entry that is being read: set by whoever reads entries
 
     def add(self, action: Action, at: str, sentence: str, remedy: str = "", *, column: str = "") -> None:
         """Note what became of the value at the JSON pointer ``at``; the sentence must not quote it."""
-        self.notes.append(Note(action, self.file, at, sentence, remedy, column))
+        self.notes.append(Note(action, self.file, at, sentence, remedy, column, self.entry))
 
     def refuse(self, at: str, sentence: str, remedy: str) -> None:
         """Note that the value at ``at`` cannot be used; an import with such a note writes nothing."""

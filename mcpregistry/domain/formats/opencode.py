@@ -6,16 +6,17 @@ own and is kept as it stands.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from mcpregistry.domain.formats.document import Document, JsonObject, Written
+from mcpregistry.domain.formats.document import Document, JsonObject, ServerEntry, Written
 from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
 from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
 from mcpregistry.domain.formats.keys import LOCAL_OR_REMOTE, Keys, OauthKeys
-from mcpregistry.domain.formats.notes import Report
-from mcpregistry.domain.formats.placeholders import Dialect
+from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.placeholders import Dialect, file_credential
 
 FILE = "opencode.json"
 ROOT = "mcp"
@@ -75,8 +76,11 @@ def read_v1(data: JsonObject, path: str) -> Document:
     """A version 1 file as a document."""
     report = Report(path)
     parked = park_root(data, [ROOT], report)
-    servers = read_servers(_V1, object_at(data, ROOT, report), f"/{ROOT}", report)
-    return Document(servers, parked={_V1.family: parked}, notes=tuple(report.notes))
+    entries, switches = _parted(object_at(data, ROOT, report), f"/{ROOT}", report)
+    parked = replace(parked, keys={**parked.keys, **({ROOT: switches} if switches else {})})
+    servers = read_servers(_V1, entries, f"/{ROOT}", report)
+    inputs = tuple(_files(servers, _V1.family))
+    return Document(servers, inputs=inputs, parked={_V1.family: parked}, notes=tuple(report.notes))
 
 
 def read_v2(data: JsonObject, path: str) -> Document:
@@ -85,15 +89,43 @@ def read_v2(data: JsonObject, path: str) -> Document:
     parked = park_root(data, [ROOT], report)
     mcp = object_at(data, ROOT, report)
     inner = park_root(mcp, ["servers"], report, f"/{ROOT}")
-    servers = read_servers(_V2, object_at(mcp, "servers", report, at=f"/{ROOT}"), f"/{ROOT}/servers", report)
+    entries, switches = _parted(object_at(mcp, "servers", report, at=f"/{ROOT}"), f"/{ROOT}/servers", report)
+    inner = replace(inner, keys={**inner.keys, **({"servers": switches} if switches else {})})
+    servers = read_servers(_V2, entries, f"/{ROOT}/servers", report)
     whole = replace(parked, spelling={ROOT: inner.to_json()})
-    return Document(servers, parked={_V2.family: whole}, notes=tuple(report.notes))
+    inputs = tuple(_files(servers, _V2.family))
+    return Document(servers, inputs=inputs, parked={_V2.family: whole}, notes=tuple(report.notes))
+
+
+def _files(servers: tuple[ServerEntry, ...], family: str) -> Iterator[JsonObject]:
+    """A credential for each file whose content opencode puts in: ``{file:path}``."""
+    kinds = [
+        kind
+        for server in servers
+        for found in server.parked_for(family).spelling.get("placeholders", {}).values()
+        for kind in found
+    ]
+    for path in dict.fromkeys(kind.removeprefix("file:") for kind in kinds if kind.startswith("file:")):
+        about = f"What the file {path} holds"
+        yield {"id": file_credential(path), "type": "promptString", "description": about, "password": True}
+
+
+def _parted(entries: JsonObject, at: str, report: Report) -> tuple[JsonObject, JsonObject]:
+    """The entries, and apart from them those that only switch a server which another file describes."""
+    switches = {
+        key: entry
+        for key, entry in entries.items()
+        if isinstance(entry, dict) and entry and entry.keys() <= {"enabled", "disabled"}
+    }
+    for key in switches:
+        report.add("parked", at + pointer(key), "It switches a server of another file on or off; it adds none.")
+    return {key: entry for key, entry in entries.items() if key not in switches}, switches
 
 
 def write(document: Document, *, keys: Keys) -> Written:
     """The document as a file of the version that ``keys`` are for; what it has no place for is reported."""
     report = Report(FILE)
-    report_left_out(document, report)
+    report_left_out(document, report, written=["inputs"])
     parked = document.parked_for(keys.family)
     at = f"/{ROOT}/servers" if keys is _V2 else f"/{ROOT}"
     mcp = write_servers(keys, document.servers, at, report)

@@ -17,9 +17,15 @@ _HOST_NAMES = {ours: theirs for theirs, ours in _FOLDERS.items()}
 _READ = re.compile(
     r"\$\{(?:(?P<kind>env|input|cred):(?P<named>[^{}\s:]+)|(?P<plain>[A-Za-z_]\w*)(?P<default>:-[^}]*)?)\}"
 )
-_READ_BRACE = re.compile(r"\{env:(?P<brace>[A-Za-z_]\w*)\}|" + _READ.pattern)
+_READ_BRACE = re.compile(r"\{env:(?P<brace>[A-Za-z_]\w*)\}|\{file:(?P<file>[^{}]+)\}|" + _READ.pattern)
 _OURS = re.compile(r"\$\{(?:cred:(?P<cred>[^{}\s:]+)|(?P<name>[^{}\s:$]+)(?P<default>:-[^}]*)?)\}")
-_FOREIGN = re.compile(r"\$\{[^}\s]*:[^}]*\}|\{(?:env|file):[^}]*\}")
+_FOREIGN = re.compile(r"\$\{[^}\s]*:[^}]*\}|\{(?:env|file):[^}]*\}|\{\{[^{}]+\}\}")
+# What a shell or a host fills in; in a command line it may be meant for the program itself.
+_FOREIGN_VALUE = re.compile(r"(?<![\w$\\])\$(?:[A-Za-z_]\w*|\([^)]*\))|%[A-Za-z_][A-Za-z0-9_]{2,}%")
+
+
+_SCRIPT = re.compile(r"[;|&\n]|\s-\w+\s|^(?:if|for|exec|cd|source|eval|export|set)\s")
+_FILE_KIND = "file:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +66,23 @@ def read(text: str, dialect: Dialect) -> Reading:
     ours = pattern.sub(one, text)
     same = write(ours, dialect).text == text
     rest = _OURS.sub("", ours)
-    return Reading(ours, ours != text, () if same else tuple(kinds), bool(_FOREIGN.search(rest)))
+    return Reading(ours, ours != text, () if same else tuple(kinds), is_foreign(rest))
+
+
+def is_foreign(text: str) -> bool:
+    """Whether it holds a placeholder that nothing here fills in. A text of several words may be a program's script."""
+    return bool(_FOREIGN.search(text)) or bool(_FOREIGN_VALUE.search(text) and not _SCRIPT.search(text))
+
+
+def file_credential(path: str) -> str:
+    """The name of the credential that stands for the content of a file on the machine of the host."""
+    return "file-" + re.sub(r"[^A-Za-z0-9.]+", "-", path).strip(".-")[-50:].strip(".-")
 
 
 def _canonical(match: re.Match[str]) -> tuple[str, str]:
     found = match.groupdict()
+    if found.get("file"):
+        return f"{_FILE_KIND}{found['file']}", f"${{cred:{file_credential(found['file'])}}}"
     if found.get("brace"):
         return "brace", f"${{{found['brace']}}}"
     if found["kind"] == "env":
@@ -114,6 +132,8 @@ def _spell(match: re.Match[str], dialect: Dialect, kind: str) -> tuple[str, str]
 
 
 def _spell_credential(name: str, dialect: Dialect, kind: str) -> tuple[str, str]:
+    if kind.startswith(_FILE_KIND) and file_credential(kind.removeprefix(_FILE_KIND)) == name:
+        return f"{{{kind}}}", ""
     if kind == "input" or (not kind and dialect.inputs):
         return f"${{input:{name}}}", ""
     return f"${{cred:{name}}}", "" if dialect.ours or kind else "only Slipsnisse can fill in a stored credential"

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from mcpregistry.domain.formats import other_hosts
+from mcpregistry.domain.formats import toml
 from mcpregistry.domain.formats.document import Json, JsonObject
 from mcpregistry.domain.formats.notes import FileInvalid, pointer
 
@@ -47,8 +47,17 @@ def load(raw: bytes, file: str) -> JsonObject:
     data = _load(text, file)
     _check(data, file)
     if not isinstance(data, dict):
-        raise FileInvalid(file, "The root is not an object.", remedy="Start the file with { or with a key.")
+        found = "empty" if data is None else "a list" if isinstance(data, list) else "a single value"
+        raise FileInvalid(file, f"The root is not an object; the file is {found}.", remedy=_ROOT_REMEDY)
     return data
+
+
+_ROOT_REMEDY = "Give it a map of servers at its root, such as mcpServers, in JSON, YAML or TOML."
+
+
+def is_toml(raw: bytes, file: str) -> bool:
+    """Whether ``load`` reads it as TOML."""
+    return _is_toml(raw[:4096].decode("utf-8-sig", "replace"), file)
 
 
 @contextmanager
@@ -86,14 +95,14 @@ def dump(data: JsonObject, *, as_yaml: bool = False) -> str:
 
 def _load(text: str, file: str) -> Json:
     if _is_toml(text, file):
-        return other_hosts.load_toml(text, file)
+        return toml.load_toml(text, file)
     return _load_yaml(text, file) if _is_yaml(text, file) else _load_json(text, file)
 
 
 def _is_toml(text: str, file: str) -> bool:
     if file.lower().endswith((".toml", ".yaml", ".yml", ".json", ".jsonc", ".json5")):
         return file.lower().endswith(".toml")
-    return other_hosts.is_toml(text) and not text.lstrip().startswith(("{", "//", "/*"))
+    return toml.is_toml(text)
 
 
 def _is_yaml(text: str, file: str) -> bool:

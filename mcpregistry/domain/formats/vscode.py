@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from mcpregistry.domain.formats.document import Document, Json, JsonObject, Written
+from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, ServerEntry, Written
 from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
 from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
+from mcpregistry.domain.formats.hosts.shapes import has_servers
 from mcpregistry.domain.formats.keys import NO_WEBSOCKET, Keys, OauthKeys, slug
 from mcpregistry.domain.formats.notes import Report, pointer
 from mcpregistry.domain.formats.placeholders import Dialect
 
 FILE = ".vscode/mcp.json"
 ROOT = "servers"
+OTHER_ROOT = "mcpServers"
 KEYS = Keys(
     "vscode",
     NO_WEBSOCKET,
@@ -34,29 +37,60 @@ KEYS = Keys(
 
 
 def recognise(data: JsonObject, path: str) -> bool:
-    """A map under ``servers`` that is VS Code's by its ``inputs``, its path, or a ``type`` in an entry."""
+    """A map under ``servers`` in which no entry is spelled as Dispatch alone spells it."""
     servers = data.get(ROOT)
     if not isinstance(servers, dict):
         return False
-    typed = any(isinstance(entry, dict) and "type" in entry for entry in servers.values())
-    return "inputs" in data or path.replace("\\", "/").endswith(FILE) or typed
+    entries = [entry for entry in servers.values() if isinstance(entry, dict)]
+    typed = any("type" in entry for entry in entries)
+    is_dispatch = path.replace("\\", "/").endswith(".dispatch/mcp.json") or any("transport" in each for each in entries)
+    return "inputs" in data or typed or not is_dispatch
 
 
 def read(data: JsonObject, path: str) -> Document:
-    """The file as a document; each input becomes a credential that waits for its value."""
+    """The file as a document; each input becomes a credential that waits for its value.
+
+    A file may also hold servers for other hosts, under ``mcpServers``; they are read too.
+    """
+    more = [OTHER_ROOT] if has_servers(data.get(OTHER_ROOT)) else []
     report = Report(path)
-    parked = park_root(data, [ROOT, "inputs"], report)
-    inputs = tuple(_inputs(data.get("inputs", []), report))
+    parked = park_root(data, [ROOT, "inputs", *more], report)
+    inputs = tuple(_inputs(_given(data), report))
     servers = read_servers(KEYS, object_at(data, ROOT, report), f"/{ROOT}", report)
-    return Document(servers, inputs=inputs, parked={KEYS.family: parked}, notes=tuple(report.notes))
+    document = Document(servers, inputs=inputs, parked={KEYS.family: parked}, notes=tuple(report.notes))
+    return document.joined(_other_root(data, path)) if more else document
 
 
-def _inputs(inputs: Json, report: Report) -> Iterator[JsonObject]:
+def _other_root(data: JsonObject, path: str) -> Document:
+    report = Report(path)
+    servers = read_servers(KEYS, data[OTHER_ROOT], f"/{OTHER_ROOT}", report)
+    return Document(tuple(map(_marked, servers)), notes=tuple(report.notes))
+
+
+def _marked(server: ServerEntry) -> ServerEntry:
+    parked = server.parked_for(KEYS.family)
+    marked = replace(parked, spelling={**parked.spelling, "root": OTHER_ROOT})
+    return replace(server, parked={**server.parked, KEYS.family: marked})
+
+
+def read_block(block: JsonObject, path: str, at: str) -> Document:
+    """A part of another file of VS Code that holds ``servers`` and ``inputs``, at this JSON pointer."""
+    report = Report(path)
+    inputs = tuple(_inputs(_given(block), report, at))
+    servers = read_servers(KEYS, object_at(block, ROOT, report, at=at), f"{at}/{ROOT}", report)
+    return Document(servers, inputs=inputs, notes=tuple(report.notes))
+
+
+def _given(block: JsonObject) -> Json:
+    return [] if block.get("inputs") is None else block["inputs"]
+
+
+def _inputs(inputs: Json, report: Report, within: str = "") -> Iterator[JsonObject]:
     if not isinstance(inputs, list):
-        report.refuse("/inputs", "The value is not a list.", "Write it as [ … ].")
+        report.refuse(within + "/inputs", "The value is not a list.", "Write it as [ … ].")
         return
     for index, item in enumerate(inputs):
-        at = pointer("inputs", index)
+        at = within + pointer("inputs", index)
         if not isinstance(item, dict) or not isinstance(item.get("id"), str):
             report.refuse(at, "The input has no id.", 'Write it as {"id": "…", "type": "promptString"}.')
         elif slug(item["id"]) != item["id"]:
@@ -70,12 +104,22 @@ def write(document: Document) -> Written:
     """The document as such a file, with an input for every credential that the servers use."""
     report = Report(FILE)
     report_left_out(document, report, written=["inputs"])
-    servers = write_servers(KEYS, document.servers, f"/{ROOT}", report)
+    parked = document.parked_for(KEYS.family)
+    others = [server for server in document.servers if _is_under_other_root(server, parked)]
+    here = [server for server in document.servers if server not in others]
+    servers = write_servers(KEYS, here, f"/{ROOT}", report)
     asked = {item["id"] for item in document.inputs}
     new = [_prompt(name) for name in dict.fromkeys(_prompted(servers)) if name not in asked]
     inputs = [*document.inputs, *new]
-    must = {"inputs": inputs, ROOT: servers} if inputs else {ROOT: servers}
-    return Written(compose(document.parked_for(KEYS.family), must, {"inputs": []}), tuple(report.notes))
+    must: JsonObject = {"inputs": inputs, ROOT: servers} if inputs else {ROOT: servers}
+    if others:
+        must[OTHER_ROOT] = write_servers(KEYS, others, f"/{OTHER_ROOT}", report)
+    return Written(compose(parked, must, {"inputs": []}), tuple(report.notes))
+
+
+def _is_under_other_root(server: ServerEntry, parked: Parked) -> bool:
+    """Whether it was read from ``mcpServers`` of a file that had both roots."""
+    return OTHER_ROOT in parked.order and server.parked_for(KEYS.family).spelling.get("root") == OTHER_ROOT
 
 
 def _prompted(data: Json) -> Iterator[str]:

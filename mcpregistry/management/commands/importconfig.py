@@ -17,8 +17,9 @@ from django.db import close_old_connections
 from mcpregistry.domain import formats
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats.notes import FileInvalid, Note
+from mcpregistry.services.exchange import large
 from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, read_file
-from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.importing import Outcome, import_file, read_document
 from mcpregistry.services.exchange.sections import CONFLICT
 from mcpregistry.services.exchange.watch import Followed
 
@@ -34,13 +35,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("path", nargs="?", default="", help="file to read; - reads from standard input")
-        parser.add_argument("--format", default="", choices=["", *formats.FORMATS], help="default: recognised")
+        parser.add_argument("--format", default="", choices=["", *formats.READABLE], help="default: recognised")
         parser.add_argument("--extended", action="store_true", help="read a Slipsnisse file of the extended format")
         parser.add_argument("--check", action="store_true", help="only say whether the file is valid")
         parser.add_argument(
             "--on-conflict",
             choices=["error", "skip", "replace", "rename"],
             help="what to do with a server that exists and differs (error; with --watch: replace)",
+        )
+        parser.add_argument(
+            "--credentials", action="store_true", help="keep what looks like a secret as a credential of its server"
         )
         parser.add_argument("--no-expand", action="store_true", help="keep ${VAR} in commands and addresses")
         parser.add_argument("--workspace", default="", metavar="DIR", help="what ${workspace} stands for")
@@ -57,9 +61,7 @@ class Command(BaseCommand):
             if path is None or (path.exists() and not path.is_file()):
                 raise CommandError("Only a file can be watched. Name one.")
             self._watch(path)
-        elif not self._once(
-            sys.stdin.buffer.read(formats.text.MAX_BYTES + 1) if path is None else self._read(path), path
-        ):
+        elif not self._once(sys.stdin.buffer.read(large.MAX_BYTES + 1) if path is None else self._read(path), path):
             sys.exit(1)
 
     def _path(self) -> Path | None:
@@ -105,6 +107,8 @@ class Command(BaseCommand):
             save=not self.options["dry_run"],
             may_rule=True,  # whoever has a shell here may do anything
             may_grant=True,
+            may_be_empty=self.options["watch"],
+            secrets_apart=self.options["credentials"],
         )
         self._print_notes(outcome.notes)
         if self.options["dry_run"]:
@@ -117,11 +121,11 @@ class Command(BaseCommand):
 
     def _check(self, raw: bytes, name: str) -> bool:
         try:
-            found, document = formats.read(raw, name, self.options["format"])
+            found, document = read_document(raw, name, self.options["format"])
         except FileInvalid as error:
             self._print_notes([error.note])
             return False
-        self._print_notes(document.notes)
+        self._print_notes(found.in_its_words(document.notes))
         if not document.refused:
             self.stdout.write(f"{name}: valid {found.title} file with {len(document.servers)} servers.")
         return not document.refused
@@ -132,7 +136,7 @@ class Command(BaseCommand):
         if plain and level == 1:
             self.stdout.write(f"{plain[0].file}: kept as they stand: {len(plain)} (-v 2 names each).")
         for note in [*(plain if level > 1 else ()), *(note for note in notes if not note.plain)]:
-            (self.stderr if note.action == "refused" else self.stdout).write(str(note))
+            (self.stderr if note.action in ("refused", "left out") else self.stdout).write(str(note))
 
     def _summary(self, outcome: Outcome) -> None:
         if outcome.refused:
@@ -143,6 +147,8 @@ class Command(BaseCommand):
         counts: dict[str, int] = {}
         for change in outcome.changes:
             counts[change.action] = counts.get(change.action, 0) + 1
+        if outcome.left_out:
+            counts["left out"] = len(outcome.left_out)
         said = ", ".join(f"{count} {action}" for action, count in counts.items()) or "no servers"
         self.stdout.write(f"{outcome.path}: {outcome.format}: {said}{'' if outcome.saved else ' (not saved)'}.")
 

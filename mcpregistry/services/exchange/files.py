@@ -10,9 +10,20 @@ from pathlib import Path
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.notes import FileInvalid
+from mcpregistry.services.exchange import large
 
 # Folders that hold a host's file; the workspace is the folder around them.
-_HOST_FOLDERS = {".vscode", ".cursor", ".dispatch"}
+_HOST_FOLDERS = {
+    ".vscode",
+    ".cursor",
+    ".dispatch",
+    ".gemini",
+    ".qwen",
+    ".codex",
+    ".zed",
+    ".claude-plugin",
+    ".devcontainer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +78,15 @@ def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
     if workspace is None and path is not None:
         folder = path.absolute().parent
         workspace = folder.parent if folder.name in _HOST_FOLDERS else folder
-    return home if workspace is None else {"workspace": str(workspace.absolute()), **home}
+    if workspace is None:
+        return home
+    return {"workspace": str(workspace.absolute()), "CLAUDE_PLUGIN_ROOT": str(workspace.absolute()), **home}
 
 
 def read_file(path: Path) -> bytes:
     """The file's bytes, at most one more than a configuration file may have, so that a reader can refuse it."""
     with path.open("rb") as stream:
-        return stream.read(text.MAX_BYTES + 1)
+        return stream.read(large.MAX_BYTES + 1)
 
 
 class FileWatch:

@@ -1,8 +1,8 @@
 """Configuration files into the database.
 
-Invariants: one file is one transaction, and if anything in it is refused nothing is written; import starts nothing, a
-new server is a draft and one whose launch changed becomes a draft again; nothing that a file says is dropped in
-silence.
+Invariants: one file is one transaction, and if the file is refused nothing is written; an entry that cannot be used is
+left out with a note; import starts nothing, a new server is a draft and one whose launch changed becomes a draft again;
+nothing that a file says is dropped in silence.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from mcpregistry.domain.formats.expansion import expand_document, unresolved_fol
 from mcpregistry.domain.formats.format import Format
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, pointer
+from mcpregistry.domain.formats.pasted.secrets import Secret, taken_out
 from mcpregistry.domain.servers.launch import credentials_named
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.credentials import save_credential
+from mcpregistry.services.exchange.kept_secrets import REMEDY, keep_secrets, secrets_in
+from mcpregistry.services.exchange.large import reduced
 from mcpregistry.services.exchange.policy import (
     APPLIED,
     FOLLOWED,
@@ -39,6 +42,7 @@ from mcpregistry.services.exchange.sections import CONFLICT, NOT_ITS_OWN, Change
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.lifecycle import save_server
 
+_STRICT = "slipsnisse"  # our own format is taken whole or not at all
 _WAITING = {
     "env_file": "Kept, but the file is not read; put its variables into env.",
     "tools_allowed": "Kept, not yet applied; grants decide which tools are served.",
@@ -48,13 +52,17 @@ _WAITING = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``saved`` is False for a dry run and whenever a note is refused: then the database is as it was."""
+    """``saved`` is False for a dry run and whenever a note is refused: then the database is as it was.
+
+    ``left_out``: names of servers whose entries could not be used.
+    """
 
     path: str
     format: str
     notes: tuple[Note, ...]
     changes: tuple[Change, ...] = ()
     saved: bool = False
+    left_out: frozenset[str] = frozenset()
 
     @property
     def mark(self) -> str:
@@ -96,31 +104,60 @@ def import_file(
     may_rule: bool = False,
     may_grant: bool = False,
     seen: str | None = None,
+    may_be_empty: bool = False,
+    secrets_apart: bool = False,
 ) -> Outcome:
     """Read a file and make rows of its servers, and of what other apps know. What it says wrongly is no exception,
-    but in ``Outcome.refused``.
+    but in ``Outcome.refused``. An entry that cannot be used is left out with a note, except in a file of our own format.
 
     ``variables``: environment of whoever imports, None keeps every placeholder as it is. ``folders``: what
     ``workspace`` and ``home`` mean. ``save=False`` does everything, then takes it back. ``may_rule``: whoever imports
     may change policy rules, so what the file approves ahead counts. ``may_grant``: may grant, so its expert tools are
     made; for others they are kept. ``on_conflict="own"`` replaces what a file of this path has brought, and no more.
-    ``seen``: the ``mark`` of the difference that a person has looked at; another is not saved.
+    ``seen``: the ``mark`` of the difference that a person has looked at; another is not saved. ``may_be_empty``: a file
+    without servers is not refused. ``secrets_apart``: what looks like a secret becomes a credential of its server.
     """
     try:
-        found, document = formats.read(raw, path, format_name)
+        found, document = read_document(raw, path, format_name)
     except FileInvalid as error:
         return Outcome(path, format_name, (error.note,))
     if variables is not None:
         document = _expanded(document, path, variables, folders or {})
+    if found.family != _STRICT:
+        document = document.leaving_out()
     if document.refused:
-        return Outcome(path, found.name, document.notes)
+        return Outcome(path, found.name, found.in_its_words(document.notes))
     with transaction.atomic(), audit.together():
         run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant)
+        run.keeps_secrets = secrets_apart
         run.all()
-        outcome = Outcome(path, found.name, (*document.notes, *run.notes), tuple(run.changes))
+        if not run.changes and not may_be_empty and not _has_more(document):
+            run.nothing()
+        notes = found.in_its_words((*document.notes, *run.notes))
+        outcome = Outcome(path, found.name, notes, tuple(run.changes), left_out=_names_left_out(document, run))
         saved = save and not outcome.refused and seen in (None, outcome.mark)
         transaction.set_rollback(not saved)
     return replace(outcome, saved=saved)
+
+
+def read_document(raw: bytes, path: str, format_name: str = "") -> tuple[Format, Document]:
+    """Format and content of a file of up to 50 MiB, with everything that its entries say wrongly as refused notes.
+
+    Raises ``FileInvalid`` for a file that cannot be read at all.
+    """
+    return formats.read(reduced(raw, path), path, format_name)
+
+
+def _has_more(document: Document) -> bool:
+    """Whether the file holds anything but servers that an import keeps."""
+    return any((document.expert_tools, document.model_providers, document.providers, document.defaults, document.flags))
+
+
+def _names_left_out(document: Document, run: _Import) -> frozenset[str]:
+    """What servers are called whose entries were left out: the last part of their place."""
+    notes = (*document.notes, *run.notes)
+    places = {note.entry for note in notes if note.action == "left out" and note.entry}
+    return frozenset(slug(place.rsplit("/", 1)[-1].replace("~1", "/").replace("~0", "~")) for place in places)
 
 
 def _expanded(document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]) -> Document:
@@ -128,7 +165,14 @@ def _expanded(document: Document, path: str, variables: Mapping[str, str], folde
     remedy = "Say with --workspace which directory is meant."
     return expanded.with_notes(
         *(
-            Note("refused", path, entry.at, "The server speaks of the workspace, which is not known here.", remedy)
+            Note(
+                "refused",
+                path,
+                entry.at,
+                "The server speaks of the workspace, which is not known here.",
+                remedy,
+                entry=entry.at,
+            )
             for entry in unresolved_folders(expanded)
         )
     )
@@ -150,6 +194,7 @@ class _Import:
         self.notes: list[Note] = []
         self.changes: list[Change] = []
         self.renamed: dict[str, str] = {}
+        self.keeps_secrets = False
 
     def all(self) -> None:
         rows = {server.slug: server for server in Server.objects.select_for_update()}
@@ -191,11 +236,17 @@ class _Import:
             row.rest, row.path = rest, self.path
             row.save()
 
-    def _note(self, action: Action, at: str, sentence: str, remedy: str = "") -> None:
-        self.notes.append(Note(action, self.path, at, sentence, remedy))
+    def _note(self, action: Action, at: str, sentence: str, remedy: str = "", *, entry: str = "") -> None:
+        self.notes.append(Note(action, self.path, at, sentence, remedy, entry=entry))
+
+    def nothing(self) -> None:
+        """Refuse a file without servers."""
+        sentence = f"There is nothing to import: the file was read as {self.format.title} and has no servers."
+        self._note("refused", "", sentence, "Name the file that holds the servers, or another format.")
 
     def _server(self, entry: ServerEntry, position: int, rows: dict[str, Server]) -> None:
         old = rows.get(entry.key)
+        entry, secrets = taken_out(entry) if self.keeps_secrets else (entry, ())
         if old and self.on_conflict == "rename" and self._differs(old, entry, position):
             free = _free(entry.key, rows)
             self._note("translated", entry.at, f"Another server has this name; this one becomes {free}.")
@@ -211,8 +262,10 @@ class _Import:
             return
         if not old or change.action == "changed":
             row.extra = {**row.extra, "file": self.path}
-        if self._save(row, entry, change):
-            self._approve_ahead(row, entry)
+        if not self._save(row, entry, change):
+            return
+        self._keep(secrets, row, entry)
+        self._approve_ahead(row, entry)
         self._note_what_waits(entry)
         rows[entry.key] = row
 
@@ -240,7 +293,7 @@ class _Import:
         return self.on_conflict in ("replace", "rename") or (self.on_conflict == "own" and own)
 
     def _states_enabled(self, entry: ServerEntry) -> bool:
-        return bool({"enabled", "disabled"} & set(entry.parked_for(self.format.family).order))
+        return any({"enabled", "disabled"} & set(parked.order) for parked in entry.parked.values())
 
     def _conflict(self, entry: ServerEntry, change: Change) -> None:
         if self.on_conflict == "skip":
@@ -261,9 +314,21 @@ class _Import:
         try:
             save_server(server=row, actor=self.actor)
         except ConfigInvalid as error:
-            self._note("refused", entry.at, error.message, error.remedy)
+            if self.format.family == _STRICT or len(self.document.servers) == 1:
+                self._note("refused", entry.at, error.message, error.remedy)
+            else:
+                self.changes.remove(change)
+                self._note("left out", entry.at, error.message, error.remedy, entry=entry.at)
             return False
         return True
+
+    def _keep(self, secrets: tuple[Secret, ...], row: Server, entry: ServerEntry) -> None:
+        try:
+            keep_secrets(secrets, row.slug, self.actor)
+        except ConfigInvalid as error:
+            self._note("refused", entry.at, error.message, error.remedy)
+        if self.format.family != _STRICT and not self.keeps_secrets and (found := secrets_in(entry)):
+            self._note("kept", entry.at, found, REMEDY)
 
     def _approve_ahead(self, row: Server, entry: ServerEntry) -> None:
         told = follow_file(server=row, approved=entry.auto_approve, actor=self.actor, may_rule=self.may_rule)

@@ -28,7 +28,7 @@ class Followed:
         if not outcome.saved:
             return []
         stated = [change for change in outcome.changes if change.action != "skipped"]
-        named = {change.slug for change in stated if change.kind == "server"}
+        named = {change.slug for change in stated if change.kind == "server"} | outcome.left_out
         others = frozenset(change.label for change in stated if change.kind != "server")
         ours = Server.objects.filter(source=outcome.format)
         vanished = ours.filter(slug__in=self._brought - named).exclude(lifecycle=Lifecycle.DISABLED)

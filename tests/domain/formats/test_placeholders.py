@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.formats.placeholders import OURS, Dialect, expand, is_reference, read, write
+from mcpregistry.domain.formats.placeholders import OURS, Dialect, Reading, expand, is_reference, read, write
 
 CURSOR = Dialect("env", defaults=False, folders=True)
 VSCODE = Dialect("env", defaults=False, inputs=True, folders=True)
@@ -64,8 +64,24 @@ def test_what_a_host_cannot_understand_is_said(ours: str, dialect: Dialect, writ
 
 def test_a_placeholder_of_another_program_is_noticed() -> None:
     assert read("${command:pick}", VSCODE).foreign
-    assert read("{file:~/.key}", OPENCODE).foreign
-    assert not read("${A} {} $x ${B:-c}", CLAUDE).foreign
+    assert not read("${A} {} ${B:-c} 5$ 100%", CLAUDE).foreign
+
+
+@pytest.mark.parametrize(
+    "text", ["Bearer $PAT", "%API_KEY%", "{{TOKEN}}", "$(cat key)", "{env:X}", "{file:x}", "${file:x}"]
+)
+def test_what_another_host_fills_in_is_noticed(text: str) -> None:
+    assert read(text, CLAUDE) == Reading(text, changed=False, kinds=(), foreign=True)
+
+
+def test_a_script_may_have_variables_of_its_own() -> None:
+    assert not read('cd "$(git rev-parse)" && exec ./mcp.sh', CLAUDE).foreign
+
+
+def test_the_content_of_a_file_becomes_a_credential() -> None:
+    found = read("Bearer {file:~/.key}", OPENCODE)
+    assert found.text == "Bearer ${cred:file-key}"
+    assert write(found.text, OPENCODE, found.kinds).text == "Bearer {file:~/.key}"
 
 
 def test_expansion_takes_values_then_defaults_and_names_what_is_missing() -> None:

@@ -21,7 +21,7 @@ _SHAPED = re.compile(
 )
 _SCHEME = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(?=\S)")
 _TO_FILL_IN = re.compile(
-    r"(?i)<[^>]*>|\[[^\]]*\]|\{[^}]*\}|.*\byour\b.*|.*\byour[-_].*|x{3,}[x-]*|.*[_-]x{3,}|\.{3,}|…|.*\.{3}|.*…|"
+    r"(?i)\$\w+|\$?\{\{.*\}\}|\$\(.*\)|%\w+%|<[^>]*>|\[[^\]]*\]|\{[^}]*\}|.*\byour\b.*|.*\byour[-_].*|x{3,}[x-]*|.*[_-]x{3,}|\.{3,}|…|.*\.{3}|.*…|"
     r"(?:change|replace)[-_ ]?(?:me|this).*|.*[-_]here|(?:my[-_ ]?)?(?:token|secret|password|api[-_ ]?key|key)|\*+|\.\.\.",
     re.DOTALL,
 )

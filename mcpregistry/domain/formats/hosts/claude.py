@@ -1,0 +1,115 @@
+"""Files of Claude Code other than ``.mcp.json``: the user's ``~/.claude.json``, and plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePath
+
+from mcpregistry.domain.formats.document import Document, JsonObject
+from mcpregistry.domain.formats.hosts.draft import (
+    Draft,
+    Place,
+    host,
+    in_map,
+    keys_of,
+    not_servers,
+    one_name,
+    read_places,
+)
+from mcpregistry.domain.formats.hosts.shapes import ends_with, has_servers, is_entry
+from mcpregistry.domain.formats.keys import slug
+from mcpregistry.domain.formats.notes import Note, pointer
+
+TITLE = "Claude Code (user)"
+
+
+def _projects(data: JsonObject) -> dict[str, JsonObject]:
+    projects = data.get("projects")
+    found = projects.items() if isinstance(projects, dict) else ()
+    return {path: each for path, each in found if isinstance(each, dict) and isinstance(each.get("mcpServers"), dict)}
+
+
+def _is_user(data: JsonObject, path: str) -> bool:
+    projects = data.get("projects")
+    if not isinstance(projects, dict) or not all(isinstance(each, dict) for each in projects.values()):
+        return False
+    return bool(_projects(data)) or ends_with(path, ".claude.json") or isinstance(data.get("mcpServers"), dict)
+
+
+def _read_user(data: JsonObject, path: str) -> Document:
+    places = [*in_map(data, "mcpServers"), *_of_projects(data)]
+    document = read_places(
+        TITLE, keys_of("claude-user"), places, lambda draft: _project_entry(draft, data), path=path,
+        extra=not_servers(data, path, TITLE, "mcpServers", "projects"),
+    )  # fmt: skip
+    return document.with_notes(*_offers(data, document, path))
+
+
+def _of_projects(data: JsonObject) -> Iterator[Place]:
+    """The servers of every project; one whose name is taken gets the name of its folder, too."""
+    servers = data.get("mcpServers")
+    taken = {slug(name) for name in servers} if isinstance(servers, dict) else set()
+    for folder in _projects(data):
+        for place in in_map(data, "projects", folder, "mcpServers"):
+            name = place.name
+            if slug(name) in taken:
+                name = _free(f"{name}-{one_name(PurePath(folder.replace(chr(92), '/')).name)}", taken)
+            taken.add(slug(name))
+            yield replace(place, name=name)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number, free = 2, name
+    while slug(free) in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free
+
+
+def _project_entry(draft: Draft, data: JsonObject) -> None:
+    """A server of a project starts in the project's folder, as Claude Code starts it."""
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in draft.at.split("/")[1:]]
+    if parts[0] != "projects":
+        return
+    folder, name = parts[1], parts[-1]
+    if "command" in draft.entry:
+        draft.entry.setdefault("cwd", folder)
+    if name in (data["projects"][folder].get("disabledMcpServers") or ()) and "enabled" not in draft.entry:
+        draft.entry["enabled"] = False
+
+
+def _offers(data: JsonObject, document: Document, path: str) -> Iterator[Note]:
+    """Each project with servers can be a workspace here."""
+    for folder in _projects(data):
+        place = pointer("projects", folder)
+        names = [server.key for server in document.servers if server.at.startswith(place + "/")]
+        if names:
+            yield Note(
+                "translated", path, place, f"Its servers are read: {', '.join(names)}. The folder can be a workspace.",
+                "Add a workspace for this directory, so that agents started in it get their endpoint.",
+            )  # fmt: skip
+
+
+def _is_plugin(data: JsonObject, path: str) -> bool:
+    """Servers without a root, as a plugin's ``.mcp.json`` has them, or a plugin's own description."""
+    if ends_with(path, "plugin.json"):
+        return isinstance(data.get("mcpServers"), dict)
+    entries = {key: value for key, value in data.items() if not key.startswith("$")}
+    return has_servers(entries) and all(isinstance(entry, dict) for entry in entries.values()) and _mostly(entries)
+
+
+def _mostly(entries: JsonObject) -> bool:
+    """One that is not a server's may be a mistake; a file in which most are not is of another kind."""
+    return 2 * sum(map(is_entry, entries.values())) > len(entries)
+
+
+def _read_plugin(data: JsonObject, path: str) -> Document:
+    if ends_with(path, "plugin.json"):
+        places = [*in_map(data, "mcpServers")]
+    else:
+        places = [place for place in in_map(data) if not place.name.startswith("$")]
+    return read_places("Claude Code", keys_of("claude-plugin"), places, lambda draft: None, path=path)
+
+
+CLAUDE_USER = host("claude-user", TITLE, ".claude.json", _is_user, _read_user)
+CLAUDE_PLUGIN = host("claude-plugin", "Claude Code (plugin)", ".mcp.json", _is_plugin, _read_plugin)

@@ -1,0 +1,39 @@
+"""Secrets of imported entries, kept as credentials of their servers when whoever imports asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats.document import ServerEntry
+from mcpregistry.domain.formats.pasted.secrets import Secret, taken_out
+from mcpregistry.models import Credential
+from mcpregistry.services.access.credentials import save_credential
+
+REMEDY = "Import with secrets kept as credentials (--credentials on the command line), or leave them there."
+
+
+def secrets_in(entry: ServerEntry) -> str:
+    """A sentence about the secrets in the entry; empty if there are none."""
+    places = sorted({secret.place for secret in taken_out(entry)[1] if secret.value})
+    return f"Values in {', '.join(places)} look like secrets; they are saved with the server." if places else ""
+
+
+def keep_secrets(secrets: Iterable[Secret], slug: str, actor: str) -> None:
+    """Make or change the credentials that the entry names, for this server alone; one without a value waits for it.
+
+    Raises ConfigInvalid for a name that stands for another server's credential, and for a value that is not a secret's.
+    """
+    place = f"server:{slug}"
+    for secret in secrets:
+        credential = Credential.objects.filter(name=secret.name).first()
+        if credential is None:
+            made = Credential(name=secret.name, description=f"{secret.label} of {slug}")
+            save_credential(credential=made, value=secret.value or None, scope=[place], actor=actor)
+        elif credential.scope != [place]:
+            raise ConfigInvalid(
+                f"A credential named {secret.name} exists for another purpose.",
+                remedy="Rename it, or rename the server.",
+            )
+        elif secret.value and credential.value != secret.value:
+            save_credential(credential=credential, value=secret.value, actor=actor)

@@ -4,7 +4,9 @@
 same again: tests that touch no database at all, and those marked ``one_database``: whole processes, hosts and
 pages of which the database is a bystander. What reads, writes, locks, listens or dies in the middle of a
 transaction runs on both. Where a file of pages is marked, its lists, searches and odd values are marked
-``both_databases``: these are what databases answer differently.
+``both_databases``: these are what databases answer differently. `make test` leaves out more on PostgreSQL: a file that is
+marked ``exhaustive(on="postgresql")`` runs there only its tests of locks, notifications, triggers, sums and search, which
+are marked ``both_databases``; `make test-all` runs the whole file on both.
 
 On SQLite the suite has two parts, in processes of their own. One holds the rooms whose tests run the code that decides,
 sends and records in their own process: it traces them, for the coverage that has a floor. Nothing else pays for that.
@@ -41,7 +43,7 @@ SLOW = {
     "controlplane/test_up.py": "the first run of a site: all its processes start twice, and once they load litellm",
     "controlplane/test_backups.py": "each backup and each restored site is a database of its own",
     "e2e/hosts/test_real_hosts.py": "in the gate, one real host is connected and runs a whole turn",
-    "fault/test_matrix_http.py": "each way to hold a call, and each thing that may happen to it",
+    "fault/test_matrix_http.py": "each thing that may happen to a held call, in one of the ways to hold one",
     "fault/test_matrix_stdio.py": "the same through the other door",
     "subagents/test_runmcp_config.py": "each test starts a process that loads a file and serves it",
     "web/test_admin.py": "forms in a real browser",
@@ -135,9 +137,12 @@ def _leaves_out(mark: pytest.Mark, item: pytest.Item, number: int, postgres: boo
     """Whether this mark leaves out the item, which is case ``number`` (from 0) of its test.
 
     ``exhaustive(but=IDS)`` leaves the cases with these ids in the gate, ``exhaustive(one_in=N)`` each N-th case, and
-    ``exhaustive(on="postgresql")`` the leg on SQLite.
+    ``exhaustive(on="postgresql")`` the leg on SQLite. If a whole file is marked so, its tests that are marked
+    ``both_databases`` stay in both legs.
     """
     if mark.kwargs.get("on") == "postgresql" and not postgres:
+        return False
+    if mark.kwargs == {"on": "postgresql"} and item.get_closest_marker("both_databases"):
         return False
     if "one_in" in mark.kwargs:
         return number % int(mark.kwargs["one_in"]) != 0

@@ -95,6 +95,7 @@ def test_chosen_mutants_that_are_killed_leave_the_run_green(tree, monkeypatch, c
     assert "No mutant has a name with no such name" in capfd.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_tests_that_fail_without_a_mutant_kill_none(tree, monkeypatch, capfd) -> None:
     (tree / "test_product.py").write_text(f"{TESTS}\ndef test_broken(): assert False, 'broken before'\n")
     take(monkeypatch, added="return number + 3")

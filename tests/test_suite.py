@@ -75,6 +75,7 @@ def test_unstable_test_is_listed_and_does_not_fail_the_run(run: Run, tmp_path: P
     assert output.endswith("2 passed, 0 failed\n")
 
 
+@pytest.mark.exhaustive
 def test_many_unstable_tests_fail_the_run(run: Run, tmp_path: Path) -> None:
     code, output = run(PASSES + unstable_tests(suite.MOST_UNSTABLE + 1, tmp_path))
     assert code == 1
@@ -113,6 +114,7 @@ def test_file_that_cannot_be_imported_fails_the_run(run: Run) -> None:
     assert "FAILED on SQLite: test_it.py: ModuleNotFoundError" in last_lines(output)
 
 
+@pytest.mark.exhaustive
 def test_kept_results_leave_out_the_tests_that_passed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +128,7 @@ def test_kept_results_leave_out_the_tests_that_passed(
     assert (code, output.splitlines()[-1]) == (0, "0 passed, 0 failed, 2 passed before")
 
 
+@pytest.mark.exhaustive
 def test_processes_that_were_started_are_counted(run: Run) -> None:
     _, output = run(
         """

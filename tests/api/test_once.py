@@ -34,6 +34,8 @@ from tests.api.conftest import ROOT, new_agent, new_server, new_tool
 from tests.services.telling import SIGNING
 from tests.waiting import HANG_LIMIT
 
+pytestmark = pytest.mark.exhaustive(on="postgresql")
+
 KEYED = {"Idempotency-Key": "k-1"}
 HOOK = {"name": "hook", "kind": "webhook", "url": "https://hooks.example.org/x", "signing": SIGNING}
 GRANT = {"agent": "robot", "server": "echo"}
@@ -87,6 +89,7 @@ def test_a_repeated_request_gets_the_first_answer_and_makes_nothing(db, caller, 
     assert "s3cret" not in KeptAnswer.objects.get().body
 
 
+@pytest.mark.both_databases
 def test_a_key_belongs_to_one_request_and_one_caller(db, caller):
     furnish()
     admin = caller("admin")
@@ -99,6 +102,7 @@ def test_a_key_belongs_to_one_request_and_one_caller(db, caller):
     assert Grant.objects.count() == 2
 
 
+@pytest.mark.both_databases
 def test_a_refused_request_gives_its_key_back_and_without_a_key_nothing_is_kept(db, caller):
     furnish()
     admin = caller("admin")
@@ -127,6 +131,7 @@ def test_a_message_is_sent_once_and_once_more_only_with_another_key(db, caller):
     assert (sent[0] == sent[1], Delivery.objects.count()) == (True, 2)
 
 
+@pytest.mark.both_databases
 def test_of_two_at_once_both_get_the_answer_and_one_has_the_effect(live_db, caller):
     furnish()
     admin, ready = caller("admin"), Barrier(4)
@@ -193,6 +198,7 @@ def test_a_new_name_that_is_taken_is_a_conflict_and_other_faults_are_told_first(
     assert both.status_code == 422
 
 
+@pytest.mark.both_databases
 def test_of_two_makers_of_one_name_at_once_the_second_is_told_that_it_is_taken(live_db, caller):
     admin, ready = caller("admin"), Barrier(2)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -21,6 +23,19 @@ def test_gate_stays_within_its_budget(request: pytest.FixtureRequest) -> None:
         if item not in left_to_all:
             counts.update(needs(item))
     assert {need: count for need, count in counts.items() if count > MOST[need]} == {}
+
+
+@pytest.mark.parametrize(("mark", "kept"), [("both_databases", True), ("fault", False)])
+def test_marked_test_of_a_file_for_sqlite_stays_on_postgresql(mark: str, kept: bool) -> None:
+    marks = [pytest.mark.exhaustive(on="postgresql").mark, getattr(pytest.mark, mark).mark]
+    item = SimpleNamespace(
+        nodeid="test_it",
+        iter_markers=lambda name: [each for each in marks if each.name == name],
+        get_closest_marker=lambda name: next((each for each in marks if each.name == name), None),
+    )
+    items = cast("list[pytest.Item]", [item])
+    assert legs.of_test_all_alone(items, postgres=True) == ([] if kept else items)
+    assert legs.of_test_all_alone(items, postgres=False) == []
 
 
 def needs(item: pytest.Item) -> list[str]:

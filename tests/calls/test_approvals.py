@@ -29,6 +29,8 @@ from mcpregistry.services.approvals import held_calls, votes
 from tests.calls.conftest import Site, add_server, told, tool
 from tests.waiting import until as until_true
 
+pytestmark = pytest.mark.exhaustive(on="postgresql")
+
 Make = Callable[..., Any]
 NUMBER = {
     "type": "object",
@@ -140,6 +142,7 @@ async def asked_anew(here: Site, settings: Any, first: CallOutcome) -> None:
     assert await here.engine.approvals.cancel(again.ticket, "Enough") == State.CANCELLED
 
 
+@pytest.mark.both_databases
 async def test_a_caller_that_leaves_takes_its_request_with_it(site: Make, asking: Server, bob: User):
     here: Site = await site()
     call = calling(here)
@@ -165,6 +168,7 @@ async def test_a_caller_that_leaves_at_once_leaves_no_open_request(site: Make, a
     assert here.sent() == []
 
 
+@pytest.mark.both_databases
 async def test_the_identical_call_joins_and_each_caller_gets_the_one_result(site: Make, asking: Server, bob: User):
     here, there = await site(), await site()
     calls = [calling(here), calling(there), calling(here)]
@@ -192,6 +196,7 @@ async def test_one_caller_leaving_does_not_take_the_call_from_the_other(site: Ma
     assert (await second).state == State.SUCCEEDED
 
 
+@pytest.mark.both_databases
 async def test_whoever_was_told_pending_comes_back_for_the_result_once(
     site: Make, asking: Server, bob: User, settings: Any
 ):
@@ -232,6 +237,7 @@ async def test_silence_means_no(site: Make, asking: Server, bob: User):
     assert here.sent() == []
 
 
+@pytest.mark.both_databases
 async def test_the_holder_itself_ends_what_nobody_decides(site: Make, asking: Server):
     rule = PolicyRule(name="quick", outcome="ask", decide_seconds=5)
     await db_call(rule.save)
@@ -295,6 +301,7 @@ async def test_a_call_may_run_although_its_caller_has_left(site: Make, asking: S
     assert back.result["structuredContent"]["arguments"] == {"n": 1}
 
 
+@pytest.mark.both_databases
 async def test_stopping_the_site_leaves_requests_open_for_the_next_process(site: Make, asking: Server, bob: User):
     here, there = await site(), await site()
     call = calling(here)
@@ -311,6 +318,7 @@ async def test_stopping_the_site_leaves_requests_open_for_the_next_process(site:
 # -- over several processes --------------------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 async def test_of_many_who_want_to_run_it_one_does(site: Make, asking: Server, bob: User, settings: Any):
     here, there = await site(), await site()
     first = await pending(here, settings)
@@ -344,6 +352,7 @@ async def test_the_person_at_the_host_confirms_where_the_rule_says_so(site: Make
     assert await db_call(held_calls.find, held_id=request.pk, agent_slug="other") is None
 
 
+@pytest.mark.both_databases
 async def test_an_approval_wakes_the_call_that_waits_for_it(site: Make, asking: Server, bob: User):
     """The database alone carries it from one to the other; that a call looks by itself every ten seconds is not needed."""
     here: Site = await site()

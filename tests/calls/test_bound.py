@@ -23,7 +23,7 @@ from tests.fakes.held import hold
 from tests.fakes.seed import populate
 from tests.fakes.tampered import seal, sealed_anew, unguarded, verify
 
-pytestmark = pytest.mark.attack
+pytestmark = [pytest.mark.attack, pytest.mark.exhaustive(on="postgresql")]
 SENT, REFUSED, LATE = (f"{number:032x}" for number in (1, 2, 3))
 
 
@@ -71,6 +71,7 @@ async def told(full: bool = True) -> list[str]:
     return list((await db_call(lambda: verify(full=full))).problems)
 
 
+@pytest.mark.both_databases
 async def test_what_was_recorded_fits(recorded):
     assert await told() == []
     assert (await Invocation.objects.aget(pk=LATE)).state == State.SUCCEEDED
@@ -115,6 +116,7 @@ async def test_any_change_of_a_finished_call_is_found(recorded):
         await db_call(install_guards)
 
 
+@pytest.mark.both_databases
 async def test_a_refused_call_that_was_changed_is_found(recorded):
     await db_call(change, REFUSED, agent_slug="eve", reason="It was granted.", state="succeeded")
     assert sorted(await told()) == [
@@ -122,6 +124,7 @@ async def test_a_refused_call_that_was_changed_is_found(recorded):
     ]
 
 
+@pytest.mark.both_databases
 async def test_a_call_that_was_taken_away_is_found_and_one_that_retention_took_is_not(recorded):
     await db_call(Configuration.objects.update, keep_calls_days=1, keep_payloads_days=1)
     await db_call(lambda: Invocation.objects.filter(pk=SENT).delete())
@@ -135,6 +138,7 @@ async def test_a_call_that_was_taken_away_is_found_and_one_that_retention_took_i
     assert await told() == []
 
 
+@pytest.mark.both_databases
 async def test_what_retention_empties_is_no_fault(recorded):
     await db_call(Configuration.objects.update, keep_payloads_days=1)
     assert (await db_call(retention.prune, timezone.now() + timedelta(days=1, hours=2)))["payloads"] == 3
@@ -216,6 +220,7 @@ def test_a_vote_outlives_its_account(voted):
     assert verify(full=True).problems == ()
 
 
+@pytest.mark.both_databases
 def test_every_way_to_end_a_call_binds_it(live_db):
     """Also that of the services, which recorder and clock do not go through."""
     populate(calls=20)
@@ -231,6 +236,7 @@ def test_every_way_to_end_a_call_binds_it(live_db):
     assert len(verify(full=True).problems) == 2
 
 
+@pytest.mark.both_databases
 async def test_a_call_that_is_put_into_a_conversation_later_is_found(recorded):
     await db_call(change, REFUSED, conversation_id="c1")
     assert await told() == [f"call {REFUSED}: {TALK}"]

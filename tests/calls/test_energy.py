@@ -30,6 +30,8 @@ from tests.calls.conftest import Site, add_server, tool
 from tests.calls.test_approvals import bob, held, vote
 from tests.waiting import until
 
+pytestmark = pytest.mark.exhaustive(on="postgresql")
+
 __all__ = ["bob"]
 Make = Callable[..., Any]
 
@@ -91,6 +93,7 @@ async def test_who_has_no_pool_asks_nobody(site: Make, journal: Any, monkeypatch
     assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
 
 
+@pytest.mark.both_databases
 async def test_calls_at_once_do_not_all_pass_on_one_balance(site: Make, journal: Any) -> None:
     await db_call(lambda: pooled(journal, capacity=9.0, critical=1.0, resume=1.0))
     here: Site = await site()
@@ -131,6 +134,7 @@ async def test_time_in_which_people_are_asked_costs_nothing_and_holds_nothing(
     assert await db_call(books) == await db_call(by_the_record)
 
 
+@pytest.mark.both_databases
 @pytest.mark.fault
 async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_charged_is_charged_by_the_clock(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
@@ -200,6 +204,7 @@ async def test_time_in_which_a_call_waits_for_energy_costs_nothing(
     assert charged < 2 * (ended.duration_ms / 1000 - waited), "two units for each second, but of work alone"
 
 
+@pytest.mark.both_databases
 async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(site: Make, journal: Any) -> None:
     """Together they are estimated at more than the pool ever holds; each alone is not."""
     await db_call(lambda: pooled(journal, on_empty="wait", capacity=5.0, critical=1.0, resume=1.0, per_second=0.1))
@@ -208,6 +213,7 @@ async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(site: 
     assert {outcome.state for outcome in ended} == {State.SUCCEEDED}, [outcome.message for outcome in ended]
 
 
+@pytest.mark.both_databases
 @pytest.mark.fault
 @pytest.mark.parametrize("error", [InterfaceError("hunter2"), Busy("Full."), RuntimeError("hunter2")])
 async def test_whatever_fails_around_a_call_it_is_told_as_it_is_recorded(
@@ -262,6 +268,7 @@ async def test_what_is_not_in_the_books_yet_is_not_told(
     assert (outcome.state, outcome.energy) == (State.SUCCEEDED, None)
 
 
+@pytest.mark.both_databases
 async def test_what_calls_of_a_pool_want_at_the_same_time_is_one_commit_and_one_fault_is_one_calls(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

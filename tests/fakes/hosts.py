@@ -158,14 +158,13 @@ class StdioHost(Host):
         self._pipe.process.kill()
 
     async def _listen(self) -> None:
-        while True:
+        while await self._pipe.beyond(self._seen):
             for message in self._pipe.messages[self._seen :]:
                 self._seen += 1
                 if "method" in message and "id" in message:
                     asyncio.create_task(self._answer(message))  # noqa: RUF006 - ends with the pipe
                 elif "method" in message:
                     self.heard.append(message)
-            await self._pipe.beyond(self._seen)
 
     async def _answer(self, message: Message) -> None:
         if (said := await self._asked(message)) is not None:

@@ -296,12 +296,17 @@ class RawHost:
         self.lines: list[bytes] = []
         self._parsed: list[dict[str, Any]] = []
         self._news = asyncio.Event()
+        self._output_ended = False
         self._reader = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         assert self.process.stdout
-        while line := await self.process.stdout.readline():
-            self.lines.append(line)
+        try:
+            while line := await self.process.stdout.readline():
+                self.lines.append(line)
+                self._news.set()
+        finally:
+            self._output_ended = True
             self._news.set()
 
     @property
@@ -323,11 +328,14 @@ class RawHost:
         for message in messages:
             self.process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
 
-    async def beyond(self, count: int) -> None:
-        """Wait until more than so many lines have come."""
+    async def beyond(self, count: int) -> bool:
+        """Wait until more than so many lines have come; return False if the output has ended before."""
         while len(self.lines) <= count:
+            if self._output_ended:
+                return False
             self._news.clear()
             await self._news.wait()
+        return True
 
     async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = HANG_LIMIT) -> dict[str, Any]:
         """A copy of the first such message."""
@@ -337,7 +345,8 @@ class RawHost:
                     for message in self.messages:
                         if condition(message):
                             return copy.deepcopy(message)
-                    await self.beyond(len(self._parsed))
+                    if not await self.beyond(len(self._parsed)):
+                        raise AssertionError(f"The output has ended: {self.lines}\n{self.log()}")
         except TimeoutError:
             raise AssertionError(f"{self.lines}\n{self.log()}") from None
 

@@ -19,7 +19,7 @@ from tests.fault.test_database_errors import tidy
 
 __all__ = ["_no_guesses_yet", "site"]  # fixtures
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.exhaustive(on="postgresql")]
 KEYED = {"Idempotency-Key": "k-1"}
 POINTS = {
     "called": ["idempotency.keep", "committing@2"],
@@ -92,6 +92,7 @@ async def test_a_call_that_could_not_be_held_may_come_again(
     await db_call(tidy)
 
 
+@pytest.mark.both_databases
 async def test_a_repetition_that_cannot_be_answered_from_the_record_makes_nothing_again(site: Site) -> None:
     first = await site.call("echo__echo", **KEYED)
     await died()

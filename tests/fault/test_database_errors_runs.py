@@ -40,7 +40,7 @@ from tests.waiting import HANG_LIMIT
 
 __all__ = ["bench", "worker", "working"]  # fixtures
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.exhaustive(on="postgresql")]
 
 
 class Model:

@@ -74,6 +74,7 @@ async def test_a_caller_that_cancels_ends_the_request(stage, site, brisk, token,
     assert case.sent() == []
 
 
+@pytest.mark.exhaustive(but=("question-http-legacy", "progress-http-modern", "progress-stdio-legacy"))
 @pytest.mark.parametrize("way", [way for way in WAYS if way.stays], ids=str)
 async def test_a_caller_that_vanishes_ends_the_request(stage, site, brisk, token, case: Case, way: Way):
     async with way.open(stage, site, brisk, token) as waiter:

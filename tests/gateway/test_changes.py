@@ -26,7 +26,7 @@ from tests.fakes.stage import ACTOR, MODERN, Stage, Web, fresh, listed, outside
 from tests.launcher import Launcher
 from tests.waiting import HANG_LIMIT, until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive(on="postgresql")]
 STATUS = "mcp_check_subagent_status"
 
 
@@ -136,6 +136,8 @@ async def connected(door: str, mode: str, scene: Scene, site: Web, launched: Lau
         yield listener
 
 
+@pytest.mark.both_databases
+@pytest.mark.exhaustive(but=["http-2026-07-28"], on="postgresql")
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_every_change_made_by_another_process_is_told(stage, site, door, mode, launched):
@@ -180,6 +182,8 @@ async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, si
         assert host.told.empty()
 
 
+@pytest.mark.both_databases
+@pytest.mark.exhaustive(but=["http-2026-07-28"], on="postgresql")
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progress(

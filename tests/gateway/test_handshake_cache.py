@@ -300,6 +300,7 @@ async def test_damaged_kept_bytes_are_no_obstacle(own):
             assert await converse(host, "legacy") == first
 
 
+@pytest.mark.exhaustive(but=("legacy",))
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_a_probe_and_then_a_handshake_on_one_pipe_get_what_the_sdk_says(own, era):
     """Whatever is kept: the first line decides the era, unless it was told to be the older one."""

@@ -148,6 +148,7 @@ async def test_what_two_servers_have_is_told_apart_by_their_names(stage, site, l
             await host.read_resource("docs://guide")
 
 
+@pytest.mark.exhaustive(but=("auto",))
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_resource_that_its_server_describes_anew_is_withdrawn_and_hosts_are_told(stage, site, launched, mode):
     scene = await outside(Scene, stage)

@@ -81,6 +81,7 @@ async def left(host: Client, scene: Scene) -> bool:
     return await subscribed(host, scene) == "count 0"
 
 
+@pytest.mark.exhaustive(but=("legacy",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_hosts_share_one_subscription_and_are_told_only_what_they_may_read(stage, site, launched, era):
     scene, one, two = await outside(Scene, stage, era), Told(), Told()

@@ -28,7 +28,7 @@ from mcpregistry.services.upkeep import retention
 from tests.services.rows import confirmed, dispatched, ended
 from tests.services.test_invariants import broken
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.exhaustive(on="postgresql")]
 HIGH = Risk(Level.HIGH, False, True, True)
 
 
@@ -150,6 +150,7 @@ def test_those_who_could_decide_are_listed_once():
 # -- votes -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_a_quorum_is_of_different_people(bob: User):
     ticket, eve = ask(quorum=2), person("eve", "approver")
     assert yes(ticket, bob).call.state == State.PENDING
@@ -168,6 +169,7 @@ def test_one_rejection_ends_it_whatever_others_said(bob: User):
         yes(ticket, person("dan", "approver"))
 
 
+@pytest.mark.both_databases
 def test_the_second_to_decide_hears_who_was_first(bob: User):
     ticket, eve = ask(), person("eve", "approver", first_name="Eve", last_name="E.")
     yes(ticket, eve)
@@ -192,6 +194,7 @@ def test_nobody_decides_on_what_is_not_there(bob: User):
         vote(request_id="x", user=bob, approve=True, via="web")
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("late", [State.PENDING, State.READY])
 def test_time_ends_what_waits(bob: User, late: State):
     ticket = ask()
@@ -246,6 +249,7 @@ def test_every_step_is_in_the_audit_log(bob: User):
 # -- asking ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_the_identical_call_joins_and_a_task_never_does():
     first = ask(1)
     assert (ask(2).id, ask(2).joined) == (first.id, True)
@@ -257,6 +261,7 @@ def test_the_identical_call_joins_and_a_task_never_does():
     assert request_of(first).seats.count() == 2  # of two callers, one of whom asked twice
 
 
+@pytest.mark.both_databases
 def test_what_the_rule_said_is_frozen(settings: Any):
     settings.SITE_URL = "https://gate.example"
     ticket = ask(quorum=2, decide_seconds=60, execute_seconds=30, **of_group())
@@ -277,6 +282,7 @@ def test_one_agent_cannot_bury_the_people_who_decide(monkeypatch: pytest.MonkeyP
     assert Invocation.objects.count() == 2
 
 
+@pytest.mark.both_databases
 def test_payloads_are_forgotten_and_who_decided_is_not(bob: User):
     ticket = ask()
     no(ticket, bob, reason="never")
@@ -356,6 +362,7 @@ def _used(bob: User) -> None:
     assert permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now())
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("state", ["not_sent", "cancelled"])
 def test_the_use_of_a_call_that_never_ran_is_given_back_though_its_process_died(bob: User, state: str):
     _used(bob)
@@ -368,6 +375,7 @@ def test_the_use_of_a_call_that_never_ran_is_given_back_though_its_process_died(
     assert AuditEntry.objects.filter(kind="permit.returned", actor="ann").count() == 1
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("state", ["succeeded", "tool_error", "unknown", "dispatched", "none"])
 def test_the_use_of_a_call_that_may_have_run_or_may_yet_run_stays_taken(bob: User, state: str):
     _used(bob)
@@ -379,6 +387,7 @@ def test_the_use_of_a_call_that_may_have_run_or_may_yet_run_stays_taken(bob: Use
     assert not covered(bob)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("uses", [None, 1])
 def test_a_permit_that_is_revoked_or_ends_just_before_its_use_is_not_used(bob: User, uses: int | None):
     yes(ask(), bob, permit=PermitWish(hours(1), uses=uses))
@@ -394,6 +403,7 @@ def test_a_permit_does_not_count_for_whoever_gave_it(bob: User):
     assert not covered(bob, requester=bob.pk)
 
 
+@pytest.mark.both_databases
 def test_a_permit_ends_with_its_giver_or_when_it_is_revoked(bob: User):
     yes(ask(), bob, permit=PermitWish(hours(1)))
     bob.groups.clear()

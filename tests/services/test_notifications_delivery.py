@@ -29,7 +29,7 @@ from tests.services import telling
 from tests.services.telling import deliver, due_again, email, held, only, slack_room, tell, webhook
 from tests.waiting import HANG_LIMIT, eventually
 
-pytestmark = pytest.mark.usefixtures("live_db", "_no_broker")
+pytestmark = [pytest.mark.usefixtures("live_db", "_no_broker"), pytest.mark.exhaustive(on="postgresql")]
 
 
 @pytest.fixture
@@ -126,6 +126,7 @@ def test_a_refusal_is_noted_and_tried_again_with_the_same_id(receiver, answer, s
     assert [verify(got.headers, got.body, telling.SIGNING) for got in receiver.requests] == [True, True]
 
 
+@pytest.mark.both_databases
 def test_a_receiver_that_asks_for_patience_gets_it_for_all_its_messages(receiver):
     webhook(receiver.url)
     receiver.answers.append((429, {"Retry-After": "600"}, b""))
@@ -144,6 +145,7 @@ def test_a_receiver_that_is_gone_is_not_asked_again(receiver):
     assert (only().state, only().next_at) == ("given up", None)
 
 
+@pytest.mark.both_databases
 def test_after_a_day_it_is_given_up_and_can_be_sent_by_hand(receiver):
     webhook(receiver.url)
     receiver.otherwise = (503, {}, b"")
@@ -198,6 +200,7 @@ def test_nobody_listening_is_a_failure_with_a_plain_sentence(receiver):
     assert only().last_error == "The receiver cannot be reached."
 
 
+@pytest.mark.both_databases
 def test_what_concerns_one_call_arrives_in_order(receiver):
     webhook(receiver.url)
     receiver.answers.append((500, {}, b""))
@@ -233,6 +236,7 @@ def test_secrets_that_do_not_open_are_told_and_end_in_time(receiver):
 # Many at once, and deaths
 
 
+@pytest.mark.both_databases
 def test_duplicate_wake_ups_and_two_workers_send_each_message_once(receiver):
     webhook(receiver.url)
     for _ in range(30):
@@ -247,6 +251,7 @@ def test_duplicate_wake_ups_and_two_workers_send_each_message_once(receiver):
     assert set(Delivery.objects.values_list("attempts", flat=True)) == {1}
 
 
+@pytest.mark.both_databases
 @pytest.mark.fault
 def test_a_worker_killed_in_the_middle_is_followed_by_another_one(receiver):
     """At least once, with the same id: the receiver had it already, nobody knew."""
@@ -277,6 +282,7 @@ def test_a_worker_killed_in_the_middle_is_followed_by_another_one(receiver):
     assert len({got.headers["webhook-id"] for got in receiver.requests}) == 1
 
 
+@pytest.mark.both_databases
 def test_a_failure_told_late_does_not_disturb_the_next_one_who_tries(receiver):
     webhook(receiver.url)
     tell("asked", held())
@@ -371,6 +377,7 @@ def test_without_a_mail_server_the_row_says_what_to_set():
     assert only().last_error == "No mail server is configured. Set EMAIL_URL."
 
 
+@pytest.mark.both_databases
 def test_people_are_not_asked_about_what_was_decided_meanwhile(post_office, receiver):
     email(), webhook(receiver.url)
     request = held()

@@ -76,6 +76,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("what", CHANGES)
 def test_an_operator_who_changes_where_a_key_goes_makes_a_draft_to_which_nothing_is_sent(
     live_db: None, listener: str, heard: list[Heard], what: str

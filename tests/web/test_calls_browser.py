@@ -120,6 +120,7 @@ def test_links_that_leave_the_page_as_it_is_say_nothing(window_of: Windows, crow
     assert busy == [None, None, None]
 
 
+@pytest.mark.exhaustive(but=("/usage/",))
 @pytest.mark.parametrize("page", ["/approvals/history/", "/approvals/figures/", "/usage/"])
 def test_a_file_is_waited_for_and_the_page_stays_usable(window_of: Windows, crowd: Site, page: str) -> None:
     window, held = window_of("operator"), []

@@ -67,6 +67,7 @@ def test_keys_are_told_and_searching_needs_no_mouse(window_of: Windows, crowd: S
     expect(window.locator(".sn-entry .sn-strong")).to_have_text(["delete_repository"])
 
 
+@pytest.mark.exhaustive(but=("360",))
 @pytest.mark.parametrize("width", [360, 1280])
 def test_it_fits_a_phone_and_a_screen(window_of: Windows, crowd: Site, width: int) -> None:
     drifted(crowd)

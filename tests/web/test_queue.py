@@ -21,6 +21,8 @@ from tests.fakes.held import bulk, hold
 from tests.fakes.seed import Site
 from tests.web.conftest import ClientOf
 
+pytestmark = pytest.mark.exhaustive(on="postgresql")
+
 QUEUE = "/approvals/"
 
 
@@ -67,6 +69,7 @@ def test_a_viewer_sees_the_queue_and_may_not_decide(client_of: ClientOf):
     assert "decision" not in re.findall(r'<form[^>]*id="([^"]+)"', seen(client, f"/approvals/{held.pk}/"))
 
 
+@pytest.mark.both_databases
 def test_the_riskiest_and_then_the_oldest_come_first(client_of: ClientOf):
     now = timezone.now()
     for tool, risk, age in (
@@ -76,6 +79,7 @@ def test_the_riskiest_and_then_the_oldest_come_first(client_of: ClientOf):
     assert names(seen(client_of("viewer"))) == ["git_push", "git_diff", "git_commit", "git_log"]
 
 
+@pytest.mark.both_databases
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("query", "found"),
@@ -91,6 +95,7 @@ def test_filters_and_search(client_of: ClientOf, query: str, found: list[str]):
     assert names(seen(client_of("viewer"), f"{QUEUE}?{query}")) == found
 
 
+@pytest.mark.both_databases
 def test_polling_is_cheap_and_answers_only_when_something_changed(client_of: ClientOf, people: Site):
     first, client = hold(), client_of("viewer")
     address = live_address(seen(client))
@@ -202,6 +207,7 @@ def token(html: str) -> str:
     return found[1]
 
 
+@pytest.mark.both_databases
 def test_identical_low_risk_calls_are_decided_together(client_of: ClientOf):
     alike, other = three_alike(), hold("time", "get_current_time", {"query": "Europe/Bergen"}, risk="low")
     client = client_of("approver")
@@ -214,6 +220,7 @@ def test_identical_low_risk_calls_are_decided_together(client_of: ClientOf):
     assert states[other.pk] == State.PENDING
 
 
+@pytest.mark.both_databases
 def test_one_of_them_decided_meanwhile_is_left_as_it_is(client_of: ClientOf, people: Site):
     alike, client = three_alike(), client_of("approver")
     address = f"/approvals/{alike[0].pk}/alike/"

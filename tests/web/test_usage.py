@@ -127,6 +127,7 @@ def test_it_says_which_hours_nobody_has_counted(client_of: ClientOf, used: datet
     assert "are not counted yet and missing here" in table(client_of)[0]
 
 
+@pytest.mark.exhaustive(but=("some before the period",))
 @pytest.mark.parametrize("counted", ["some before the period", "none"])
 def test_it_reports_that_no_hour_of_the_period_is_counted(used: datetime, counted: str) -> None:
     hours = (

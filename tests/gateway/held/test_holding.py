@@ -77,6 +77,7 @@ async def test_an_edit_runs_instead_and_the_agent_reads_of_it_in_text_and_in_str
     assert sent["params"]["arguments"] == edited
 
 
+@pytest.mark.exhaustive(but=("True-2025-11-25", "False-2026-07-28"))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("progress", [True, False])
 async def test_when_the_host_can_wait_no_longer_it_is_told_pending_completely_in_both_forms(
@@ -154,6 +155,9 @@ async def test_everybody_who_waits_for_the_same_call_gets_the_one_result(site, s
 # Leaving
 
 
+@pytest.mark.exhaustive(
+    but=("True-http-2025-11-25", "True-stdio-2026-07-28", "False-http-2026-07-28", "False-stdio-2025-11-25")
+)
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 @pytest.mark.parametrize("progress", [True, False])

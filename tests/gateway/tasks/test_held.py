@@ -21,7 +21,7 @@ from tests.fakes.stage import fresh, outside
 from tests.gateway.tasks.play import ask, begin, call, look, text_of, until
 from tests.waiting import HANG_LIMIT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive(on="postgresql")]
 MANY = 60  # approved calls at once, three times as many as are under way at any moment
 
 
@@ -42,6 +42,7 @@ def sent(journal: Any, note: str) -> int:
     return sum(1 for params in called(journal) if params["arguments"].get("note") == note)
 
 
+@pytest.mark.both_databases
 async def test_approved_by_a_person_it_runs_once_and_the_result_is_read_later(opened, door, bob, worker, journal):
     note = fresh("note")
     async with opened(door) as host:
@@ -87,6 +88,7 @@ async def test_silence_is_a_result_too(opened, journal):
     assert sent(journal, note) == 0
 
 
+@pytest.mark.both_databases
 async def test_what_the_client_withdraws_is_cancelled_and_stays_so(opened, door, bob, journal):
     note = fresh("note")
     async with opened(door) as host:
@@ -100,6 +102,7 @@ async def test_what_the_client_withdraws_is_cancelled_and_stays_so(opened, door,
     assert sent(journal, note) == 0
 
 
+@pytest.mark.both_databases
 async def test_too_late_to_withdraw_what_has_run(opened, bob, worker, journal):
     note = fresh("note")
     async with opened() as host:
@@ -218,6 +221,7 @@ async def test_approvals_that_race_withdrawals_run_or_are_cancelled_never_both(o
     assert set(found) <= {("cancelled", 0), ("completed", 1)}
 
 
+@pytest.mark.both_databases
 async def test_the_reaper_ends_what_a_dead_process_has_sent(opened, bob):
     """The claim is durable, the process gone: the task ends as unknown, and is never run again."""
     async with opened() as host:

@@ -21,6 +21,7 @@ async def row(task_id: str) -> Invocation:
     return await outside(lambda: Invocation.objects.select_related("host_task").get(host_task__pk=task_id))
 
 
+@pytest.mark.exhaustive(but=("http-remote", "stdio-local"))
 @pytest.mark.parametrize("server", SERVERS)
 async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(opened, door, server, maker, tmp_path):
     label = fresh("label")
@@ -39,6 +40,7 @@ async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(opened, do
     assert not {job for job in maker.jobs if job in json.dumps([made, seen])}, "the server's id has leaked"
 
 
+@pytest.mark.exhaustive(but=("http-local", "stdio-remote"))
 @pytest.mark.parametrize("server", SERVERS)
 async def test_what_the_server_asks_reaches_the_host_and_the_answer_the_server(opened, door, server):
     async with opened(door) as host:
@@ -69,6 +71,7 @@ async def test_one_answer_of_two_leaves_the_other_question_open(opened):
     assert json.loads(text_of(seen["result"])).keys() == {first, second}
 
 
+@pytest.mark.exhaustive(but=("http-remote", "stdio-local"))
 @pytest.mark.parametrize("server", SERVERS)
 async def test_cancelling_reaches_the_server_and_the_task_is_cancelled(opened, door, server):
     async with opened(door) as host:

@@ -26,6 +26,8 @@ from tests.processes import with_words
 from tests.subagents.maintenance.conftest import FOREVER, ask, ended, now
 from tests.waiting import until
 
+pytestmark = pytest.mark.exhaustive(on="postgresql")
+
 
 def messages(request: MaintenanceRequest) -> list[tuple[str, Any]]:
     return [(each.kind, each.data) for each in MaintenanceMessage.objects.filter(request=request)]
@@ -111,6 +113,7 @@ async def _finished(request: MaintenanceRequest) -> MaintenanceRequest | None:
     return found if found.finished_at else None
 
 
+@pytest.mark.both_databases
 async def test_what_is_paused_after_its_worker_died_keeps_nobody_else_from_its_server(live_db: None) -> None:
     def die_and_pause() -> Any:
         add_server("echo", tool("echo"))
@@ -123,6 +126,7 @@ async def test_what_is_paused_after_its_worker_died_keeps_nobody_else_from_its_s
     assert await db_call(die_and_pause)
 
 
+@pytest.mark.both_databases
 async def test_what_waits_is_cancelled_at_once(live_db: None) -> None:
     request = await db_call(ask, Kind.SEARCH, query="git")
     done = await db_call(queue.cancel, request_id=request.pk, actor="user:ann", reason="")
@@ -166,6 +170,7 @@ async def test_one_that_waits_can_be_paused_too(manager: Any) -> None:
     assert (await ended(here, request)).state == State.COMPLETED
 
 
+@pytest.mark.both_databases
 async def test_a_worker_that_was_thought_dead_writes_nothing_and_no_step_is_done_twice(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +204,7 @@ async def test_a_worker_that_was_thought_dead_writes_nothing_and_no_step_is_done
     assert kinds.count("completion") == 1
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("wish", ["cancel", "pause"])
 async def test_a_wish_that_a_dead_worker_never_heard_of_is_fulfilled_by_the_next(manager: Any, wish: str) -> None:
     request = await db_call(ask, Kind.SEARCH, query="git")
@@ -218,6 +224,7 @@ async def test_a_wish_that_a_dead_worker_never_heard_of_is_fulfilled_by_the_next
     assert (found.result, found.lease_until) == (None, None)
 
 
+@pytest.mark.both_databases
 async def test_two_workers_never_work_on_one_server_at_the_same_time(manager: Any) -> None:
     await db_call(mute)
     await db_call(add_server, "echo", tool("echo"))
@@ -242,6 +249,7 @@ async def _taken(here: Any, request: MaintenanceRequest) -> bool:
     return (await now(request)).state == State.IN_PROGRESS
 
 
+@pytest.mark.both_databases
 async def test_the_most_urgent_comes_first(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager_module, "AT_ONCE", 1)
     order = [("a", Priority.LOW), ("b", Priority.LOW), ("c", Priority.HIGH), ("d", Priority.MEDIUM)]
@@ -273,6 +281,7 @@ async def test_servers_that_hang_leave_room_for_requests_that_start_none(
     here._driving.pop(tests[0].pk).cancel()
 
 
+@pytest.mark.both_databases
 async def test_a_database_that_fails_for_a_moment_costs_nothing(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     await db_call(add_server, "echo", tool("echo"))
     request = await db_call(ask, Kind.TEST, server="echo")
@@ -411,6 +420,7 @@ async def test_a_server_that_never_answers_was_started(manager: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.both_databases
 async def test_energy_is_counted_while_it_works_and_taken_once(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager_module, "CHARGED_EVERY", 0.05)
     await db_call(mute)

@@ -34,6 +34,8 @@ from subagents.runs.views import view
 from tests.subagents.kit import ANSWER, LOOK, Bench, calls
 from tests.waiting import HANG_LIMIT, eventually, until
 
+pytestmark = pytest.mark.exhaustive(on="postgresql")
+
 SLOW = calls(("slow__count", {"steps": 20, "pause": 0.1}))
 
 
@@ -74,6 +76,7 @@ async def test_a_pulse_that_misses_a_beat_ends_no_run(
     assert len(bench.sent()) == 1
 
 
+@pytest.mark.both_databases
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("place", ["view", "start_call", "end_call", "end_turn", "finish"])
 async def test_a_step_is_done_when_the_database_is_back(
@@ -92,6 +95,7 @@ async def test_a_step_is_done_when_the_database_is_back(
     assert (len(bench.sent()), len(bench.models.journal)) == (2, 3), "what is paid for is not asked for again"
 
 
+@pytest.mark.both_databases
 async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +115,7 @@ async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
     assert (done.state, await db_call(Turn.objects.count)) == (RunState.DONE, 2)
 
 
+@pytest.mark.both_databases
 async def test_before_its_lease_is_anybodys_a_run_is_given_back(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +192,7 @@ def test_a_worker_that_is_not_forked_loads_while_it_still_starts(
     assert bool(begun) is loads
 
 
+@pytest.mark.both_databases
 def test_what_was_given_back_is_not_renewed(bench: Bench) -> None:
     run = held_by(bench, "leaving")
     lease.release(leases.Lease(run.pk, 1))
@@ -281,6 +287,7 @@ def test_waiting_for_people_is_not_taken_off_twice(bench: Bench) -> None:
     assert thirty_seconds(run, since)
 
 
+@pytest.mark.both_databases
 def test_runs_of_a_worker_that_is_dead_are_anybodys_at_once(bench: Bench) -> None:
     run = held_by(bench, "dead")
     assert lease.take(run.pk, worker="next") is None
@@ -290,6 +297,7 @@ def test_runs_of_a_worker_that_is_dead_are_anybodys_at_once(bench: Bench) -> Non
     assert lease.free("dead") == []
 
 
+@pytest.mark.both_databases
 def test_a_worker_that_is_silent_for_ten_seconds_has_lost_its_runs(bench: Bench) -> None:
     """Whether anybody has seen its death or not; a living one is heard three times in that time."""
     before = database_now()
@@ -300,6 +308,7 @@ def test_a_worker_that_is_silent_for_ten_seconds_has_lost_its_runs(bench: Bench)
     assert 3 * leases.RENEW_EVERY < leases.LEASE.total_seconds() <= 10
 
 
+@pytest.mark.both_databases
 def test_a_worker_frees_the_runs_of_the_one_that_it_replaces(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
@@ -322,6 +331,7 @@ def out_at(writer: str, call: str, **fields: Any) -> None:
     audit.record(kind="call.dispatched", actor="test", subject=f"call:{call}")
 
 
+@pytest.mark.both_databases
 def test_calls_of_a_process_that_is_dead_end_at_once(live_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "box")
     out_at("worker:box:47:aaaa", "1" * 32)

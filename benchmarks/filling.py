@@ -123,7 +123,7 @@ class _Names:
         }  # fmt: skip
 
     def failure(self, identifier: str) -> str:
-        """What a tool says that failed."""
+        """The result of a call that failed."""
         return f'{{"content":[{{"type":"text","text":"{self.chance.choice(FAILURES).format(identifier[:8])}"}}],"isError":true}}'
 
     def calls(self, count: int, now: datetime) -> Iterator[dict[str, Any]]:

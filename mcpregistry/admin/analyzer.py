@@ -38,8 +38,8 @@ _MAY_APPLY = ("mcpregistry.add_grant", "mcpregistry.change_grant", "mcpregistry.
 
 
 def analyzer(request: HttpRequest) -> HttpResponse:
-    """What is proposed of the grants of one page, with what each would have stopped. ``grant`` in the address: what all
-    calls of this one prove."""
+    """What is proposed for the grants of one page, with the calls that each proposal would have stopped. With ``grant`` in
+    the address: what all calls of this grant prove."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
     days, at = days_of(request.GET.get("days", "")), _number(request.GET.get("page", ""))

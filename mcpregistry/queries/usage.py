@@ -338,11 +338,11 @@ class _Group:
     """What is known of a pattern while hours are read, the newest first."""
 
     tools: Counter[tuple[str, str]] = field(default_factory=Counter)
-    newest: list[int] = field(default_factory=list)  # rows of hours, whose examples are shown
+    newest: list[int] = field(default_factory=list)  # primary keys of the newest rows
     live: list[Alike] = field(default_factory=list)
 
     def holds(self, searched: str, key: _PatternKey) -> bool:
-        """Whether the words stand in the code, in the shape or in the name of a tool."""
+        """Whether the code, the shape or the name of a tool contains the text."""
         names = (" ".join((*tool, *key)).casefold() for tool in self.tools)
         return not searched or any(searched in name for name in names)
 

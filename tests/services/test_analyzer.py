@@ -259,7 +259,7 @@ def test_nothing_is_concluded_from_hours_that_are_not_counted(ann: Agent, monkey
 
 
 def one_tool(monkeypatch: pytest.MonkeyPatch, last: Mapping[str, Any] | None) -> Grant:
-    """A grant of a tool with thirty calls, of which ten are read for a page; ``last``: what the oldest said."""
+    """A grant of a tool with thirty calls, of which a page reads ten; ``last``: the arguments of the oldest."""
     calls = [call(n, "git", "t1", {"repo": "docs", "deep": True, "n": n}) for n in range(29)]
     Invocation.objects.bulk_create([*calls, call(29, "git", "t1", last)])
     tool = Tool.objects.get(server__slug="git", name="t1")

@@ -1,9 +1,9 @@
 """The access analyzer: what grants allow beyond what was used, and the narrower grants that would have been enough.
 
 It reads the newest calls of each grant, a bounded number. Where there were more, it looks up in the counted hours which
-tools of a server were used. What it concludes from arguments of the newest calls is a guess until ``whole`` has read all
-of them; only what all of them prove can be applied. It concludes nothing where retention has deleted some of the period.
-What it proposes is replayed on the calls that were read by what decides about calls (``domain.policy.access``).
+tools of a server were used. A conclusion from the arguments of the newest calls is a guess until ``analyse_whole`` has
+read all calls; only a proven proposal can be applied. It concludes nothing where retention has deleted some of the period.
+A proposal is replayed on these calls by the code that decides about calls (``domain.policy.access``).
 """
 
 from __future__ import annotations

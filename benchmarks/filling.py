@@ -7,6 +7,7 @@ straight into their tables (COPY on PostgreSQL). Calls are spread over 25 days, 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,12 +15,15 @@ from itertools import islice
 from typing import Any
 
 BATCH = 5_000
+PROGRESS = 50_000  # calls between two lines of output
 WRITERS = 20
 STATES = (
     ("succeeded", 9_000), ("tool_error", 500), ("denied", 300), ("not_sent", 80), ("unknown", 60), ("expired", 30),
     ("rejected", 20), ("cancelled", 10),
 )  # fmt: skip
 RESULT = '{"content":[{"type":"text","text":"' + "x" * 200 + '"}]}'
+FAILURES = ("No file named '/srv/{}'.", "The service answered with status 503 after {} ms.", "Row {} is locked.")
+GRANTED_SINGLY = 20  # of the busiest servers: the busiest agent holds a grant for each of their tools, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,9 @@ def _configured(sizes: Sizes, now: datetime) -> None:
         (Grant(agent=a, server=servers[(n * 7 + k) % len(servers)]) for n, a in enumerate(agents[1:]) for k in range(5)),
         batch_size=500,
     )  # fmt: skip
+    busiest = Tool.objects.filter(server__in=servers[:GRANTED_SINGLY])
+    Grant.objects.bulk_create((Grant(agent=agents[0], tool=tool) for tool in busiest), batch_size=500)
+    Grant.objects.update(created_at=now - timedelta(days=60))  # old enough for the access analyzer
 
 
 def _listed(number: int) -> dict[str, Any]:
@@ -103,9 +110,9 @@ class _Names:
             "id": identifier, "state": state, "agent_slug": f"agent-{int(sizes.agents * chance.random() ** 2):03}",
             "endpoint_slug": "default", "server_slug": server, "server_revision": 1, "tool_name": tool,
             "exposed_name": f"{server}__{tool}", "definition_hash": "d" * 64, "binding": "b" * 64,
-            "arguments": f'{{"path":"/srv/{identifier[:8]}"}}', "outcome": "ask" if state == "pending" else "allow",
+            "arguments": f'{{"mode":"read","path":"/srv/{identifier[:8]}"}}', "outcome": "ask" if state == "pending" else "allow",
             "reason": "A rule allows it.", "error_code": "" if state == "succeeded" else chance.choice(_CODES),
-            "result": RESULT if state == "succeeded" else "", "result_bytes": 240 if state == "succeeded" else 0,
+            "result": RESULT if state == "succeeded" else self.failure(identifier) if state == "tool_error" else "", "result_bytes": 240 if state == "succeeded" else 0,
             "origin": chance.choices(("http", "stdio", "rest", "run"), (70, 20, 9, 1))[0], "host_name": "claude-code",
             "requester": "admin" if chance.random() < 0.01 else "", "request_id": f"req-{identifier[:12]}" if chance.random() < 0.3 else "",
             "writer": "", "received_at": at,
@@ -114,6 +121,10 @@ class _Names:
             "lease_until": at + timedelta(days=1) if state == "pending" else None,
             "fence": 0, "duration_ms": None if state == "pending" else took,
         }  # fmt: skip
+
+    def failure(self, identifier: str) -> str:
+        """The result of a call that failed."""
+        return f'{{"content":[{{"type":"text","text":"{self.chance.choice(FAILURES).format(identifier[:8])}"}}],"isError":true}}'
 
     def calls(self, count: int, now: datetime) -> Iterator[dict[str, Any]]:
         """Ended calls, the oldest first."""
@@ -140,6 +151,7 @@ def _calls(rows: Iterable[dict[str, Any]], process: str) -> None:
 
     chains = {n: Chain(f"{process}{n}") for n in range(WRITERS)}
     remaining = iter(rows)
+    began, done = time.perf_counter(), 0
     while batch := list(islice(remaining, BATCH)):
         entries: list[Entry] = []
         for row in batch:
@@ -150,6 +162,9 @@ def _calls(rows: Iterable[dict[str, Any]], process: str) -> None:
         with transaction.atomic():
             _insert(Invocation._meta.db_table, list(batch[0]), [tuple(row.values()) for row in batch])
             _insert(AuditEntry._meta.db_table, Entry._fields, entries)
+        done += len(batch)
+        if done % PROGRESS == 0:
+            print(f"{done:,} calls in {time.perf_counter() - began:.0f} s", flush=True)
 
 
 def _facts(row: dict[str, Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Every page and list of a site with a long record: how long it takes, how many questions it asks, and the slowest of them.
 
-python -m benchmarks.scale [--calls 100000] [--postgres] [--over 300] [--only PART] [--plans]
+python -m benchmarks.scale [--calls 100000] [--postgres] [--over 300] [--only PART] [--worst 20] [--plans]
 
 The site is made by ``filling.py`` in a folder of its own; ``--keep FOLDER`` keeps it, or takes the one that is there
 (SQLite). Pages are asked through Django's test client, as an administrator: nothing of the network is in the figures. The
@@ -19,12 +19,15 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-ROUNDS, QUICK = 3, 100.0
+ROUNDS, QUICK, WORST = 3, 100.0, 20
+MINUTE = 60.0
+_TRIVIAL = "/account/second-factor/"  # the frame of every page, and nothing of the record
+_RECORD = ("mcpregistry_invocation", "mcpregistry_auditentry")
 _LEFT_OUT = ("/config/export", "/openapi.json")  # documents, not lists
 
 
@@ -40,6 +43,8 @@ class Taken:
     slowest: str
     slowest_ms: float
     kilobytes: float
+    trivial_ms: float = 0.0  # processor's time of a page that reads nothing, looked at within the same minute
+    scans: tuple[str, ...] = ()  # lines of plans that go through the whole of the calls or of the log
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -56,15 +61,23 @@ def main(chosen: argparse.Namespace) -> int:
     follow(lambda: configuration)  # as a web process does
     gc.collect()
     gc.freeze()  # as a web process does: else some addresses have the whole site walked through in their time
+    trivial, measured = 0.0, -MINUTE
     for address in addresses():
-        if chosen.only in address:
-            found.append(taken(address, chosen.token))
-            print(line(found[-1]), flush=True)
+        if chosen.only not in address:
+            continue
+        if time.monotonic() - measured > MINUTE:
+            taken(_TRIVIAL, chosen.token)
+            trivial, measured = taken(_TRIVIAL, chosen.token).cpu_ms, time.monotonic()
+        found.append(replace(taken(address, chosen.token), trivial_ms=trivial))
+        print(line(found[-1]), flush=True)
     slow = sorted((each for each in found if each.milliseconds > chosen.over), key=lambda each: -each.milliseconds)
     print(
         f"\n{len(found)} addresses, {len(slow)} above {chosen.over:.0f} ms, {sum(t.status >= 400 for t in found)} refused"
     )
-    for each in slow:
+    for each in found:
+        if each.scans:
+            print(f"scans: {each.address}: {'; '.join(each.scans)}")
+    for each in sorted(found, key=lambda each: -each.cpu_ms)[: chosen.worst]:
         print("\n" + line(each))
         print(f"  {each.slowest_ms:.0f} ms: {each.slowest[:600]}")
         if chosen.plans:
@@ -76,7 +89,7 @@ def line(each: Taken) -> str:
     """One row of the table."""
     return (
         f"{each.milliseconds:8.0f} ms {each.cpu_ms:7.0f} CPU {each.queries:4} queries, slowest {each.slowest_ms:7.1f} ms "
-        f"{each.kilobytes:6.0f} KB {each.status} {each.address}"
+        f"{each.kilobytes:6.0f} KB {each.status} trivial {each.trivial_ms:4.0f} {each.address}"
     )
 
 
@@ -112,7 +125,23 @@ def taken(address: str, token: str) -> Taken:
         if rounds[-1].milliseconds < QUICK:
             break
     middle = statistics.median_low(each.milliseconds for each in rounds)
-    return next(each for each in rounds if each.milliseconds == middle)
+    found = next(each for each in rounds if each.milliseconds == middle)
+    return replace(found, scans=tuple(scans(query["sql"] for query in asked.captured_queries)))
+
+
+def scans(queries: Iterable[str]) -> list[str]:
+    """Lines of their plans by which the whole of the calls or of the log is read; indexes of few rows do not count."""
+    lines = []
+    for sql in dict.fromkeys(queries):
+        if any(f'"{table}"' in sql for table in _RECORD):
+            lines += [each.strip() for each in plan(sql).splitlines() if _is_scan(each.strip())]
+    return lines
+
+
+def _is_scan(line: str) -> bool:
+    if not line.startswith(("SCAN", "Seq Scan", "Parallel Seq Scan", "->  Seq Scan", "->  Parallel Seq Scan")):
+        return False
+    return any(f"{word} {table}" in line for table in _RECORD for word in ("SCAN", "on")) and "call_o" not in line
 
 
 def plan(sql: str) -> str:
@@ -132,10 +161,34 @@ def plan(sql: str) -> str:
 
 def addresses() -> Iterator[str]:
     """Every list of the admin with each filter and search, every page of the navigation, every list of REST."""
+    yield from _seeing()
     yield from _pages()
     yield from _admin_lists()
     yield from _rest()
     yield "/metrics"
+
+
+def _seeing() -> Iterator[str]:
+    from django.urls import reverse
+
+    from mcpregistry.models import Grant
+    from mcpregistry.queries.usage import PERIODS, By
+
+    narrowings = ("", "&server=server-0000", "&agent=agent-000", "&endpoint=default", "&search=tool_1")
+    for period in PERIODS:
+        yield from (f"{reverse('usage:index')}?by={by}&period={period}" for by in By)
+        yield from (f"{reverse('usage:index')}?by=tool&period={period}{each}" for each in narrowings[1:])
+        yield from (f"{reverse('usage:failures')}?period={period}{each}" for each in narrowings)
+    for days in ("7", "30"):
+        yield from (
+            f"{reverse('analyzer')}?days={days}{each}" for each in ("", "&page=3", "&page=50", "&agent=agent-100")
+        )
+        pinned = Grant.objects.filter(tool__isnull=False).order_by("pk").first()
+        if pinned:
+            yield f"{reverse('analyzer')}?days={days}&grant={pinned.pk}"
+    yield from (reverse("context-bill") + each for each in ("?agent=agent-000&endpoint=default", "?endpoint=default"))
+    yield from (reverse("who") + each for each in ("?server=server-0000", "?agent=agent-000", "?risk=high"))
+    yield from (reverse("find") + each for each in ("?q=server-0001", "?q=tool_1", "?q=nothing-like-it"))
 
 
 def _pages() -> Iterator[str]:
@@ -242,7 +295,11 @@ def _chosen() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--postgres", action="store_true", help="on a throw-away PostgreSQL instead of SQLite")
+    parser.add_argument(
+        "--database", default="", help="URL of a PostgreSQL that runs already and has this site or is empty"
+    )
     parser.add_argument("--over", type=float, default=300.0, help="milliseconds from which on an address is listed")
+    parser.add_argument("--worst", type=int, default=WORST, help="how many addresses are listed at the end")
     parser.add_argument("--only", default="", help="addresses that contain this")
     parser.add_argument("--plans", action="store_true", help="the plan of each slow address's slowest query")
     parser.add_argument("--keep", default="", help="a folder for the site, which is kept")
@@ -258,7 +315,9 @@ def _run() -> int:
         Path(folder).mkdir(exist_ok=True)
         os.environ |= {"SLIPSNISSE_VAR": folder, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
         os.environ.pop("DATABASE_URL", None)
-        if chosen.postgres:
+        if chosen.database:
+            os.environ["DATABASE_URL"] = chosen.database
+        elif chosen.postgres:
             from tests import postgres
 
             data = Path(folder) / "postgres"

@@ -18,7 +18,17 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.domain.text.undo import undo_said
 from mcpregistry.models import Agent
 from mcpregistry.queries.calls import known_days
-from mcpregistry.services.policy.analyzer import DAYS, MOST_CALLS, Proposal, analyse, apply, candidates, stopped_by_tool
+from mcpregistry.services.policy.analyzer import (
+    DAYS,
+    MOST_CALLS,
+    MOST_WHOLE,
+    Proposal,
+    analyse,
+    analyse_whole,
+    apply,
+    candidates,
+    stopped_by_tool,
+)
 
 GRANTS = 20  # looked at for one page
 PERIODS = (7, DAYS, 90)
@@ -28,18 +38,25 @@ _MAY_APPLY = ("mcpregistry.add_grant", "mcpregistry.change_grant", "mcpregistry.
 
 
 def analyzer(request: HttpRequest) -> HttpResponse:
-    """What is proposed of the grants of one page, with what each would have stopped."""
+    """What is proposed for the grants of one page, with the calls that each proposal would have stopped. With ``grant`` in
+    the address: what all calls of this grant prove."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
     days, at = days_of(request.GET.get("days", "")), _number(request.GET.get("page", ""))
     rows, agent = candidates().order_by("pk"), request.GET.get("agent", "").replace("\x00", "")
     if agent:
         rows = rows.filter(agent__slug=agent)
+    whole = _number(request.GET.get("grant", ""), longest=18)
+    if whole:
+        rows = rows.filter(pk=whole)
     found = list(rows[at * GRANTS : (at + 1) * GRANTS + 1])
     now = timezone.now()
-    proposals = analyse(found[:GRANTS], days=days, now=now)
+    if whole:
+        proposals = [each for row in found if (each := analyse_whole(row, days=days, now=now)) is not None]
+    else:
+        proposals = analyse(found[:GRANTS], days=days, now=now)
     context = admin.site.each_context(request) | {
-        "title": "Access analyzer", "days": days, "periods": PERIODS, "agent": agent, "most": MOST_CALLS,
+        "title": "Access analyzer", "days": days, "periods": PERIODS, "agent": agent, "most": MOST_CALLS, "most_whole": MOST_WHOLE, "whole": whole,
         "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
         "known": known_days(now), "looked_at": len(found[:GRANTS]), "first": at * GRANTS + 1, "last": at * GRANTS + len(found[:GRANTS]),
         "before": at - 1 if at else None, "after": at + 1 if len(found) > GRANTS else None, "page": at,
@@ -57,7 +74,7 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
         raise PermissionDenied
     grant = get_object_or_404(candidates(), pk=grant_id)
     days, now, back = days_of(request.POST.get("days", "")), timezone.now(), _back(request)
-    found = next(iter(analyse([grant], days=days, now=now)), None)
+    found = analyse_whole(grant, days=days, now=now)
     key, pins = request.POST.get("key", ""), request.POST.getlist("pin") if "pins" in request.POST else None
     if found is None or found.key != key:
         messages.error(request, "Something else would be proposed of this grant by now. Look at it again.")
@@ -98,10 +115,10 @@ def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
             held = {name: value for name, value in held.items() if name not in found.pins or name in pins}
         only = f", only with {canonical(held)}" if held else ""
         said.append(f"In its place: {row}{f' ({row.uri})' if row.uri else ''}{only}.")
-    count = len(found.stopped)
+    count = found.stops
     if found.after:
         stopped = f"{count} of them would have been stopped" if count else "none of them would have been stopped"
-        said.append(f"Of the calls of the period {found.judged} were replayed: {stopped}.")
+        said.append(f"Of the calls of the period {found.judged:,} were replayed: {stopped}.")
     return [*said, undo_said(1 + len(found.after))]
 
 
@@ -122,5 +139,5 @@ def _back(request: HttpRequest) -> str:
     return f"{reverse('analyzer')}{shown}{f'&agent={agent}' if known else ''}"
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
+def _number(text: str, longest: int = 5) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= longest else 0

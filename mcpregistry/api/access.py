@@ -24,7 +24,7 @@ from mcpregistry.api.schemas.access_table import (
 )
 from mcpregistry.api.schemas.basics import OfferKind, Page, Problem, Slug, Text
 from mcpregistry.models import Agent
-from mcpregistry.services.policy.analyzer import DAYS, analyse, apply, candidates
+from mcpregistry.services.policy.analyzer import DAYS, analyse, analyse_whole, apply, candidates
 from mcpregistry.services.policy.table import Table, Wanted, tools_of
 
 router = Routes(tags=["policy"])
@@ -64,6 +64,9 @@ def list_narrower_grants(
     *,
     agent: Slug | None = None,
     endpoint: Slug | None = None,
+    grant: Annotated[
+        int | None, Query(ge=1, lt=2**63, description="Only this grant, with all its calls of the period.")
+    ] = None,
     days: Annotated[int, Query(ge=1, le=365)] = DAYS,
     limit: Annotated[int, Query(ge=1, le=50, description="Grants that are looked at for one page.")] = 20,
     cursor: Cursor = None,
@@ -71,13 +74,19 @@ def list_narrower_grants(
     """Each grant with what the access analyzer proposes of it; `proposal` is null where it is used as it is, or nothing
     can be concluded: it is younger than the period, calls are not kept that long, or there were too many to read."""
     rows, now = candidates(), timezone.now()
+    if grant is not None:
+        rows = rows.filter(pk=grant)
     if agent:
         rows = rows.filter(agent__slug=agent)
     if endpoint:
         rows = rows.filter(endpoint__slug=endpoint)
 
     found = page(rows, order=("id",), limit=limit, cursor=cursor, show=lambda grant: grant)
-    proposed = {each.grant.pk: each for each in analyse(found.items, days=days, now=now)}
+    if grant is not None:
+        proposals = [analyse_whole(each, days=days, now=now) for each in found.items]
+    else:
+        proposals = [*analyse(found.items, days=days, now=now)]
+    proposed = {each.grant.pk: each for each in proposals if each is not None}
     shown = [proposal_out(grant, proposed.get(grant.pk)) for grant in found.items]
     return Page[GrantProposalOut](items=shown, next=found.next)
 

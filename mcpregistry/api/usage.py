@@ -61,7 +61,7 @@ def list_failures(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[PatternOut]:
-    """What failed alike (same tool, code and shape of words), the most frequent first; at most 200 of a period."""
+    """What failed alike (same code and shape of words), the most frequent first; at most 200 of a period."""
     wanted = Wanted(server=server or "", tool=tool, search=search)
     found = queries.patterns(PERIODS[period], now=timezone.now(), wanted=wanted)
-    return slice_of(found, key=lambda each: list(each.key), limit=limit, cursor=cursor, show=pattern_out)
+    return slice_of(found, key=lambda each: [each.code, each.shape], limit=limit, cursor=cursor, show=pattern_out)

@@ -27,6 +27,7 @@ _SHORTEST = 2.0  # milliseconds: the first bucket holds all up to it, the last a
 _REFUSED = TERMINAL - {State.SUCCEEDED, *FAILED}
 _MOST_KEYS = 5_000
 _MOST_SHAPES = 200
+_MOST_EXAMPLES = 5
 
 
 def hour_of(moment: datetime) -> datetime:
@@ -172,20 +173,27 @@ class ShapeKey(NamedTuple):
     shape: str
 
 
+class Example(NamedTuple):
+    """One call that failed."""
+
+    at: datetime
+    call: str
+
+
 @dataclass(slots=True)
 class Alike:
-    """How often it failed so, when first and last, and the call that was the last."""
+    """How often it failed so, when first and last, and the newest of these calls."""
 
     count: int
     first: datetime
     last: datetime
-    example: str
+    examples: list[Example]
 
     def add(self, other: Alike) -> None:
         """Add failures of the same shape."""
-        if other.last >= self.last:
-            self.last, self.example = other.last, other.example
+        self.examples = sorted((*self.examples, *other.examples), reverse=True)[:_MOST_EXAMPLES]
         self.first = min(self.first, other.first)
+        self.last = max(self.last, other.last)
         self.count += other.count
 
 
@@ -225,7 +233,7 @@ def tallied(facts: Iterable[Fact]) -> Tallied:
 def _count_alike(alike: dict[ShapeKey, Alike], fact: Fact) -> None:
     text = Failure(fact.call, fact.key.server, fact.key.tool, fact.code, fact.reason, fact.words, fact.at).text
     key = ShapeKey(fact.key.server, fact.key.tool, fact.code or fact.state, shape(text))
-    one = Alike(1, fact.at, fact.at, fact.call)
+    one = Alike(1, fact.at, fact.at, [Example(fact.at, fact.call)])
     if key in alike:
         alike[key].add(one)
     else:

@@ -1763,7 +1763,7 @@ class Migration(migrations.Migration):
                     ('count', models.PositiveIntegerField()),
                     ('first', models.DateTimeField()),
                     ('last', models.DateTimeField()),
-                    ('example', models.CharField(help_text='The last of these calls.', max_length=32)),
+                    ('examples', models.JSONField(default=list, help_text='The newest of these calls, each as [time, id].')),
                 ],
                 options={
                     'indexes': [models.Index(fields=['begins'], name='failure_by_hour')],

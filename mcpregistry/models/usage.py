@@ -86,7 +86,7 @@ class SpanFailure(models.Model):
     count = models.PositiveIntegerField()
     first = models.DateTimeField()
     last = models.DateTimeField()
-    example = models.CharField(max_length=32, help_text="The last of these calls.")
+    examples = models.JSONField(default=list, help_text="The newest of these calls, each as [time, id].")
 
     class Meta:
         indexes = [models.Index(fields=["begins"], name="failure_by_hour")]

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import Max, QuerySet, Sum
+from django.db.models import Max, Min, QuerySet, Sum
 
 from mcpregistry.db import one_moment
-from mcpregistry.domain.usage import EXPERTS, HOUR, Alike, Key, ShapeKey, Tallied, Tally, hour_of, merged
+from mcpregistry.domain.usage import EXPERTS, HOUR, Alike, Example, Key, ShapeKey, Tallied, Tally, hour_of, merged
 from mcpregistry.domain.usage_advice import FEWEST, Advice
 from mcpregistry.domain.usage_sums import PARTS, Line, Lines, Name, Sums, advice_of, grouped, took_by_server
 from mcpregistry.models import CountedSpan, Invocation, SpanFailure, SpanUsage
@@ -30,6 +30,7 @@ DOLLAR = 100_000_000
 _Edges = tuple[datetime, datetime, datetime]  # the period before begins, this one, and its counted hours end
 _NOTHING = Tally()
 _MOST_FAILURES = 20_000  # rows of hours read for the patterns of a period, the newest
+_MOST_ROWS = 5  # of a pattern whose examples are read
 
 
 class By(StrEnum):
@@ -306,12 +307,44 @@ def _read_from(counted: datetime | None, now: datetime) -> datetime:
 # What fails alike
 
 
+class ToolCount(NamedTuple):
+    """How often a tool failed so."""
+
+    server: str
+    tool: str
+    failures: int
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Failures with the same code and the same shape of words."""
+    """Failures with the same code and the same shape of words, of whatever tools."""
 
-    key: ShapeKey
+    code: str
+    shape: str
     alike: Alike
+    tools: Sequence[ToolCount]  # the most frequent first
+
+    @property
+    def tool(self) -> ToolCount:
+        """The one that failed so most often."""
+        return self.tools[0]
+
+
+_PatternKey = tuple[str, str]  # code and shape
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is known of a pattern while hours are read, the newest first."""
+
+    tools: Counter[tuple[str, str]] = field(default_factory=Counter)
+    newest: list[int] = field(default_factory=list)  # primary keys of the newest rows
+    live: list[Alike] = field(default_factory=list)
+
+    def holds(self, searched: str, key: _PatternKey) -> bool:
+        """Whether the code, the shape or the name of a tool contains the text."""
+        names = (" ".join((*tool, *key)).casefold() for tool in self.tools)
+        return not searched or any(searched in name for name in names)
 
 
 def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) -> list[Pattern]:
@@ -321,36 +354,55 @@ def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) 
 
 
 def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> list[Pattern]:
-    """The same of any time up to now, in two questions: the times of those that are shown are read alone, of the newest and
-    of the oldest hour in which they came."""
-    live = {key: alike for key, alike in newest.calls.alike.items() if _fits(key, wanted)}
-    counted = _alike(since, newest.since, wanted)
-    counts = Counter({key: alike.count for key, alike in live.items()})
-    for key, (count, *_) in counted.items():
-        counts[key] += count
-    shown = [key for key, _ in counts.most_common(most)]
-    pks = {pk for key in shown for pk in counted.get(key, (0,))[1:]}
-    ends = SpanFailure.objects.only("first", "last", "example").in_bulk(pks)
-    found: dict[ShapeKey, Alike] = {}
-    for key in shown:
-        if key in counted:
-            count, last, first = counted[key]
-            found[key] = Alike(count, ends[first].first, ends[last].last, ends[last].example)
-        if key in live:
-            found.setdefault(key, replace(live[key], count=0)).add(live[key])
-    rows = sorted(found.items(), key=lambda item: (item[1].count, item[1].last), reverse=True)
-    return [Pattern(*row) for row in rows]
+    """The same of any time up to now, in three questions: how often, then of those that are shown when and which calls."""
+    hours = _of_wanted(SpanFailure.objects.filter(begins__gte=since, begins__lt=newest.since), wanted)
+    groups = _groups(hours, newest, wanted)
+    searched = wanted.search.casefold()
+    fitting = {key: group.tools.total() for key, group in groups.items() if group.holds(searched, key)}
+    shown = {key: groups[key] for key, _ in Counter(fitting).most_common(most)}
+    counted = _alike(hours, {key: group for key, group in shown.items() if group.newest})
+    rows = [_pattern(key, group, counted.get(key)) for key, group in shown.items()]
+    return sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True)
 
 
-def _alike(since: datetime, until: datetime, wanted: Wanted) -> dict[ShapeKey, tuple[int, int, int]]:
-    """How often, and the keys of the row of the newest hour and of that of the oldest."""
-    hours = _of_wanted(SpanFailure.objects.filter(begins__gte=since, begins__lt=until), wanted).order_by("-begins")
-    rows = hours.values_list("pk", "count", "server_slug", "tool_name", "code", "shape")[:_MOST_FAILURES]
-    found: dict[tuple[str, ...], tuple[int, int, int]] = {}
-    for pk, count, *name in rows:
-        so_far, last, _ = found.get(key := tuple(name), (0, pk, pk))
-        found[key] = so_far + count, last, pk
-    return {key: row for name, row in found.items() if _fits(key := ShapeKey(*name), wanted)}
+def _groups(hours: QuerySet[SpanFailure], newest: Lately, wanted: Wanted) -> dict[_PatternKey, _Group]:
+    found: dict[_PatternKey, _Group] = {}
+    rows = hours.order_by("-begins").values_list("pk", "count", "server_slug", "tool_name", "code", "shape")
+    for pk, count, server, tool, code, shape in rows[:_MOST_FAILURES]:
+        group = found.setdefault((code, shape), _Group())
+        group.tools[server, tool] += count
+        if len(group.newest) < _MOST_ROWS:
+            group.newest.append(pk)
+    for key, alike in newest.calls.alike.items():
+        if _is_of(key, wanted):
+            group = found.setdefault((key.code, key.shape), _Group())
+            group.tools[key.server, key.tool] += alike.count
+            group.live.append(alike)
+    return found
+
+
+def _alike(hours: QuerySet[SpanFailure], shown: dict[_PatternKey, _Group]) -> dict[_PatternKey, Alike]:
+    """When first and last, with examples, in the hours; without how often."""
+    if not shown:
+        return {}
+    codes, shapes = zip(*shown, strict=True)
+    ends = hours.filter(code__in={*codes}, shape__in={*shapes}).order_by().values_list("code", "shape")
+    times = {(code, shape): (first, last) for code, shape, first, last in ends.annotate(Min("first"), Max("last"))}
+    rows = SpanFailure.objects.only("examples").in_bulk([pk for group in shown.values() for pk in group.newest])
+    found = {}
+    for key, group in shown.items():
+        examples = [Example(datetime.fromisoformat(at), call) for pk in group.newest for at, call in rows[pk].examples]
+        found[key] = Alike(0, *times[key], examples)
+    return found
+
+
+def _pattern(key: _PatternKey, group: _Group, counted: Alike | None) -> Pattern:
+    first, *others = [*([counted] if counted else []), *group.live]
+    alike = replace(first, count=0, examples=[])
+    for each in (first, *others):
+        alike.add(each)
+    alike.count = group.tools.total()
+    return Pattern(*key, alike, [ToolCount(*tool, count) for tool, count in group.tools.most_common()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +436,5 @@ def _of_wanted(hours: QuerySet[SpanFailure], wanted: Wanted) -> QuerySet[SpanFai
     return hours.filter(**{column: value for column, value in given.items() if value})
 
 
-def _fits(key: ShapeKey, wanted: Wanted) -> bool:
-    if (wanted.server and key.server != wanted.server) or (wanted.tool and key.tool != wanted.tool):
-        return False
-    return wanted.search.casefold() in " ".join(key).casefold()
+def _is_of(key: ShapeKey, wanted: Wanted) -> bool:
+    return wanted.server in ("", key.server) and wanted.tool in ("", key.tool)

@@ -14,7 +14,7 @@ from mcpregistry.domain.usage_advice import Advice
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.queries import usage as queries
 from mcpregistry.queries.definition_sizes import with_definitions
-from mcpregistry.queries.usage import PERIODS, By, Period, Row, Usage, Wanted
+from mcpregistry.queries.usage import PERIODS, By, Pattern, Period, Row, ToolCount, Usage, Wanted
 from mcpregistry.web.approvals.history import csv_of
 from mcpregistry.web.pages import page, show
 
@@ -28,6 +28,7 @@ _TABS = {
 }
 _TITLES = {By.TOOL: "Tool", By.SERVER: "Server", By.AGENT: "Agent", By.ENDPOINT: "Endpoint", By.EXPERT: "Expert tool"}
 _MOST_ADVICE = 12
+_MOST_TOOLS = 3  # of a pattern that are named
 _MAY_SEE_BILL = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "invocation"))
 _ONE = {"server", "agent", "endpoint", "tool"}
 
@@ -111,17 +112,23 @@ def _rounded(value: float | None) -> float | None:
 
 @page("view_invocation")
 def failures(request: HttpRequest) -> HttpResponse:
-    """What failed alike: the same tool, code and shape of words is one row."""
+    """What failed alike: the same code and shape of words is one row."""
     period, wanted = _period(request), _wanted(request)
     found = queries.patterns(period, now=timezone.now(), wanted=wanted)
-    calls = reverse("admin:mcpregistry_invocation_changelist")
-    rows = []
-    for each in found:
-        query = _query(server=each.key.server, tool_name=each.key.tool, period=period.of_calls, q=each.key.code)
-        rows.append((each, f"{calls}?{query}"))
+    rows = [_failing(each, period) for each in found]
     return show(
         request, "usage/failures.html", _common(request, period, wanted) | {"title": "What fails", "rows": rows}
     )
+
+
+def _failing(each: Pattern, period: Period) -> tuple[Pattern, list[tuple[ToolCount, str]], int]:
+    """A pattern, its tools with the addresses of their calls that have this code, and how many more tools there are."""
+    calls = reverse("admin:mcpregistry_invocation_changelist")
+    tools = []
+    for tool in each.tools[:_MOST_TOOLS]:
+        query = _query(server=tool.server, tool_name=tool.tool, period=period.of_calls, q=each.code)
+        tools.append((tool, f"{calls}?{query}"))
+    return each, tools, len(each.tools) - len(tools)
 
 
 # The address

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.models import Agent, Grant, Tool
+from mcpregistry.models import Agent, Grant, Invocation, Tool
+from mcpregistry.services.policy import analyzer
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site
 
@@ -114,3 +116,33 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_o
     client.post(address[1], sent | {"sure": sure[1]})
     assert int(address[1].split("/")[-2]) not in {*Grant.objects.values_list("pk", flat=True)}
     assert client.get(address[1]).status_code == 405
+
+
+def test_a_guess_of_the_analyzer_is_proven_before_it_can_be_applied(
+    client_of: ClientOf, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool, now = Tool.objects.filter(server__slug="git")[0], timezone.now()
+    grant = Grant.objects.create(agent=Agent.objects.get(slug="ci"), tool=tool)
+    Grant.objects.update(created_at=now - timedelta(days=60))
+    Invocation.objects.bulk_create(
+        Invocation(
+            id=f"same-{number}", state="succeeded", agent_slug="ci", endpoint_slug="default", server_slug="git",
+            tool_name=tool.name, exposed_name=tool.name, origin="http", writer="w", binding="b",
+            arguments='{"repo":"docs"}', received_at=now - timedelta(days=1, minutes=number),
+        )
+        for number in range(15)
+    )  # fmt: skip
+    Invocation.objects.exclude(id__startswith="same-").delete()
+    monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
+    client, address = client_of("admin"), f"/admin/analyzer/{grant.pk}/"
+    page = client.get("/admin/analyzer/?agent=ci").content.decode()
+    card = page[page.index(f'id="grant-{grant.pk}"') :].partition("</section>")[0]
+    assert "Read all calls" in card
+    assert "Make it narrower" not in card
+    proven = client.get(f"/admin/analyzer/?grant={grant.pk}").content.decode()
+    assert "Replayed on all 15 calls" in proven
+    assert f'action="{address}"' in proven
+    assert "Make it narrower" in proven
+    (row,) = client.get(f"/api/v1/access/proposals?grant={grant.pk}").json()["items"]
+    assert row["proposal"]["complete"] is True
+    assert row["proposal"]["calls"] == 15

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.policy.access import may_call
-from mcpregistry.domain.policy.narrowing import LEAST, Alike, narrower
+from mcpregistry.domain.policy.narrowing import LEAST, Alike, Folder
 from mcpregistry.models import Agent, AuditEntry, Configuration, CountedSpan, Endpoint, Grant, Invocation, Server, Tool
 from mcpregistry.models.usage import Span
 from mcpregistry.queries.calls import known_days
@@ -23,7 +23,7 @@ from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import analyzer, hiding
-from mcpregistry.services.policy.analyzer import Proposal, analyse, apply, candidates
+from mcpregistry.services.policy.analyzer import Proposal, analyse, analyse_whole, apply, candidates
 from mcpregistry.services.records import audit, call_hours
 from mcpregistry.services.records.bound import FORGOTTEN
 
@@ -189,8 +189,15 @@ def test_erased_arguments_pin_nothing_and_secrets_are_not_pinned() -> None:
     ],
 )
 def test_a_pattern_becomes_the_folder_of_all_that_was_read(pattern: str, uris: list[str], narrow: str) -> None:
-    assert narrower(pattern, uris * LEAST) == narrow
-    assert narrower(pattern, uris[:1]) == ""
+    folder, few, unknown = Folder(), Folder(), Folder()
+    for uri in uris * LEAST:
+        folder.take(uri)
+        unknown.take(uri)
+    few.take(uris[0])
+    unknown.take(None)
+    assert folder.narrower(pattern) == narrow
+    assert few.narrower(pattern) == ""
+    assert unknown.narrower(pattern) == ""
 
 
 def test_only_what_was_shown_is_done_and_pins_can_be_left_out(ann: Agent) -> None:
@@ -251,12 +258,63 @@ def test_nothing_is_concluded_from_hours_that_are_not_counted(ann: Agent, monkey
     assert not proposed(server__slug="git"), "an hour is missing"
 
 
-@pytest.mark.exhaustive
-def test_of_a_tool_with_more_calls_than_are_read_no_argument_is_pinned(
-    ann: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    busy(ann, monkeypatch)
-    call_hours.count_due(NOW)
+def one_tool(monkeypatch: pytest.MonkeyPatch, last: Mapping[str, Any] | None) -> Grant:
+    """A grant of a tool with thirty calls, of which a page reads ten; ``last``: the arguments of the oldest."""
+    calls = [call(n, "git", "t1", {"repo": "docs", "deep": True, "n": n}) for n in range(29)]
+    Invocation.objects.bulk_create([*calls, call(29, "git", "t1", last)])
     tool = Tool.objects.get(server__slug="git", name="t1")
     Grant.objects.filter(server__slug="git").update(server=None, tool=tool)
-    assert not proposed(tool=tool)
+    monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
+    return candidates().get(tool=tool)
+
+
+@pytest.mark.both_databases
+def test_pins_of_a_busy_tool_are_what_all_its_calls_had_in_common(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant = one_tool(monkeypatch, {"repo": "code", "deep": True, "n": 0})
+    (guess,) = proposed(pk=grant.pk)
+    assert guess.is_guess
+    assert guess.says.startswith("In the newest 10 calls")
+    assert set(guess.pins) == {"repo", "deep"}
+    with pytest.raises(Conflict):
+        apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+    proven = analyse_whole(grant, days=DAYS, now=NOW)
+    assert proven is not None
+    assert not proven.is_guess
+    assert proven.pins == {"deep": True}
+    assert (proven.judged, proven.stops, proven.unjudged) == (30, 0, 0)
+    apply(grant=grant, key=proven.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+    assert Grant.objects.get(tool=grant.tool).argument_pins == {"deep": True}
+
+
+def test_a_guess_that_all_calls_confirm_can_be_applied(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant = one_tool(monkeypatch, {"repo": "docs", "deep": True, "n": 0})
+    (guess,) = proposed(pk=grant.pk)
+    apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+    assert Grant.objects.get(tool=grant.tool).argument_pins == {"repo": "docs", "deep": True}
+
+
+def test_a_busy_tool_whose_old_arguments_are_erased_gets_no_pins(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant = one_tool(monkeypatch, None)
+    assert proposed(pk=grant.pk)
+    assert analyse_whole(grant, days=DAYS, now=NOW) is None
+
+
+def test_a_grant_with_more_calls_than_a_proof_reads_gets_no_pins(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant = one_tool(monkeypatch, {"repo": "docs", "deep": True, "n": 0})
+    monkeypatch.setattr(analyzer, "MOST_WHOLE", 29)
+    assert analyse_whole(grant, days=DAYS, now=NOW) is None
+
+
+def test_a_grant_that_was_changed_during_the_proof_is_left_alone(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant = one_tool(monkeypatch, {"repo": "docs", "deep": True, "n": 0})
+    (guess,) = proposed(pk=grant.pk)
+
+    def changed(*found: Any, **given: Any) -> Proposal | None:
+        proven = analyse_whole(*found, **given)
+        Grant.objects.filter(pk=grant.pk).update(note="changed")
+        return proven
+
+    monkeypatch.setattr(analyzer, "analyse_whole", changed)
+    with pytest.raises(Conflict):
+        apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+    assert Grant.objects.get(pk=grant.pk).argument_pins == {}

@@ -167,6 +167,7 @@ def test_what_fails_alike_is_one_line_until_payloads_are_forgotten(client_of: Cl
     html = page()
     assert "12\u00d7" in html
     assert "no branch &#x27;…&#x27; &lt;here&gt;" in html
+    assert html.count(f'href="{reverse("admin:mcpregistry_invocation_changelist")}use-') == 5, "examples"
     assert f'href="{reverse("admin:mcpregistry_invocation_change", args=["use-300"])}"' in html
     assert "Nothing fits" in page("?server=time")
     assert "12\u00d7" in page("?search=branch&tool=git_diff")
@@ -175,6 +176,27 @@ def test_what_fails_alike_is_one_line_until_payloads_are_forgotten(client_of: Cl
     retention.prune(used + timedelta(days=1))
     assert not SpanFailure.objects.exists()
     assert SpanUsage.objects.exists()
+
+
+def test_tools_that_fail_alike_share_one_row(used: datetime) -> None:
+    def failed(number: int, tool: str, at: datetime) -> Invocation:
+        words = json.dumps({"content": [{"type": "text", "text": f"Row {number} is locked."}]})
+        return call(number, at, tool=tool, state="tool_error", error_code="LOCKED", result=words)
+
+    times = [used - timedelta(hours=hours) for hours in (20, 19, 19, 2, 0)]
+    tools = ["git_log", "git_diff", "git_log", "git_log", "git_log"]
+    made = [failed(600 + number, *row) for number, row in enumerate(zip(tools, times, strict=True))]
+    Invocation.objects.bulk_create(made)
+    call_hours.count_due(used)
+    found = queries.patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(search="LOCKED"))
+    (row,) = [each for each in found if each.code == "LOCKED"]
+    assert row.shape == "Row # is locked."
+    assert [tuple(each) for each in row.tools] == [("git", "git_log", 4), ("git", "git_diff", 1)]
+    assert (row.alike.count, row.alike.first, row.alike.last) == (5, times[0], times[4])
+    assert [each.call for each in row.alike.examples][:2] == [made[4].pk, made[3].pk]
+    assert len(row.alike.examples) == 5
+    (narrowed,) = queries.patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(tool="git_diff", search="LOCKED"))
+    assert (narrowed.alike.count, narrowed.alike.first, narrowed.alike.last) == (1, times[1], times[1])
 
 
 def test_who_has_no_role_sees_neither(client_of: ClientOf, people: Site) -> None:
@@ -200,7 +222,10 @@ def test_over_rest_in_pages(client_of: ClientOf, used: datetime) -> None:
     assert {row["name"] for row in [*first["items"], *second["items"]]} == {"git_log", "git_status", "git_diff", ""}
     assert second["next"] is None
     (pattern,) = client.get("/api/v1/usage/failures", {"server": "git"}).json()["items"]
-    assert (pattern["count"], pattern["code"], pattern["example"]) == (12, "TOOL-ERROR", "use-300")
+    assert (pattern["count"], pattern["code"]) == (12, "TOOL-ERROR")
+    assert pattern["tools"] == [{"server": "git", "tool": "git_diff", "count": 12}]
+    assert pattern["examples"][0]["id"] == "use-300"
+    assert len(pattern["examples"]) == 5
     assert client.get("/api/v1/usage", {"cursor": "bm8"}).status_code == 400
     assert client.get("/api/v1/usage", {"by": "colour"}).status_code == 422
 

@@ -61,6 +61,10 @@ class NarrowerOut(Schema):
     calls: int = Field(
         description="Calls of what the grant is about that were replayed: all of the period, or the newest 2,000 of more."
     )
+    complete: bool = Field(
+        description="Whether these were all calls of the period. If not, a proposal of pins or uri is a guess: "
+        "ask for this grant alone, by its number, to have all of them read. Applying it reads them in any case."
+    )
     since: datetime
     stopped: int = Field(description="Of these calls, those that would not have been allowed.")
     unjudged: int = Field(
@@ -102,8 +106,8 @@ def proposal_out(grant: Grant, found: Proposal | None) -> GrantProposalOut:
         for row in found.after
     ]  # fmt: skip
     shown = NarrowerOut(
-        kind=found.kind, key=found.key, says=found.says, after=after, calls=found.looked.calls, since=found.looked.since,
-        stopped=len(found.stopped), unjudged=found.unjudged,
+        kind=found.kind, key=found.key, says=found.says, after=after, calls=found.looked.calls,
+        complete=found.looked.all, since=found.looked.since, stopped=found.stops, unjudged=found.unjudged,
     )  # fmt: skip
     return GrantProposalOut(grant=grant.pk, about=str(grant), proposal=shown)
 

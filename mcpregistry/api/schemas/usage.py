@@ -10,6 +10,8 @@ from pydantic import Field
 from mcpregistry.api.schemas.basics import capped
 from mcpregistry.queries.usage import Pattern, Row
 
+_MOST_TOOLS = 50  # of one pattern
+
 
 class AdviceOut(Schema):
     """What is odd about a tool by its own figures."""
@@ -44,17 +46,31 @@ class UsageOut(Schema):
     advice: list[AdviceOut]
 
 
-class PatternOut(Schema):
-    """Failures of one tool with one code and one shape of words."""
+class FailingTool(Schema):
+    """A tool that failed so."""
 
     server: str
-    tool: str
+    tool: str = Field(description="Empty: a name that no server has.")
+    count: int
+
+
+class FailedCall(Schema):
+    """A call that failed so."""
+
+    id: str
+    received_at: datetime
+
+
+class PatternOut(Schema):
+    """Failures with one code and one shape of words."""
+
     code: str
     shape: str = Field(description="The words without what differs from one to the next.")
     count: int
     first: datetime
     last: datetime
-    example: str = Field(description="The id of the last of these calls.")
+    tools: list[FailingTool] = Field(description="The most frequent first, at most 50.")
+    examples: list[FailedCall] = Field(description="The newest of these calls, at most five.")
 
 
 def usage_out(row: Row) -> UsageOut:
@@ -70,8 +86,9 @@ def usage_out(row: Row) -> UsageOut:
 
 def pattern_out(each: Pattern) -> PatternOut:
     """A pattern as REST shows it."""
-    key, alike = each.key, each.alike
+    alike = each.alike
     return PatternOut(
-        server=key.server, tool=key.tool, code=key.code, shape=capped(key.shape), count=alike.count, first=alike.first,
-        last=alike.last, example=alike.example,
+        code=each.code, shape=capped(each.shape), count=alike.count, first=alike.first, last=alike.last,
+        tools=[FailingTool(server=server, tool=tool, count=count) for server, tool, count in each.tools[:_MOST_TOOLS]],
+        examples=[FailedCall(id=call, received_at=at) for at, call in alike.examples],
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,17 +44,34 @@ def _worth(name: str, value: Any) -> bool:
     return not isinstance(value, str) or (len(value) <= _LONGEST and REDACTED not in value and MASK not in value)
 
 
-def narrower(pattern: str, uris: Iterable[str]) -> str:
-    """The narrowest pattern for all these URIs that ends at a folder, if it is narrower than ``pattern``; else empty."""
-    found = list(uris)
-    if len(found) < LEAST:
-        return ""
-    first, last = min(found), max(found)
-    shared = next(
-        (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
-    )
-    folder, slash, _ = first[:shared].rpartition("/")
-    narrow = f"{folder}{slash}*"
-    if not slash or folder.endswith(("/", ":")) or "*" in folder or narrow == pattern:
-        return ""
-    return narrow if not pattern or folder.startswith(pattern.rstrip("*")) else ""
+@dataclass(slots=True)
+class Folder:
+    """The folder that all URIs so far were below."""
+
+    uris: int = 0
+    _unknown: int = 0
+    _first: str = ""
+    _last: str = ""
+
+    def take(self, uri: object) -> None:
+        """Look at one more URI; anything but text is not known."""
+        if not isinstance(uri, str):
+            self._unknown += 1
+            return
+        self._first = min(self._first, uri) if self.uris else uri
+        self._last = max(self._last, uri)
+        self.uris += 1
+
+    def narrower(self, pattern: str) -> str:
+        """The narrowest pattern for all of them that ends at a folder, if it is narrower than ``pattern``; else empty."""
+        if self.uris < LEAST or self._unknown:
+            return ""
+        first, last = self._first, self._last
+        shared = next(
+            (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
+        )
+        folder, slash, _ = first[:shared].rpartition("/")
+        narrow = f"{folder}{slash}*"
+        if not slash or folder.endswith(("/", ":")) or "*" in folder or narrow == pattern:
+            return ""
+        return narrow if not pattern or folder.startswith(pattern.rstrip("*")) else ""

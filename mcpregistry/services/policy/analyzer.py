@@ -1,16 +1,16 @@
 """The access analyzer: what grants allow beyond what was used, and the narrower grants that would have been enough.
 
 It reads the newest calls of each grant, a bounded number. Where there were more, it looks up in the counted hours which
-tools of a server were used, and concludes nothing from arguments. It also concludes nothing where retention has deleted
-some of the period.
-What it proposes is replayed on those calls by what decides about calls (``domain.policy.access``).
+tools of a server were used. A conclusion from the arguments of the newest calls is a guess until ``analyse_whole`` has
+read all calls; only a proven proposal can be applied. It concludes nothing where retention has deleted some of the period.
+A proposal is replayed on these calls by the code that decides about calls (``domain.policy.access``).
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,11 +21,12 @@ from django.db.models import Case, F, QuerySet, TextField, Value, When
 from django.db.models.functions import Length
 from django.db.models.lookups import LessThanOrEqual
 
+from mcpregistry.db import streamed
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.kinds import PROMPT, READ, TOOL
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.access import may_call
-from mcpregistry.domain.policy.narrowing import Alike, narrower
+from mcpregistry.domain.policy.narrowing import Alike, Folder
 from mcpregistry.domain.specs import RUNS, AgentSpec, GrantSpec, ToolSpec
 from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.domain.text.display import printable
@@ -36,7 +37,9 @@ from mcpregistry.services.access import grants
 from mcpregistry.services.configuration.snapshot import grant_spec
 
 DAYS = 30
-MOST_CALLS = 2_000  # of each grant that are read
+MOST_CALLS = 2_000  # of each grant that are read for a page
+MOST_WHOLE = 200_000  # of one grant that are read for a proof
+_KEPT = 200  # calls that would have been stopped that are kept as examples
 _MOST_TOOLS = 20  # that take the place of a whole server
 _EXAMPLES = 5
 _LONGEST = 20_000  # characters of arguments that are read; longer ones count as unknown
@@ -56,7 +59,7 @@ class Use:
 @dataclass(frozen=True, slots=True)
 class Looked:
     """How many calls were read, the newest that the grant could be about, of the period since then. ``all``: there were no
-    more; otherwise the counted hours say which tools were used."""
+    more."""
 
     calls: int
     since: datetime
@@ -65,18 +68,24 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One grant with the calls that it is judged by."""
+    """One grant with the calls that it is judged by; they can be iterated over more than once."""
 
     grant: Grant
-    uses: Sequence[Use]
+    uses: Iterable[Use]
     looked: Looked
+
+    @property
+    def which(self) -> str:
+        """How a sentence begins that is about these calls."""
+        return f"In {'all' if self.looked.all else 'the newest'} {self.looked.calls:,} calls"
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A grant that allows more than was used, and unsaved ones to take its place (none: it is withdrawn).
 
-    ``stopped``: of the calls looked at those that would not have been allowed. ``key`` is of exactly this proposal.
+    ``stops``: how many of the calls looked at would not have been allowed; ``stopped``: the first of them.
+    ``key`` is of exactly this proposal.
     """
 
     grant: Grant
@@ -86,12 +95,18 @@ class Proposal:
     pins: dict[str, Any]
     looked: Looked
     stopped: tuple[Use, ...] = ()
+    stops: int = 0
     unjudged: int = 0
 
     @property
     def judged(self) -> int:
         """How many calls it was replayed on."""
         return self.looked.calls - self.unjudged
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether older calls, which were not read, could contradict it."""
+        return self.kind in {"pins", "uri"} and not self.looked.all
 
     @property
     def key(self) -> str:
@@ -110,6 +125,19 @@ def analyse(rows: Iterable[Grant], *, days: int, now: datetime) -> list[Proposal
     return [found for row in rows if (found := _proposal(row, days, now, known)) is not None]
 
 
+def analyse_whole(grant: Grant, *, days: int, now: datetime) -> Proposal | None:
+    """The same of one grant, where a guess is replaced by what all its calls of the period prove: they are read twice, a
+    few thousand in memory at a time. Nothing of more than ``MOST_WHOLE`` calls."""
+    found = next(iter(analyse([grant], days=days, now=now)), None)
+    if found is None or not found.is_guess:
+        return found
+    calls = _of_grant(grant, found.looked.since).filter(received_at__lte=now)
+    count = calls.count()
+    if count > MOST_WHOLE:
+        return None
+    return _narrower(_Case(grant, _Stream(grant, calls), Looked(count, found.looked.since)))
+
+
 def _proposal(grant: Grant, days: int, now: datetime, known: datetime) -> Proposal | None:
     if grant.expires_at is not None and grant.expires_at <= now:
         return Proposal(grant, "withdraw", "It has run out.", (), {}, Looked(0, now))
@@ -118,7 +146,8 @@ def _proposal(grant: Grant, days: int, now: datetime, known: datetime) -> Propos
         return None  # too new to tell, or not known any more
     uses = _uses(grant, since)
     if len(uses) > MOST_CALLS:
-        return _of_busy(_Case(grant, uses[:MOST_CALLS], Looked(MOST_CALLS, since, all=False)), now)
+        busy = _Case(grant, uses[:MOST_CALLS], Looked(MOST_CALLS, since, all=False))
+        return _of_tools_counted(busy, now) if grant.tool is None and grant.kind not in READ else _narrower(busy)
     looked = Looked(len(uses), since)
     if not uses:
         return Proposal(grant, "withdraw", f"Not used in the last {days} days.", (), {}, looked)
@@ -126,7 +155,32 @@ def _proposal(grant: Grant, days: int, now: datetime, known: datetime) -> Propos
 
 
 def _uses(grant: Grant, since: datetime) -> list[Use]:
-    """The newest calls of what the grant covers, of its agent or by its endpoint; one more than are looked at."""
+    """The newest calls that the grant could be about; one more than are looked at."""
+    newest = _of_grant(grant, since).order_by("-received_at", "-id")
+    return [*map(_use, _columns(grant, newest)[: MOST_CALLS + 1])]
+
+
+class _Stream:
+    """Calls in no order, read from the database by each iteration."""
+
+    def __init__(self, grant: Grant, calls: QuerySet[Invocation]) -> None:
+        self._rows = _columns(grant, calls.order_by())
+
+    def __iter__(self) -> Iterator[Use]:
+        return map(_use, streamed(self._rows))
+
+
+def _columns(grant: Grant, calls: QuerySet[Invocation]) -> QuerySet[Invocation, tuple[str, str, datetime, str]]:
+    return calls.annotate(said=_said(grant)).values_list("id", "tool_name", "received_at", "said")
+
+
+def _use(row: tuple[str, str, datetime, str]) -> Use:
+    call, name, at, said = row
+    return Use(call, name, at, _read(said))
+
+
+def _of_grant(grant: Grant, since: datetime) -> QuerySet[Invocation]:
+    """Calls of what the grant covers, of its agent or by its endpoint."""
     tool = grant.tool
     server = tool.server if tool else grant.server
     assert server is not None  # one of the two is there
@@ -136,9 +190,7 @@ def _uses(grant: Grant, since: datetime) -> list[Use]:
         rows = rows.filter(tool_name=tool.key)
     elif grant.kind:
         rows = rows.of_kind(grant.kind)
-    decided = rows.exclude(state=State.DENIED, binding="").order_by("-received_at", "-id").annotate(said=_said(grant))
-    found = decided.values_list("id", "tool_name", "received_at", "said")[: MOST_CALLS + 1]
-    return [Use(call, name, at, _read(said)) for call, name, at, said in found]
+    return rows.exclude(state=State.DENIED, binding="")
 
 
 def _said(grant: Grant) -> Case | Value:
@@ -170,10 +222,10 @@ def _narrower(case: _Case) -> Proposal | None:
     return _of_tools(case, Counter(use.tool for use in case.uses)) if grant.kind in (TOOL, PROMPT) else None
 
 
-def _of_busy(case: _Case, now: datetime) -> Proposal | None:
-    """Of more calls than are read: which tools were used is known from the counted hours, but not with which arguments."""
+def _of_tools_counted(case: _Case, now: datetime) -> Proposal | None:
+    """Of more calls than are read: which tools were used is known from the counted hours."""
     grant = case.grant
-    if grant.tool is not None or grant.server is None or grant.kind not in (TOOL, PROMPT):
+    if grant.server is None or grant.kind not in (TOOL, PROMPT):
         return None
     whose = {"agent": grant.agent.slug} if grant.agent else {"endpoint": str(grant.endpoint)}
     counts = calls_by_tool(case.looked.since, now=now, server=grant.server.slug, **whose)
@@ -200,9 +252,8 @@ def _of_tools(case: _Case, used: Counter[str]) -> Proposal | None:
 
 def _pinned(case: _Case) -> Proposal | None:
     """Arguments that never differed become pins."""
-    grant, uses = case.grant, case.uses
-    alike = Alike()
-    for use in uses:
+    grant, alike = case.grant, Alike()
+    for use in case.uses:
         alike.take(use.arguments)
     pins = {name: value for name, value in alike.pins().items() if name not in grant.argument_pins}
     if not pins:
@@ -211,18 +262,20 @@ def _pinned(case: _Case) -> Proposal | None:
     said = ", ".join(
         f"{printable(name, 60)} = {printable(canonical(value), 80)}" for name, value in sorted(pins.items())
     )
-    says = f"In all {len(uses)} calls: {said}."
+    says = f"{case.which}: {said}."
     return _replayed(case, Proposal(grant, "pins", says, after, pins, case.looked))
 
 
 def _at_uris(case: _Case) -> Proposal | None:
     """A narrower pattern of URIs."""
-    grant, uses = case.grant, case.uses
-    uris = [str(use.arguments["uri"]) for use in uses if use.arguments and "uri" in use.arguments]
-    narrow = narrower(grant.uri, uris) if len(uris) == len(uses) else ""
+    grant, folder = case.grant, Folder()
+    for use in case.uses:
+        folder.take((use.arguments or {}).get("uri"))
+    narrow = folder.narrower(grant.uri)
     if not narrow:
         return None
-    says = f"All {len(uris)} reads were below {printable(narrow, 200)}; it allows {printable(grant.uri, 200) or 'every URI'}."
+    below = f"{case.which} reads were below {printable(narrow, 200)}"
+    says = f"{below}; the grant allows {printable(grant.uri, 200) or 'every URI'}."
     after = (_like(grant, server=grant.server, uri=narrow),)
     return _replayed(case, Proposal(grant, "uri", says, after, {}, case.looked))
 
@@ -243,9 +296,17 @@ def _replayed(case: _Case, found: Proposal) -> Proposal:
     others = [grant_spec(row) for row in held if row.pk != grant.pk]
     offers = _offers(grant)
     before, then = _Holder([*others, grant_spec(grant)]), _Holder([*others, *map(grant_spec, found.after)])
-    judged = [(use, offers[use.tool]) for use in case.uses if use.arguments is not None and use.tool in offers]
-    stopped = [use for use, tool in judged if before.may(tool, use) and not then.may(tool, use)]
-    return replace(found, stopped=tuple(stopped), unjudged=len(case.uses) - len(judged))
+    stopped: list[Use] = []
+    judged = stops = 0
+    for use in case.uses:
+        tool = offers.get(use.tool)
+        if use.arguments is None or tool is None:
+            continue
+        judged += 1
+        if before.may(tool, use) and not then.may(tool, use):
+            stops += 1
+            stopped += [use] if stops <= _KEPT else []
+    return replace(found, stopped=tuple(stopped), stops=stops, unjudged=max(0, case.looked.calls - judged))
 
 
 def _offers(grant: Grant) -> dict[str, ToolSpec]:
@@ -268,7 +329,6 @@ class _Holder:
         return may_call(self._agent, RUNS, tool, use.arguments or {}, use.at.timestamp())
 
 
-@transaction.atomic
 def apply(
     *,
     grant: Grant,
@@ -280,15 +340,25 @@ def apply(
     pins: Collection[str] | None = None,
 ) -> int:
     """Put what was proposed in the grant's place, once more worked out; returns how many grants there are now instead.
-    ``pins``: which of the proposed ones, all if None. Raises Conflict where something else would be proposed by now."""
-    locked = candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
-    found = next(iter(analyse([locked], days=days, now=now)), None) if locked else None
+    ``pins``: which of the proposed ones, all if None. Raises Conflict where something else would be proposed by now.
+
+    All calls are read before anything is locked: on SQLite, calls would wait for the lock."""
+    read = candidates().filter(pk=grant.pk).first()
+    found = analyse_whole(read, days=days, now=now) if read else None
     if found is None or found.key != key:
         raise Conflict("Something else would be proposed of this grant by now.", remedy="Look at it again.")
     after = _with_pins(found, pins) if found.kind == "pins" and pins is not None else found.after
-    grants.save_all(after, actor=actor, user=user)
-    grants.withdraw_grant(grant=found.grant, actor=actor)
+    with transaction.atomic():
+        locked = candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
+        if locked is None or _facts(locked) != _facts(found.grant):
+            raise Conflict("This grant was changed in the meantime.", remedy="Look at it again.")
+        grants.save_all(after, actor=actor, user=user)
+        grants.withdraw_grant(grant=found.grant, actor=actor)
     return len(after)
+
+
+def _facts(grant: Grant) -> list[Any]:
+    return [getattr(grant, column.attname) for column in grant._meta.concrete_fields]
 
 
 def _with_pins(found: Proposal, wanted: Collection[str]) -> tuple[Grant, ...]:
@@ -301,7 +371,7 @@ def _with_pins(found: Proposal, wanted: Collection[str]) -> tuple[Grant, ...]:
 
 
 def stopped_by_tool(found: Proposal) -> list[tuple[str, int, list[Use]]]:
-    """What would have been stopped, by tool, the most first, with examples."""
+    """The first calls that would have been stopped, by tool, the most first, with examples."""
     of: dict[str, list[Use]] = defaultdict(list)
     for use in found.stopped:
         of[use.tool].append(use)

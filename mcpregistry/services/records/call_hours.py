@@ -127,7 +127,7 @@ def _replace(hour: datetime, found: Tallied) -> None:
     SpanFailure.objects.bulk_create(
         SpanFailure(
             begins=hour, server_slug=key.server, tool_name=key.tool, code=key.code, shape=key.shape, count=alike.count,
-            first=alike.first, last=alike.last, example=alike.example,
+            first=alike.first, last=alike.last, examples=[[at.isoformat(), call] for at, call in alike.examples],
         )
         for key, alike in found.alike.items()
     )  # fmt: skip

@@ -23,6 +23,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.admin.asking import question
+from mcpregistry.admin.deleting import without_relations
 from mcpregistry.admin.fields import MASK, JsonField, masked
 from mcpregistry.admin.versions import VersionsAdmin
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
@@ -130,7 +131,7 @@ class RecordAdmin(VersionsAdmin):
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
         """The right to delete a record covers what hangs on it, such as the tokens of an agent."""
-        listed, counts, _, protected = super().get_deleted_objects(objs, request)
+        listed, counts, _, protected = without_relations(super().get_deleted_objects(objs, request))
         return listed, counts, set(), protected
 
     def changeform_view(

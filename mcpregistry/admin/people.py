@@ -17,6 +17,7 @@ from unfold.decorators import display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminSelectWidget
 
+from mcpregistry.admin.deleting import Deleted, without_relations
 from mcpregistry.admin.versions import VersionsAdmin, history_page
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models.invitation import ROLE_CHOICES
@@ -106,6 +107,10 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not t
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).prefetch_related("groups").select_related("second_factor")
 
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Deleted:
+        """Without the rows of memberships and permissions, which have no names."""
+        return without_relations(super().get_deleted_objects(objs, request))
+
     def get_form(self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)
         for name, text in _HELP.items():
@@ -160,6 +165,10 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not t
 @admin.register(Group)
 class GroupAdmin(DjangoGroupAdmin, VersionsAdmin):
     """The four roles get their permissions anew at every migrate; other groups are yours, and have versions."""
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Deleted:
+        """Without the rows of memberships and permissions, which have no names."""
+        return without_relations(super().get_deleted_objects(objs, request))
 
     def may_put_back(self, request: HttpRequest, row: Any) -> bool:
         return super().may_put_back(request, row) and row.name not in roles.ROLES

@@ -401,20 +401,3 @@ class ServerTest(models.Model):
     def goes_on(self) -> bool:
         """Whether its verdict is still to come."""
         return self.verdict in (self.Verdict.QUEUED, self.Verdict.RUNNING)
-
-    @property
-    def steps(self) -> list[tuple[str, str, float | None]]:
-        """Each step of a running test: what it does, "done", "running" or "waiting", and its milliseconds once it is done."""
-        begin = "Start it, and shake hands" if self.server.transport == "stdio" else "Connect, and shake hands"
-        words = {"connect": begin, "list": "Read its tools, prompts and resources"}
-        if self.call_tool:
-            words["call"] = f"Call {printable(self.call_tool, 100)}"
-        current = next((step for step in words if step not in self.timings), "")
-        return [
-            (
-                text,
-                "done" if step in self.timings else "running" if step == current else "waiting",
-                self.timings.get(step),
-            )
-            for step, text in words.items()
-        ]

@@ -27,9 +27,9 @@ class Crumb:
 
 def crumbs_of(context: dict[str, Any]) -> list[Crumb]:
     """The way to the page of this context, with the page itself at its end."""
-    entry = _entry(context)
+    entry = [*_entry(context)]
     record = _record(context)
-    found = [*entry]
+    found = entry.copy()
     if record is not None:
         found.append(Crumb(printable(str(record), _LONGEST), _address(record)))
     if title := _title(context, record, bool(entry)):

@@ -12,6 +12,7 @@ from django import template
 from django.utils import timezone
 from django.utils.html import format_html_join
 
+from mcpregistry.domain.servers import progress
 from mcpregistry.domain.text import display
 from mcpregistry.domain.text.durations import one_unit
 from mcpregistry.domain.text.facts import Facts
@@ -139,3 +140,9 @@ def options(names: Iterable[str], chosen: object = "") -> str:
     """The choices of a form's list: by a tag, since a loop over a thousand servers takes longer than the rest of a page."""
     rows = ((name, " selected" if name == chosen else "", visible(name, 60)) for name in names)
     return format_html_join("", '<option value="{}"{}>{}</option>', rows)
+
+
+@register.filter
+def steps(test: Any) -> list[progress.Step]:
+    """The steps of a test of a server, as far as it has come."""
+    return progress.steps(test.server.transport, test.call_tool, test.timings)

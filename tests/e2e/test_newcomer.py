@@ -197,7 +197,7 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
             bob.fill(field, "correct horse battery 7")
         bob.get_by_role("button", name="Join", exact=True).click()
         bob.goto("/approvals/")
-        expect(bob.get_by_role("heading", name="Approvals").first).to_be_visible()
+        expect(bob.get_by_role("heading", name="Held calls").first).to_be_visible()
 
         newcomer.ended("approver invited, and in")
         page.goto("/admin/mcpregistry/server/")  # a mistake is undone

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.template.loader import render_to_string
 from django.utils import timezone
 
 from mcpregistry.domain.errors import AuthFailed, Conflict, TimedOut
@@ -23,6 +24,7 @@ from mcpregistry.services.servers.trials import (
     resend_waiting,
     run_test,
 )
+from mcpregistry.templatetags.slipsnisse import steps
 from tests.services.rows import confirmed
 from tests.services.test_connections import FOUND
 
@@ -126,8 +128,11 @@ def test_progress_is_kept_only_while_the_test_runs():
     record_progress(test.pk, {"connect": 12.34}, "downloading\x00")
     test.refresh_from_db()
     assert test.stderr_tail == "downloading␀"
-    assert [state for _, state, _ in test.steps] == ["done", "running", "waiting"]
-    assert test.steps[0][2] == 12.3
+    shown = steps(test)
+    assert [step.state for step in shown] == ["done", "running", "waiting"]
+    assert shown[0].milliseconds == 12.3
+    page = render_to_string("admin/mcpregistry/test_steps.html", {"test": test})
+    assert "Call echo" in page
     record_verdict(test=test, report=PASSED)
     record_progress(test.pk, {}, "late")
     test.refresh_from_db()

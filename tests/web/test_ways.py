@@ -54,6 +54,7 @@ def test_heading_names_area_list_record_and_action(people: Site, client_of: Clie
     assert heading(client, f"{page.removesuffix('change/')}history/")[1:] == ["browser", "History of browser"]
     assert heading(client, reverse("admin:mcpregistry_agent_add"))[1:] == ["Add agent"]
     assert heading(client, reverse("admin:mcpregistry_policyrule_why")) == ["Rules and limits", "Why?"]
+    assert heading(client, reverse("admin:password_change")) == ["Password change"]
     assert heading(client, reverse("usage:failures")) == ["Record", "What fails"]
     assert title(client, page) == "browser - Servers | Slipsnisse"
     assert (
@@ -134,3 +135,13 @@ def _names(addresses: set[str]) -> set[str]:
         with suppress(Resolver404):
             found.add(resolve(address).url_name or "")
     return found
+
+
+def test_page_that_asks_before_a_deletion_lists_no_nameless_rows(people: Site, client_of: ClientOf) -> None:
+    client, user = client_of("root"), people.people["approver"]
+    shown = client.get(reverse("admin:auth_user_delete", args=[user.pk])).content.decode()
+    assert "User_groups object" not in shown
+    assert "relationship" not in shown
+    group = user.groups.earliest("pk")
+    shown = client.get(reverse("admin:auth_group_delete", args=[group.pk])).content.decode()
+    assert "Group_permissions object" not in shown

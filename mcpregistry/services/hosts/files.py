@@ -60,7 +60,7 @@ class HostFile:
 
 
 def _backup(real: Path, before: str) -> Path:
-    """Where to keep what the file held: the first backup stays, so that the original is never lost."""
+    """Return where to keep what the file held: the first backup stays, so that the original is never lost."""
     first = real.with_name(real.name + FIRST)
     original = not first.exists() or first.read_bytes() == before.encode()
     return first if original else real.with_name(real.name + LAST)

@@ -1,0 +1,30 @@
+"""How far a running test of a server is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mcpregistry.domain.text.display import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: what it does; done, running or waiting; its milliseconds once it is done."""
+
+    text: str
+    state: str
+    milliseconds: float | None = None
+
+
+def steps(transport: str, call_tool: str, timings: Mapping[str, float]) -> list[Step]:
+    """All steps of a test in their order; the first that has no time yet is the running one."""
+    texts = {
+        "connect": "Start it and connect" if transport == "stdio" else "Connect",
+        "list": "Read its tools, prompts and resources",
+    }
+    if call_tool:
+        texts["call"] = f"Call {printable(call_tool, 100)}"
+    done = [Step(text, "done", timings[name]) for name, text in texts.items() if name in timings]
+    rest = [text for name, text in texts.items() if name not in timings]
+    return [*done, *(Step(text, "waiting" if at else "running") for at, text in enumerate(rest))]

@@ -34,7 +34,7 @@ def test_a_server_begins_local_lazy_and_limited_and_an_endpoint_with_two_undersc
 def test_what_a_server_says_of_itself_is_kept():
     server = confirmed()
     found = replace(FOUND, server_info={"name": "git", "version": "2"}, instructions="Ask for the branch first.")
-    mark_ok(server_id=server.pk, discovery=found, told="")
+    mark_ok(server_id=server.pk, discovery=found)
     server.refresh_from_db()
     assert server.server_info == {"name": "git", "version": "2"}
     assert (server.server_instructions, server.protocol_era) == ("Ask for the branch first.", "modern")

@@ -221,7 +221,7 @@ def test_three_failures_in_a_row_make_a_server_unavailable_until_the_first_succe
         assert server.consecutive_failures == failures
         assert (server.unavailable_since is not None) == (failures >= 3)
     assert (server.last_error_code, server.last_error) == ("TIMEOUT", "It did not␀ answer.")
-    mark_ok(server_id=server.pk, discovery=FOUND, told="")
+    mark_ok(server_id=server.pk, discovery=FOUND)
     server.refresh_from_db()
     assert (server.unavailable_since, server.consecutive_failures) == (None, 0)
     assert list(server.events.order_by("id").values_list("kind", flat=True)) == ["unavailable", "available"]
@@ -230,10 +230,10 @@ def test_three_failures_in_a_row_make_a_server_unavailable_until_the_first_succe
 @pytest.mark.django_db
 def test_health_alone_neither_bumps_the_configuration_nor_the_history():
     server = confirmed()
-    mark_ok(server_id=server.pk, discovery=FOUND, told="")
+    mark_ok(server_id=server.pk, discovery=FOUND)
     revision, history = Configuration.load().revision, server.history.count()
     mark_failed(server_id=server.pk, code="TIMEOUT", message="slow")
-    mark_ok(server_id=server.pk, discovery=FOUND, told="")
+    mark_ok(server_id=server.pk, discovery=FOUND)
     assert (Configuration.load().revision, server.history.count()) == (revision, history)
 
 
@@ -241,7 +241,7 @@ def test_health_alone_neither_bumps_the_configuration_nor_the_history():
 def test_a_server_connected_by_hand_is_checked_once_after_confirming_and_then_left_alone():
     server = confirmed(connect_mode=ConnectMode.MANUAL)
     assert claim_due(9, answering=False) == [server.pk]
-    mark_ok(server_id=server.pk, discovery=FOUND, told="")
+    mark_ok(server_id=server.pk, discovery=FOUND)
     assert Server.objects.get(pk=server.pk).next_check_at is None
 
 

@@ -211,5 +211,5 @@ def test_a_server_in_trouble_is_told_once_and_so_is_its_return():
     assert down.facts["data"]["url"].endswith(f"/admin/mcpregistry/server/{server.pk}/change/")
     assert mail(Event.UNAVAILABLE, down.facts["data"]).subject == "[Slipsnisse] A server does not answer: echo"
     for _ in range(2):
-        checks.mark_ok(server_id=server.pk, discovery=FOUND, told="")
+        checks.mark_ok(server_id=server.pk, discovery=FOUND)
     assert [row.facts["type"] for row in Delivery.objects.order_by("id")] == ["server.unavailable", "server.available"]

@@ -19,7 +19,8 @@ class Discovery:
     """What a server said about itself. ``tools`` are its raw definitions, repaired where they must be; ``others`` those of
     what else it offers, by kind.
 
-    ``problems`` names definitions that were left out and why. Timings are milliseconds.
+    ``problems`` names definitions that were left out and why, ``changes`` those that hosts are shown with changes. Timings
+    are milliseconds.
     """
 
     tools: tuple[dict[str, Any], ...]
@@ -31,6 +32,7 @@ class Discovery:
     protocol_version: str
     timings: dict[str, float] = field(default_factory=dict, compare=False)
     others: Mapping[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
     read_at: float = field(default_factory=time.time, compare=False)  # seconds since the epoch
 
     def of_kind(self, kind: str) -> tuple[dict[str, Any], ...]:

@@ -20,6 +20,7 @@ from mcp_types import (
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, ToolRefused
 from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
 from mcpregistry.domain.servers.target import Limits
+from mcpregistry.domain.shown_definitions import list_changes
 from mcpregistry.downstream.limits import check_others, check_tools, limit_bytes
 from mcpregistry.downstream.pool.discovery import Discovery
 
@@ -66,8 +67,20 @@ async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unu
         others[kind], more = check_others(kind, answer.items, answer.beyond, limits)
         problems += [*more, *filter(None, [answer.cut])]
     kept, more = limit_bytes({TOOL: tools, **others}, before.instructions, limits)
+    changes = await asyncio.to_thread(_describe_changes, dict(kept))  # it looks at every definition
     return replace(
-        before, tools=kept.pop(TOOL), problems=(*problems, *more), timings=timings, others=kept, read_at=time.time()
+        before, tools=kept.pop(TOOL), problems=(*problems, *more), changes=changes, timings=timings, others=kept,
+        read_at=time.time(),
+    )  # fmt: skip
+
+
+def _describe_changes(kept: Mapping[str, Iterable[dict[str, Any]]]) -> tuple[str, ...]:
+    """Return a sentence for each definition that hosts are shown with changes."""
+    return tuple(
+        f"{kind.capitalize()} {item[KINDS[kind].identity]} is shown to hosts with changes: {'; '.join(changes)}."
+        for kind, items in kept.items()
+        for item in items
+        if (changes := list_changes(kind, item))
     )
 
 

@@ -21,10 +21,8 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict
-from mcpregistry.domain.kinds import KINDS
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
-from mcpregistry.domain.shown_definitions import list_changes
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.models.server import ConnectMode
@@ -214,15 +212,12 @@ def note_answer(*, server: Server, discovery: Discovery) -> None:
         warn_once(
             server_id=server.pk, kind="tools_left_out", message=f"Left out or changed: {told.replace(chr(10), ' ')}"
         )
-    mark_ok(server_id=server.pk, discovery=discovery, told=told)
+    mark_ok(server_id=server.pk, discovery=discovery)
 
 
 @transaction.atomic
-def mark_ok(*, server_id: int, discovery: Discovery, told: str) -> None:
-    """Note that the server answered: earlier failures no longer count, and it is shown again if it was hidden.
-
-    ``told`` is what ``left_out`` says of it.
-    """
+def mark_ok(*, server_id: int, discovery: Discovery) -> None:
+    """Note that the server answered: earlier failures no longer count, and it is shown again if it was hidden."""
     server, now = _locked(server_id), timezone.now()
     if server is None:
         return
@@ -235,7 +230,7 @@ def mark_ok(*, server_id: int, discovery: Discovery, told: str) -> None:
         server_info={name: plain(text, 500) for name, text in discovery.server_info.items() if isinstance(text, str)},
         server_instructions=plain(discovery.instructions),
         features=list(discovery.features),
-        left_out=told,
+        left_out=left_out(discovery),
     )
     if server.unavailable_since is not None:
         note(server_id=server_id, kind="available", message="The server answers again.")
@@ -243,17 +238,8 @@ def mark_ok(*, server_id: int, discovery: Discovery, told: str) -> None:
 
 
 def left_out(discovery: Discovery) -> str:
-    """Why definitions were left out, or what of them hosts get changed: a line for each, and not thousands of them.
-
-    It looks at every definition, so call it outside of any transaction.
-    """
-    changed = [
-        f"{kind.capitalize()} {item[KINDS[kind].identity]} is shown to hosts with changes: {'; '.join(changes)}."
-        for kind in KINDS
-        for item in discovery.of_kind(kind)
-        if (changes := list_changes(kind, item))
-    ]
-    lines = [*changed, *discovery.problems]
+    """Why definitions were left out, or what of them hosts get changed: a line for each, and not thousands of them."""
+    lines = [*discovery.changes, *discovery.problems]
     more = len(lines) - _TOLD_LEFT_OUT
     return plain("\n".join([*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more"] if more > 0 else [])]))
 

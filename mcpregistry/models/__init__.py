@@ -23,7 +23,8 @@ from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.registry import RegistryEntry, RegistrySource
 from mcpregistry.models.second_factor import RecoveryCode, SecondFactor
-from mcpregistry.models.server import Connection, Server, ServerEvent, ServerTest
+from mcpregistry.models.server import Connection, Server, ServerEvent
+from mcpregistry.models.server_tests import ServerTest
 from mcpregistry.models.tool import Definition, Tool
 from mcpregistry.models.usage import CountedSpan, SpanFailure, SpanUsage, UsageSums
 

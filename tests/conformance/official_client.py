@@ -59,13 +59,15 @@ async def try_case(method, result):
                 await client.initialize()
                 found = await getattr(client, name)()
                 listed = json.loads(found.model_dump_json(by_alias=True))[key]
-                said = "" if len(listed) == len(result[key]) else f"{len(listed)} of {len(result[key])} are listed"
+                complaints = (
+                    "" if len(listed) == len(result[key]) else f"{len(listed)} of {len(result[key])} are listed"
+                )
                 for tool in result[key] if method == "tools/list" else ():
                     await client.call_tool(tool["name"], {})
         except Exception as error:  # it is what the test asks for
-            said = f"{type(error).__name__}: {error}"[:300]
+            complaints = f"{type(error).__name__}: {error}"[:300]
         tasks.cancel_scope.cancel()
-    return said
+    return complaints
 
 
 async def main():

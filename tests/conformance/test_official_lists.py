@@ -91,7 +91,7 @@ def cases(stage: Stage) -> Cases:
 
 
 def refusals(command: list[str], cases: Cases) -> Any:
-    """What each client, or the only one, says of the lists that it refuses."""
+    """Why each client, or the only one, refuses a list; an empty text if it accepts it."""
     done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -99,12 +99,12 @@ def refusals(command: list[str], cases: Cases) -> Any:
 
 def check_answers(answers: Mapping[str, Mapping[str, str]], cases: Cases) -> None:
     """Fail with every list that a client refuses, and why it does."""
-    for said in answers.values():
-        assert set(said) == set(cases)
+    for complaints in answers.values():
+        assert set(complaints) == set(cases)
     refused = [
         f"{client}, {title}: {text}\n{json.dumps(cases[title])[:1000]}"
-        for client, said in answers.items()
-        for title, text in said.items()
+        for client, complaints in answers.items()
+        for title, text in complaints.items()
         if text
     ]
     if refused:
@@ -120,14 +120,14 @@ def test_official_typescript_clients_accept_every_list(cases: Cases):
 
 
 def test_installed_python_client_accepts_every_list(cases: Cases):
-    said = refusals([sys.executable, str(HERE / "official_client.py")], cases)
-    check_answers({"Python": said}, cases)
+    complaints = refusals([sys.executable, str(HERE / "official_client.py")], cases)
+    check_answers({"Python": complaints}, cases)
 
 
 @pytest.mark.older_sdk
 def test_python_client_1_accepts_every_list(cases: Cases):
-    said = refusals([str(OLDER_SDK.found), str(HERE / "official_client.py")], cases)
-    check_answers({"Python": said}, cases)
+    complaints = refusals([str(OLDER_SDK.found), str(HERE / "official_client.py")], cases)
+    check_answers({"Python": complaints}, cases)
 
 
 @pytest.mark.node
@@ -140,5 +140,5 @@ def test_official_clients_refuse_what_servers_list(stage: Stage):
         for name in refused
     }
     command = [node_program(), str(HERE / "official_clients.mjs"), str(NODE_FOLDER / "node_modules")]
-    said = refusals(command, cases)["TypeScript 1.x"]
-    assert [name for name in refused if not said[name]] == []
+    complaints = refusals(command, cases)["TypeScript 1.x"]
+    assert [name for name in refused if not complaints[name]] == []

@@ -1,6 +1,6 @@
 """Definitions that servers in use list, and that hosts on the official clients refuse or cannot use as they are.
 
-Each has a name that says what is odd about it, so that a failing test names the case.
+The name of each describes the case, so that a failing test names it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ SCHEMAS: Mapping[str, tuple[Item, Item]] = {
     "names_in_any_script": ({**_properties(名前={"type": "string"}, **{"$top": {}}), "required": ["名前"]}, {"名前": "x"}),
     "list_of_types_at_the_root": ({"type": ["object", "null"], "properties": {"a": {"type": "string"}}}, {"a": "x"}),
 }  # fmt: skip
-# Schemas of results that ajv cannot compile, or that are no schema of an object.
+# Schemas of results that ajv cannot compile, or that do not describe an object.
 RESULT_SCHEMAS: Mapping[str, Any] = {
     **{f"result_{name}": schema for name, (schema, _) in SCHEMAS.items()},
     "result_named_group": _properties(p={"type": "string", "pattern": "(?P<x>a)"}),

@@ -6,7 +6,8 @@ CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1``, ``…_NODE=1``, ``…_PGBOUNCER=1`` an
 ``~/.cache/slipsnisse-tests/node`` is used.
 
 Each host has a folder of its own below ``SLIPSNISSE_HOST_PROGRAMS``; without it, below ``~/.cache/slipsnisse-tests/hosts``.
-With ``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` it is an error if one of these is missing.
+With ``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` it is an error if one of these is missing. The official Python SDK 1.x has a
+virtual environment of its own in ``~/.cache/slipsnisse-tests/python-sdk-1``; ``SLIPSNISSE_REQUIRE_OLDER_SDK=1`` demands it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ HOST_PROGRAMS = {
     "claude-code": "claude", "codex": "codex", "gemini": "gemini", "opencode": "opencode", "copilot": "copilot", "qwen": "qwen",
 }  # fmt: skip
 _PACKAGES = (
+    "@modelcontextprotocol/client",
     "@modelcontextprotocol/conformance",
     "@modelcontextprotocol/inspector",
+    "@modelcontextprotocol/sdk",
     "@modelcontextprotocol/server-everything",
     "@modelcontextprotocol/server-filesystem",
     "axe-core",
@@ -95,8 +98,11 @@ BROWSER = External("web", "Chromium on the PATH", "SLIPSNISSE_REQUIRE_BROWSER")
 NODE = External("node", f"Node >= 22 and npm packages in {NODE_FOLDER}", "SLIPSNISSE_REQUIRE_NODE")
 PGBOUNCER = External("pgbouncer", "PgBouncer", "SLIPSNISSE_REQUIRE_PGBOUNCER")
 BUBBLEWRAP = External("bubblewrap", "bubblewrap and user namespaces", "SLIPSNISSE_REQUIRE_BUBBLEWRAP")
+OLDER_SDK = External(
+    "older_sdk", f"Python with mcp 1.x in {INSTALLED / 'python-sdk-1'}", "SLIPSNISSE_REQUIRE_OLDER_SDK"
+)
 HOSTS = Hosts("host", f"Node >= 22 and npm packages below {HOST_FOLDER}", "SLIPSNISSE_REQUIRE_HOSTS")
-ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP, HOSTS)
+ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP, OLDER_SDK, HOSTS)
 
 
 def node_program() -> str:
@@ -166,6 +172,11 @@ def _node() -> Path | None:
     return _node_program() if all_there else None
 
 
+def _older_sdk() -> Path | None:
+    python = INSTALLED / "python-sdk-1" / "bin" / "python"
+    return python if python.exists() else None
+
+
 @cache
 def _node_program() -> Path | None:
     own = NODE_FOLDER / "node_modules" / ".bin" / "node"
@@ -176,4 +187,6 @@ def _node_program() -> Path | None:
     return Path(path) if int(version.lstrip("v").split(".")[0] or 0) >= 22 else None
 
 
-_FIND = {"web": _browser, "node": _node, "pgbouncer": _pgbouncer, "bubblewrap": _bubblewrap}
+_FIND = {
+    "web": _browser, "node": _node, "pgbouncer": _pgbouncer, "bubblewrap": _bubblewrap, "older_sdk": _older_sdk,
+}  # fmt: skip

@@ -327,11 +327,26 @@ def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
 
 
 def _for_legacy(listing: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Hosts before 2026-07-28 reject a whole list over one output schema that is no object."""
-    schema = listing.get("outputSchema")
-    if schema is None or (isinstance(schema, dict) and schema.get("type") == "object"):
-        return listing
-    return {key: value for key, value in listing.items() if key != "outputSchema"}
+    """Hosts before 2026-07-28 reject a whole list over one output schema that is no object, and those on the TypeScript
+    client 1.x over one property whose schema is true or false.
+    """
+    output = listing.get("outputSchema")
+    if output is not None and not (isinstance(output, dict) and output.get("type") == "object"):
+        listing = {key: value for key, value in listing.items() if key != "outputSchema"}
+    for key in ("inputSchema", "outputSchema"):
+        schema = listing.get(key)
+        if isinstance(schema, dict) and (named := _spell_out_booleans(schema)) is not None:
+            listing = {**listing, key: {**schema, "properties": named}}
+    return listing
+
+
+def _spell_out_booleans(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the properties with an object for each schema that is true or false; None if there is no such schema."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not any(isinstance(each, bool) for each in properties.values()):
+        return None
+    spelled: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
+    return {name: spelled[each] if isinstance(each, bool) else each for name, each in properties.items()}
 
 
 def catalogue_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> Catalogue | None:

@@ -10,6 +10,7 @@ Source: MCP 2025-11-25 and 2026-07-28, Tool, Prompt, Resource, ResourceTemplate.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from mcpregistry.domain.schema.validation import check_arguments, check_schema
 # A regular expression that JavaScript reads as our validator does, with the flag "u": no escapes but these, no named or
 # inline groups. A schema of results with any other is shown without its patterns.
 _PLAIN_PATTERN = re.compile(r"""(?:[^\\(]|\\[dDwWsSbBnrtfv0^$\\.*+?()\[\]{}|/]|\((?!\?)|\(\?[:=!])*""")
+# The dialects that the official TypeScript client reads. It refuses calls of a tool whose outputSchema names another.
+_DIALECT = re.compile(r"https?://json-schema\.org/(?:draft-0[67]|draft/20(?:19-09|20-12))/schema#?")
 Definition = Mapping[str, Any]
 
 
@@ -114,12 +117,36 @@ def _repair_output(schema: object, fixed: dict[str, Any], remarks: list[str]) ->
     repaired = repair_schema(schema)
     if "$id" in repaired.schema and "$ref" not in str(repaired.schema):
         repaired.schema = {key: value for key, value in repaired.schema.items() if key != "$id"}
-    if odd := next((each for each in _patterns(repaired.schema) if not _PLAIN_PATTERN.fullmatch(each)), None):
+    dialect = repaired.schema.get("$schema")
+    if dialect is not None and not _DIALECT.fullmatch(dialect):
+        repaired.schema = {key: value for key, value in repaired.schema.items() if key != "$schema"}
+        repaired.remarks.append(f"/$schema: hosts cannot read the dialect {dialect[:60]!r}; left out")
+    if reason := _check_compiles(repaired.schema):
         del fixed["outputSchema"]
-        remarks.append(f"outputSchema: hosts in JavaScript cannot read its pattern {odd[:60]!r}; left out")
+        remarks.append(f"outputSchema: {reason}; left out")
         return
     remarks += _of("outputSchema", repaired)
     fixed["outputSchema"] = repaired.schema
+
+
+def _check_compiles(schema: Mapping[str, Any]) -> str:
+    """Return why hosts in JavaScript cannot compile it; empty if they can."""
+    if odd := next((each for each in _patterns(schema) if not _PLAIN_PATTERN.fullmatch(each)), None):
+        return f"hosts in JavaScript cannot read its pattern {odd[:60]!r}"
+    anchors = Counter(_anchors(schema))
+    if twice := next((name for name, count in anchors.items() if count > 1), None):
+        return f"it defines the anchor {twice[:60]!r} more than once"
+    return ""
+
+
+def _anchors(node: object) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        yield from (node[word] for word in ("$anchor", "$dynamicAnchor") if isinstance(node.get(word), str))
+        for value in node.values():
+            yield from _anchors(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _anchors(value)
 
 
 def _patterns(node: object) -> Iterator[str]:

@@ -8,9 +8,8 @@ nothing that a file says is dropped in silence.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from django.db import transaction
 
@@ -37,6 +36,7 @@ from mcpregistry.services.exchange.policy import (
     follow_file,
     known,
 )
+from mcpregistry.services.exchange.rest import together, with_servers_renamed
 from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, shown
 from mcpregistry.services.exchange.sections import CONFLICT, NOT_ITS_OWN, Change, OnConflict, Taking, sections
 from mcpregistry.services.records import audit
@@ -215,7 +215,7 @@ class _Import:
 
     def _rest(self) -> None:
         """What belongs to no server: other apps take their part, what is left is kept as it stands."""
-        tools = tuple(_with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
+        tools = tuple(with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
         document, family = replace(self.document, expert_tools=tools), self.format.family
         row = ImportedFile.objects.filter(family=family).first() or ImportedFile(family=family)
         before = dict(row.rest)
@@ -231,7 +231,7 @@ class _Import:
         if made:
             owned = {path: sorted({*names} - {*made}) for path, names in owned.items()}
             owned[self.path] = sorted({*owned.get(self.path, ()), *made})
-        rest = _together(before, document, family) | {"brought": owned}
+        rest = together(before, document, family) | {"brought": owned}
         if rest != before:
             row.rest, row.path = rest, self.path
             row.save()
@@ -376,30 +376,3 @@ def _change(before: ServerEntry | None, after: ServerEntry, *, hidden: bool) -> 
         return Change(after.key, "created", {}, shown(after))
     same = before.columns() == after.columns()
     return Change(after.key, "unchanged" if same else "changed", shown(before), shown(after), hidden)
-
-
-# What belongs to no server
-
-
-def _with_servers_renamed(tool: dict[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """An expert tool goes on using the servers of its own file, under the names that they got."""
-    used = tool.get("internal_tools", {})
-    return {**tool, "internal_tools": {renamed.get(slug(key), key): names for key, names in used.items()}}
-
-
-def _together(before: Mapping[str, Any], document: Document, family: str) -> dict[str, Any]:
-    """What files of this family have said so far, this one last."""
-    return {
-        "expert_tools": _by_name("name", before.get("expert_tools", []), document.expert_tools),
-        "inputs": _by_name("id", before.get("inputs", []), document.inputs),
-        "providers": {**before.get("providers", {}), **document.providers},
-        "model_providers": {**before.get("model_providers", {}), **document.model_providers},
-        "defaults": {**before.get("defaults", {}), **document.defaults},
-        "flags": {**before.get("flags", {}), **document.flags},
-        "parked": document.parked_for(family).to_json(),
-    }
-
-
-def _by_name(key: str, old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Objects of both, a new one in place of an old one of the same name."""
-    return list({item[key]: item for item in (*old, *new)}.values())

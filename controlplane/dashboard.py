@@ -19,6 +19,7 @@ from mcpregistry.domain.figures import round_up
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.queries import attention, overview, servers, usage
 from mcpregistry.queries.counting import counts
+from mcpregistry.queries.failures import patterns_since
 from mcpregistry.services.upkeep import completeness
 from subagents.queries import draft_providers, run_totals, runs_for_people, silent_agents
 
@@ -168,7 +169,7 @@ def _traffic(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "bars": bars(found),
         "scale": round_up(found.most),
         "half": round_up(found.most) // 2,
-        "failures": usage.patterns_since(first, newest, wanted=usage.Wanted(), most=8),
+        "failures": patterns_since(first, newest, wanted=usage.Wanted(), most=8),
         "busiest": overview.busiest(period, now=now, newest=newest, counted=ahead),
         "slowest": overview.slowest(period, now=now),
     }

@@ -14,6 +14,7 @@ from mcpregistry.api.schemas.basics import Page, Slug, Text
 from mcpregistry.api.schemas.usage import PatternOut, UsageOut, pattern_out, usage_out
 from mcpregistry.queries import usage as queries
 from mcpregistry.queries.definition_sizes import with_definitions
+from mcpregistry.queries.failures import patterns
 from mcpregistry.queries.usage import PERIODS, By, Wanted
 
 router = Routes(tags=["usage"])
@@ -63,5 +64,5 @@ def list_failures(
 ) -> Page[PatternOut]:
     """What failed alike (same code and shape of words), the most frequent first; at most 200 of a period."""
     wanted = Wanted(server=server or "", tool=tool, search=search)
-    found = queries.patterns(PERIODS[period], now=timezone.now(), wanted=wanted)
+    found = patterns(PERIODS[period], now=timezone.now(), wanted=wanted)
     return slice_of(found, key=lambda each: [each.code, each.shape], limit=limit, cursor=cursor, show=pattern_out)

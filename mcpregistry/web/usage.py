@@ -12,9 +12,11 @@ from django.utils import timezone
 
 from mcpregistry.domain.usage_advice import Advice
 from mcpregistry.models import Agent, Endpoint, Server
+from mcpregistry.queries import failures as failures_of
 from mcpregistry.queries import usage as queries
 from mcpregistry.queries.definition_sizes import with_definitions
-from mcpregistry.queries.usage import PERIODS, By, Pattern, Period, Row, ToolCount, Usage, Wanted
+from mcpregistry.queries.failures import Pattern, ToolCount
+from mcpregistry.queries.usage import PERIODS, By, Period, Row, Usage, Wanted
 from mcpregistry.web.approvals.history import csv_of
 from mcpregistry.web.pages import page, show
 
@@ -114,7 +116,7 @@ def _rounded(value: float | None) -> float | None:
 def failures(request: HttpRequest) -> HttpResponse:
     """What failed alike: the same code and shape of words is one row."""
     period, wanted = _period(request), _wanted(request)
-    found = queries.patterns(period, now=timezone.now(), wanted=wanted)
+    found = failures_of.patterns(period, now=timezone.now(), wanted=wanted)
     rows = [_failing(each, period) for each in found]
     return show(
         request, "usage/failures.html", _common(request, period, wanted) | {"title": "What fails", "rows": rows}

@@ -23,6 +23,7 @@ from mcpregistry.domain.usage_advice import advice
 from mcpregistry.models import Configuration, CountedSpan, Endpoint, Invocation, SpanFailure, SpanUsage, Tool
 from mcpregistry.queries import usage as queries
 from mcpregistry.queries.definition_sizes import ShownLists, own_definitions, tool_sizes, with_definitions
+from mcpregistry.queries.failures import patterns
 from mcpregistry.queries.usage import PERIODS, By, Wanted
 from mcpregistry.services.access import grants
 from mcpregistry.services.access.agents import save_agent
@@ -188,14 +189,14 @@ def test_tools_that_fail_alike_share_one_row(used: datetime) -> None:
     made = [failed(600 + number, *row) for number, row in enumerate(zip(tools, times, strict=True))]
     Invocation.objects.bulk_create(made)
     call_hours.count_due(used)
-    found = queries.patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(search="LOCKED"))
+    found = patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(search="LOCKED"))
     (row,) = [each for each in found if each.code == "LOCKED"]
     assert row.shape == "Row # is locked."
     assert [tuple(each) for each in row.tools] == [("git", "git_log", 4), ("git", "git_diff", 1)]
     assert (row.alike.count, row.alike.first, row.alike.last) == (5, times[0], times[4])
     assert [each.call for each in row.alike.examples][:2] == [made[4].pk, made[3].pk]
     assert len(row.alike.examples) == 5
-    (narrowed,) = queries.patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(tool="git_diff", search="LOCKED"))
+    (narrowed,) = patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(tool="git_diff", search="LOCKED"))
     assert (narrowed.alike.count, narrowed.alike.first, narrowed.alike.last) == (1, times[1], times[1])
 
 

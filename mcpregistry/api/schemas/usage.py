@@ -8,7 +8,8 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import capped
-from mcpregistry.queries.usage import Pattern, Row
+from mcpregistry.queries.failures import Pattern
+from mcpregistry.queries.usage import Row
 
 _MOST_TOOLS = 50  # of one pattern
 

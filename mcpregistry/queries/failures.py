@@ -1,0 +1,128 @@
+"""What fails alike: failures with the same code and shape of words are one pattern, whatever tools they are of.
+
+Hours that are over are read as the clock has counted them, calls themselves only of the hour that is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from django.db.models import Max, Min, QuerySet
+
+from mcpregistry.domain.usage import Alike, Example, ShapeKey
+from mcpregistry.models import SpanFailure
+from mcpregistry.queries.usage import Lately, Period, Wanted, counted_until, lately
+
+_MOST_FAILURES = 20_000  # rows of hours read for the patterns of a period, the newest
+_MOST_ROWS = 5  # of a pattern whose examples are read
+
+
+class ToolCount(NamedTuple):
+    """How often a tool failed so."""
+
+    server: str
+    tool: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Failures with the same code and the same shape of words, of whatever tools."""
+
+    code: str
+    shape: str
+    alike: Alike
+    tools: Sequence[ToolCount]  # the most frequent first
+
+    @property
+    def tool(self) -> ToolCount:
+        """The one that failed so most often."""
+        return self.tools[0]
+
+
+_PatternKey = tuple[str, str]  # code and shape
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is known of a pattern while hours are read, the newest first."""
+
+    tools: Counter[tuple[str, str]] = field(default_factory=Counter)
+    newest: list[int] = field(default_factory=list)  # primary keys of the newest rows
+    live: list[Alike] = field(default_factory=list)
+
+    def holds(self, searched: str, key: _PatternKey) -> bool:
+        """Whether the code, the shape or the name of a tool contains the text."""
+        names = (" ".join((*tool, *key)).casefold() for tool in self.tools)
+        return not searched or any(searched in name for name in names)
+
+
+def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) -> list[Pattern]:
+    """What failed alike in the period, the most frequent first. Words of tools are forgotten with the payloads of calls."""
+    since = period.since(now)
+    return patterns_since(since, lately(counted_until(now), since, now=now), wanted=wanted, most=most)
+
+
+def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> list[Pattern]:
+    """The same of any time up to now, in three questions: how often, then of those that are shown when and which calls."""
+    hours = _of_wanted(SpanFailure.objects.filter(begins__gte=since, begins__lt=newest.since), wanted)
+    groups = _groups(hours, newest, wanted)
+    searched = wanted.search.casefold()
+    fitting = {key: group.tools.total() for key, group in groups.items() if group.holds(searched, key)}
+    shown = {key: groups[key] for key, _ in Counter(fitting).most_common(most)}
+    counted = _alike(hours, {key: group for key, group in shown.items() if group.newest})
+    rows = [_pattern(key, group, counted.get(key)) for key, group in shown.items()]
+    return sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True)
+
+
+def _groups(hours: QuerySet[SpanFailure], newest: Lately, wanted: Wanted) -> dict[_PatternKey, _Group]:
+    found: dict[_PatternKey, _Group] = {}
+    rows = hours.order_by("-begins").values_list("pk", "count", "server_slug", "tool_name", "code", "shape")
+    for pk, count, server, tool, code, shape in rows[:_MOST_FAILURES]:
+        group = found.setdefault((code, shape), _Group())
+        group.tools[server, tool] += count
+        if len(group.newest) < _MOST_ROWS:
+            group.newest.append(pk)
+    for key, alike in newest.calls.alike.items():
+        if _is_of(key, wanted):
+            group = found.setdefault((key.code, key.shape), _Group())
+            group.tools[key.server, key.tool] += alike.count
+            group.live.append(alike)
+    return found
+
+
+def _alike(hours: QuerySet[SpanFailure], shown: dict[_PatternKey, _Group]) -> dict[_PatternKey, Alike]:
+    """When first and last, with examples, in the hours; without how often."""
+    if not shown:
+        return {}
+    codes, shapes = zip(*shown, strict=True)
+    ends = hours.filter(code__in={*codes}, shape__in={*shapes}).order_by().values_list("code", "shape")
+    times = {(code, shape): (first, last) for code, shape, first, last in ends.annotate(Min("first"), Max("last"))}
+    rows = SpanFailure.objects.only("examples").in_bulk([pk for group in shown.values() for pk in group.newest])
+    found = {}
+    for key, group in shown.items():
+        examples = [Example(datetime.fromisoformat(at), call) for pk in group.newest for at, call in rows[pk].examples]
+        found[key] = Alike(0, *times[key], examples)
+    return found
+
+
+def _pattern(key: _PatternKey, group: _Group, counted: Alike | None) -> Pattern:
+    first, *others = [*([counted] if counted else []), *group.live]
+    alike = replace(first, count=0, examples=[])
+    for each in (first, *others):
+        alike.add(each)
+    alike.count = group.tools.total()
+    return Pattern(*key, alike, [ToolCount(*tool, count) for tool, count in group.tools.most_common()])
+
+
+def _of_wanted(hours: QuerySet[SpanFailure], wanted: Wanted) -> QuerySet[SpanFailure]:
+    given = {"server_slug": wanted.server, "tool_name": wanted.tool}
+    return hours.filter(**{column: value for column, value in given.items() if value})
+
+
+def _is_of(key: ShapeKey, wanted: Wanted) -> bool:
+    return wanted.server in ("", key.server) and wanted.tool in ("", key.tool)

@@ -291,7 +291,7 @@ async def test_a_fault_of_our_own_refuses_the_call_and_tells_no_secret(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("hunter2")
 
-    monkeypatch.setattr("mcpregistry.calls.stages.check_arguments", broken)
+    monkeypatch.setattr("mcpregistry.calls.stages.check_call", broken)
     log = LogCapture()
     monkeypatch.setattr(pipeline, "log", structlog.wrap_logger(None, processors=[format_exc_info, log]))
     outcome = await refused(await site(), "echo__echo", {}, "DENIED")

@@ -114,7 +114,7 @@ def test_one_odd_definition_does_not_keep_the_site_from_loading(value: Any):
     assert decisions.approve_waiting(server=server, actor="a") == 2
     tools = {tool.name: tool.data for tool in load_snapshot().tools.values()}
     assert tools["odd"]["inputSchema"]["default"] == value
-    assert tools["good"] == {"name": "good"}
+    assert tools["good"] == {"name": "good", "inputSchema": {"type": "object"}}
 
 
 def test_nothing_secret_is_in_a_snapshot():

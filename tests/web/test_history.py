@@ -110,7 +110,7 @@ def test_pages_of_the_history_neither_repeat_nor_skip(client_of: ClientOf):
 def test_the_file_says_who_decided_what_and_why(client_of: ClientOf, past: dict[str, ApprovalRequest]):
     line = next(line for line in lines(client_of("viewer")) if line["id"] == past["rejected"].pk)
     assert (line["end"], line["tool"], line["agent"], line["seconds"]) == ("rejected", "git_push", "local", "30.0")
-    assert line["votes"] == "root: deny (web)"
+    assert line["votes"] == "root: reject (web)"
     assert line["reason"] == "'=cmd|'/c calc'!A1"
     assert json.loads(line["arguments"]) == {"query": "rejected"}
 
@@ -222,6 +222,7 @@ def test_the_votes_of_somebody_who_left_stay_readable(
 ):
     people.people["root"].delete()
     assert (
-        "root: deny" in next(line for line in lines(client_of("viewer")) if line["id"] == past["rejected"].pk)["votes"]
+        "root: reject"
+        in next(line for line in lines(client_of("viewer")) if line["id"] == past["rejected"].pk)["votes"]
     )
     assert requests.arguments_hash(past["waiting"])

@@ -144,14 +144,14 @@ def _proposal(grant: Grant, days: int, now: datetime, known: datetime) -> Propos
     since = now - timedelta(days=days)
     if grant.created_at > since or known > since:
         return None  # too new to tell, or not known any more
+    unused = Proposal(grant, "withdraw", f"Not used in the last {days} days.", (), {}, Looked(0, since))
+    if grant.tool is None and not grant.kind:  # nothing narrower is proposed in the place of everything of a server
+        return None if _of_grant(grant, since).exists() else unused
     uses = _uses(grant, since)
     if len(uses) > MOST_CALLS:
         busy = _Case(grant, uses[:MOST_CALLS], Looked(MOST_CALLS, since, all=False))
         return _of_tools_counted(busy, now) if grant.tool is None and grant.kind not in READ else _narrower(busy)
-    looked = Looked(len(uses), since)
-    if not uses:
-        return Proposal(grant, "withdraw", f"Not used in the last {days} days.", (), {}, looked)
-    return _narrower(_Case(grant, uses, looked))
+    return _narrower(_Case(grant, uses, Looked(len(uses), since))) if uses else unused
 
 
 def _uses(grant: Grant, since: datetime) -> list[Use]:

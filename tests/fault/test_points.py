@@ -96,6 +96,7 @@ BESIDE = {
     "by_model.patience": "read again (subagents/leased/patience.py)",
     "manager._run_ends": "read again in a second",
     "prober._is_active": "read again in a second",
+    "trials.record_progress": "how far a test is: told in a second",
     "trials.claim_tests": "the clock looks for waiting tests again",
     "checks.claim_due": "the clock looks for due servers again",
     "work.waiting": "the clock looks for waiting packages again",
@@ -126,6 +127,7 @@ DEATHS = {
 }
 # Functions that are handed in, so that reading the source does not name them: what stands behind these words.
 HANDED_IN = {
+    "tell": ("trials.record_progress",),
     "self._read": (
         "held_calls.states",
         "remote_tasks.wishes",

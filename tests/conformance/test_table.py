@@ -53,7 +53,8 @@ def make_server() -> Any:
         if params.name != ASK["name"]:
             return await inner(ctx, params)
         name = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-        found = await ctx.session.elicit_form("What is your name?", name)
+        # On the stream of the call, as the server library's own context does: beside it, it could be of any host's call.
+        found = await ctx.session.elicit_form("What is your name?", name, related_request_id=ctx.request_id)
         return {"content": [{"type": "text", "text": f"Hello, {(found.content or {}).get('name')}!"}]}
 
     server.add_request_handler("tools/list", t.PaginatedRequestParams, list_tools)

@@ -17,6 +17,10 @@ from tests.services.rows import confirmed
 from tests.waiting import HANG_LIMIT, eventually
 
 ACTOR = "user:test"
+_CONFIGURATION = (
+    "repr({key: value for key, value in apps.get_model('mcpregistry.Configuration').objects.values().get().items() "
+    "if key != 'revision'})"
+)
 _DIGESTS = (
     "[(t.label, t.tally('default').digest) for t in __import__('controlplane.backups.schema').backups.schema.tables("
     "__import__('controlplane.backups.schema').backups.schema.applied('default'))]"
@@ -24,8 +28,12 @@ _DIGESTS = (
 
 
 def digests(site: elsewhere.Site) -> dict[str, str]:
-    """Of every table of a site, by label, but the one of counters that a site on SQLite alone has."""
-    return {label: digest for label, digest in site.shown(_DIGESTS) if label != "mcpregistry.change"}
+    """Of every table of a site, by label, but the one of counters that a site on SQLite alone has.
+
+    The revision is left out of the configuration: it rises with a move, so that processes read everything again.
+    """
+    found = {label: digest for label, digest in site.shown(_DIGESTS) if label != "mcpregistry.change"}
+    return found | {"mcpregistry.configuration": site.shown(_CONFIGURATION)}
 
 
 def lived_in() -> None:

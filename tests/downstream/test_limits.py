@@ -17,8 +17,8 @@ from mcpregistry.downstream.limits import (
     repair_tool,
 )
 from mcpregistry.downstream.pool.requests import may_resend
+from mcpregistry.downstream.transports.messages import salvage_id
 from mcpregistry.downstream.transports.request_ids import own_id
-from mcpregistry.downstream.transports.wire import salvage_id
 from tests.fakes.targets import stdio_target
 
 

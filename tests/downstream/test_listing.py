@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import DefinitionChanged, ProtocolError
-from mcpregistry.downstream.pool import connection, offers
+from mcpregistry.downstream.pool import handshakes, offers
 from tests.downstream.conftest import Bench
 from tests.fakes.http import MODERN, Echo, Request, event, fake_http, head
 from tests.fakes.targets import http_target
@@ -202,4 +202,4 @@ async def test_a_stream_that_is_dropped_at_once_is_asked_for_ever_more_rarely(
 
 
 def test_the_modern_era_is_the_one_that_the_fakes_speak():
-    assert connection.LATEST_MODERN_VERSION == MODERN
+    assert handshakes.LATEST_MODERN_VERSION == MODERN

@@ -12,6 +12,7 @@ import pytest
 
 from mcpregistry.domain.errors import Busy, DownstreamError
 from mcpregistry.domain.servers import health
+from mcpregistry.downstream.pool.handshakes import RememberedEras
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.sdk import sdk_server
 from tests.fakes.targets import http_target, stdio_target
@@ -126,7 +127,7 @@ async def test_a_call_that_is_cancelled_before_it_began_takes_the_session_from_n
         await answer.wait()
         return here.targets[server_id]
 
-    monkeypatch.setattr(here.pool, "_targets", slowly)
+    monkeypatch.setattr(here.pool, "_targets", RememberedEras(slowly))
     one, other = (asyncio.create_task(pid(here, "a/1")) for _ in range(2))
     await until(lambda: len(asked) == 2)
     other.cancel()

@@ -7,7 +7,7 @@ import pytest
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
 from mcpregistry.models import Configuration, Credential, Server, ServerEvent
 from mcpregistry.models.server import Lifecycle, Transport
-from mcpregistry.services.servers.lifecycle import disable_server
+from mcpregistry.services.servers.lifecycle import confirm_launch, disable_server
 from mcpregistry.services.servers.targets import target_for
 from tests.services.rows import confirmed, draft
 
@@ -41,6 +41,14 @@ def test_a_target_carries_the_row_with_every_value_filled_in():
     assert (target.server_id, target.slug, target.revision) == (server.pk, "echo", server.revision)
     assert (target.limits.message_bytes, target.limits.request_timeout) == (2048, 5.0)
     assert SECRET not in repr(target)
+
+
+def test_a_target_knows_what_a_local_server_spoke_until_its_launch_is_confirmed_again():
+    server = confirmed(command=["run"])
+    Server.objects.filter(pk=server.pk).update(protocol_era="legacy")
+    assert target_for(server.pk).last_era == "legacy"
+    confirm_launch(server=server, actor="user:1", launch_hash=server.launch_hash())
+    assert target_for(server.pk).last_era == ""
 
 
 def test_a_remote_target_has_headers_and_networks_and_no_command():

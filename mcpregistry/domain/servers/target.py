@@ -101,6 +101,9 @@ class Target:
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     allowed_networks: tuple[str, ...] = ()
     protocol: ProtocolMode = "auto"
+    last_era: str = (
+        ""  # "legacy" or "modern": the handshake that a local server is opened with first, if it may be either
+    )
     connect: ConnectMode = "lazy"
     resend: Resend = "safe"
     questions: frozenset[str] = frozenset()  # which of its questions may reach hosts: elicitation, sampling, roots

@@ -20,7 +20,7 @@ import msgspec
 from mcp.client.client import Client
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, encode_header_value, mcp_param_headers
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY, Implementation
-from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
@@ -33,6 +33,7 @@ from mcpregistry.downstream.limits import check_instructions, check_result, publ
 from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import typed_error
+from mcpregistry.downstream.pool.handshakes import OTHER, can_start_again, first_mode, is_refusal
 from mcpregistry.downstream.pool.heard import heard
 from mcpregistry.downstream.pool.listing import CHANGES, described
 from mcpregistry.downstream.pool.loglines import LogLines, OnLog
@@ -71,12 +72,13 @@ class Connection:
         self.in_flight = 0
         self.offers = Offers(target, self.ask, on_tools_changed)
         self._channel = channel
-        self._channel.on_tools_changed = self.offers.touch
+        self._mode = first_mode(target)
         self._modern = False
         self.redactor = Redactor(target.secrets)
         self.watched = Watched()  # of the pool's, where it is one of its connections
         self._callers = Callers(shared=bears is None)
-        self.logs = self._channel.logs = LogLines(self.redactor, self._callers)
+        self.logs = LogLines(self.redactor, self._callers)
+        self._use(channel)
         self._questions = Questions(target.slug, self.redactor, self._callers)
         self._declares = target.questions if bears is None else target.questions & bears
         self._stamp: dict[str, Any] = {}
@@ -86,6 +88,10 @@ class Connection:
         self._suspicion = asyncio.Event()
         self._ready = asyncio.Event()
         self._connecting = anyio.CancelScope()
+
+    def _use(self, channel: Channel) -> None:
+        channel.on_tools_changed, channel.logs = self.offers.touch, self.logs
+        self._channel = channel
 
     @property
     def discovery(self) -> Discovery | None:
@@ -106,7 +112,14 @@ class Connection:
     @property
     def ended(self) -> bool:
         """It is closing or lost: no call can use it any more."""
-        return self._stopping or self._channel.lost.is_set()
+        return self._stopping or (self._ready.is_set() and self._channel.lost.is_set())
+
+    @property
+    def handshake(self) -> str:
+        """The era to begin with the next time: the one that worked; if none did, the one that was not tried."""
+        if self.era:
+            return self.era
+        return "" if self._mode == "legacy" else "legacy"
 
     def stderr_tail(self) -> bytes:
         """The end of the server's log, without the values that its environment gave it."""
@@ -127,14 +140,17 @@ class Connection:
             await self._run(on_ready)
         except Exception as error:
             failure = self._channel.error if self._ready.is_set() else None
-            raise failure or typed_error(error, self._channel.error) from error
+            failure = failure or typed_error(error, self._channel.error)
+            failure.message = self.redactor.text(failure.message)
+            raise failure from error
 
     async def _run(self, on_ready: Callable[[], None]) -> None:
         limits = self.target.limits
         started = time.monotonic()
         with self._connecting as whole:
             whole.deadline = anyio.current_time() + limits.connect_timeout
-            async with self._client() as client:
+            async with contextlib.AsyncExitStack() as stack:
+                client = await self._open(stack)
                 await self._greet(client, started)
                 whole.deadline = math.inf
                 self._ready.set()
@@ -149,14 +165,24 @@ class Connection:
         if whole.cancelled_caught and not self._stopping:
             raise TimedOut(
                 f"The server did not get ready within {limits.connect_timeout:g} seconds.",
-                remedy="Check its log, or raise its connect timeout.",
+                remedy="Check its log, raise its connect timeout, or set its protocol to 'legacy'.",
             )
 
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Client:
+        """The SDK's client after its handshake; a local server that refused it is started again for the other one."""
+        try:
+            return await stack.enter_async_context(self._client())
+        except Exception as error:
+            if not can_start_again(self.target) or not is_refusal(error, self._channel.error):
+                raise
+        self._mode = OTHER[self._mode]
+        self._use(await channel_for(self.target))
+        return await stack.enter_async_context(self._client())
+
     def _client(self) -> Client:
-        mode = {"auto": "auto", "legacy": "legacy", "modern": LATEST_MODERN_VERSION}[self.target.protocol]
         return Client(
             self._channel,
-            mode=mode,
+            mode=self._mode,
             read_timeout_seconds=self.target.limits.connect_timeout,
             cache=None,
             message_handler=self._on_message,

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import structlog
 from mcp.shared.exceptions import MCPError
-from mcp_types import REQUEST_TIMEOUT
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, TimedOut, ToolRefused
+from mcpregistry.domain.text.canonical import plain
+from mcpregistry.downstream.transports.wire import Closed
+
+TRY_PROTOCOL = "Set the server's protocol to 'legacy' or 'modern', and check its log."
+_UNSUPPORTED = re.compile(r"Unsupported protocol version from the server: (.+)", re.DOTALL)
 
 log = structlog.get_logger(__name__)
 
 
 def typed_error(error: BaseException, known: DownstreamError | None = None) -> DownstreamError:
     """The one typed error inside what the SDK raised (groups of groups, or its own error codes)."""
-    leaves = list(_leaves(error))
+    leaves = list(leaves_of(error))
+    known = None if isinstance(known, Closed) else known
     ours = next((leaf for leaf in leaves if isinstance(leaf, DownstreamError)), known)
     if isinstance(ours, ToolRefused):
-        return ProtocolError(f"The server refused the handshake: {ours.message}")
+        return ProtocolError(f"The server refused the handshake: {ours.message}", remedy=TRY_PROTOCOL)
     if ours is not None:
         return ours
     for leaf in leaves:
         if isinstance(leaf, MCPError):
             return _from_rpc(leaf)
+        if isinstance(leaf, ValidationError):
+            return _not_a_handshake(leaf)
+        if version := _UNSUPPORTED.match(str(leaf)):
+            return _unknown_version(version[1])
     return _unexpected(error, leaves)
+
+
+def _unknown_version(version: str) -> ProtocolError:
+    known = ", ".join(SUPPORTED_PROTOCOL_VERSIONS)
+    return ProtocolError(
+        f"The server uses protocol version '{plain(version, 60)}', which is not supported. Supported are {known}.",
+        remedy="Use another version of the server.",
+    )
+
+
+def _not_a_handshake(error: ValidationError) -> ProtocolError:
+    """The answer to ``initialize`` does not follow the protocol: name the members, never their values."""
+    wrong = [f"{'.'.join(map(str, each['loc']))} ({each['msg']})" for each in error.errors(include_input=False)[:3]]
+    return ProtocolError(
+        f"The server's answer to the handshake is not valid: {plain('; '.join(wrong), 300)}.",
+        remedy="Use another version of the server, or report this to its author.",
+    )
 
 
 def _unexpected(error: BaseException, leaves: list[BaseException]) -> DownstreamError:
@@ -39,16 +69,18 @@ def _unexpected(error: BaseException, leaves: list[BaseException]) -> Downstream
 def _from_rpc(error: MCPError) -> DownstreamError:
     if error.code == REQUEST_TIMEOUT:
         return TimedOut("The server did not answer the handshake in time.")
-    return ConnectionFailed(
-        f"The server refused the handshake (code {error.code}).", remedy="Check its protocol setting and its log."
-    )
+    if error.code == CONNECTION_CLOSED:
+        return ConnectionFailed("The server ended its connection during the handshake.", remedy="Its log may say why.")
+    words = plain(str(error.error.message), 300).rstrip(".")
+    return ConnectionFailed(f"The server refused the handshake (code {error.code}): {words}.", remedy=TRY_PROTOCOL)
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """The single errors inside groups of groups, and what caused them."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _leaves(inner)
+            yield from leaves_of(inner)
         return
     yield error
     if error.__cause__ is not None:
-        yield from _leaves(error.__cause__)
+        yield from leaves_of(error.__cause__)

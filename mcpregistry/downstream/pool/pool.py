@@ -37,6 +37,7 @@ from mcpregistry.downstream.limits import check_depth, parse_arguments
 from mcpregistry.downstream.pool.connection import Connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
+from mcpregistry.downstream.pool.handshakes import RememberedEras
 from mcpregistry.downstream.pool.loglines import OnLog
 from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets
 from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, shown
@@ -69,7 +70,7 @@ class Pool:
         most: int = MOST,
     ) -> None:
         self._most = most
-        self._targets = targets
+        self._targets = RememberedEras(targets)
         self._on_event = on_event
         self._slots: dict[int, Slot] = {}
         self._sessions = Sessions(self._new_session, on_event, self._state)
@@ -304,7 +305,8 @@ class Pool:
         slot = self._slots.get(server_id)
         if slot is None:
             slot = self._slots[server_id] = Slot(
-                server_id, self._targets, self._heard, self._make_room, self.watches.of(server_id)
+                server_id, self._targets, self._heard, self._make_room, self.watches.of(server_id),
+                note=self._targets.note,
             )  # fmt: skip
         return slot
 
@@ -372,7 +374,10 @@ class Pool:
 
     def _new_session(self, server_id: int, session: str, on_event: OnEvent, on_over: Callable[[Slot], None]) -> Slot:
         nothing = Watched()  # subscriptions are kept at the connection of everybody
-        return Slot(server_id, self._targets, on_event, self._make_room, nothing, session=session, on_over=on_over)
+        return Slot(
+            server_id, self._targets, on_event, self._make_room, nothing,
+            note=self._targets.note, session=session, on_over=on_over,
+        )  # fmt: skip
 
     def _state(self, server_id: int) -> State | None:
         slot = self._slots.get(server_id)

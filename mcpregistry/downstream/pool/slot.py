@@ -43,6 +43,7 @@ class Slot:
         make_room: Callable[[Slot], Awaitable[None]],
         watched: Watched,
         *,
+        note: Callable[[Target, str], None],
         session: str = EVERYBODY,
         on_over: Callable[[Slot], None] | None = None,
     ) -> None:
@@ -53,6 +54,7 @@ class Slot:
         self._make_room = make_room
         self._watched = watched
         self._targets = targets
+        self._note_handshake = note
         self._on_event = on_event
         self.health = Health()
         self.gate: Gate | None = None
@@ -210,6 +212,8 @@ class Slot:
             self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:
+            if isinstance(error, TimedOut) and connection is not None and connection.era is None:
+                self._note_handshake(connection.target, connection.handshake)
             returns = target is not None and target.connect == "eager" and not self._stopping
             if isinstance(error, AuthFailed):  # offered again and again, it may lock an account: a person must look
                 returns = False
@@ -225,6 +229,8 @@ class Slot:
         return False
 
     def _ready(self) -> None:
+        if self.connection is not None:
+            self._note_handshake(self.connection.target, self.connection.handshake)
         self._move(health.connected(self.health, now=time.monotonic()))
         self._settle_up(None)
 

@@ -26,10 +26,11 @@ from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, 
 from mcpregistry.downstream.http_client.guard import check_url
 from mcpregistry.downstream.http_client.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.eventstream import EventReader
+from mcpregistry.downstream.transports.messages import encode_request, parse_message, read_reply, report_progress
 from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
-from mcpregistry.downstream.transports.wire import Heard, encode_request, parse_message, read_reply, report_progress
+from mcpregistry.downstream.transports.wire import Heard, closed
 
 SESSION_HEADER = "Mcp-Session-Id"
 NOTICE_SECONDS = 5.0
@@ -86,7 +87,7 @@ class HttpChannel:
             try:
                 left = await self._exit.__aexit__(kind, value, trace)
             finally:
-                self.fail(ConnectionFailed("The connection was closed.", sent=True))
+                self.fail(closed())
         return left
 
     async def _end_session(self) -> None:

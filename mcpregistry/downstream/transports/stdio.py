@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -27,7 +30,7 @@ import anyio
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ResourceLimit
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.transports import bubblewrap, sandbox
-from mcpregistry.downstream.transports.wire import Wire
+from mcpregistry.downstream.transports.wire import EndedUnread, Wire
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 EXIT_GRACE = 1.0  # after its stdin was closed; hosts give ``runmcp`` itself two seconds, and then it must be at its end
@@ -154,6 +157,31 @@ class Control(asyncio.Protocol):
             self._on_killed()
 
 
+class Input(asyncio.Protocol):
+    """The server's standard input. ``unread``: bytes of it that the server has not taken."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._left = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's hook: the pipe is open."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's hook: the pipe is about to be closed, so look a last time."""
+        self._left, self._transport = self.unread, None
+
+    @property
+    def unread(self) -> int:
+        if self._transport is None:
+            return self._left
+        pipe = self._transport.get_extra_info("pipe")
+        (in_pipe,) = struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, b"\0" * 4))
+        return self._transport.get_write_buffer_size() + int(in_pipe)
+
+
 class StdioChannel(Wire):
     """One stdio server as an SDK transport and as the pipe of our own calls."""
 
@@ -166,6 +194,7 @@ class StdioChannel(Wire):
         self._unattached: list[IO[bytes]] = []
         self._transports: list[asyncio.BaseTransport] = []
         self._stdin: asyncio.WriteTransport | None = None
+        self._input = Input()
         self._control_transport: asyncio.WriteTransport
 
     def stderr_tail(self) -> bytes:
@@ -198,11 +227,16 @@ class StdioChannel(Wire):
         lines = Lines(self._target.limits.message_bytes, self.receive, self._stdout_ended)
         self._transports.append((await loop.connect_read_pipe(lambda: lines, stdout))[0])
         self._transports.append((await loop.connect_read_pipe(lambda: self._tail, stderr))[0])
-        self._stdin, _ = await loop.connect_write_pipe(asyncio.Protocol, stdin)
+        self._stdin, _ = await loop.connect_write_pipe(lambda: self._input, stdin)
         self._unattached = []
 
     def _stdout_ended(self, error: DownstreamError | None) -> None:
-        ended = ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
+        if self._input.unread:
+            ended: DownstreamError = EndedUnread(
+                "The server ended its connection before it read a message.", remedy="Its log may say why.", sent=True
+            )
+        else:
+            ended = ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
         self.fail(error or self._control.over or ended)  # the supervisor says it before it ends the server
 
     def _supervisor_killed(self) -> None:

@@ -14,7 +14,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -34,11 +33,17 @@ from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
     TimedOut,
-    ToolRefused,
 )
 from mcpregistry.domain.kinds import CHANGED
-from mcpregistry.downstream.limits import too_deep, too_large
-from mcpregistry.downstream.transports.request import ProgressCallback, Request
+from mcpregistry.downstream.limits import too_large
+from mcpregistry.downstream.transports.messages import (
+    encode_request,
+    parse_message,
+    read_reply,
+    report_progress,
+    salvage_id,
+)
+from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 
 INBOX_MESSAGES = 4096
@@ -46,14 +51,6 @@ GARBAGE_LINES = 1000
 GARBAGE_SAMPLES = 3
 SAMPLE_BYTES = 200
 TELL_SECONDS = 2.0  # to tell a server that a call of ours is cancelled
-
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
-_decode = msgspec.json.Decoder().decode
-
-
-# One of our ids as a member of the outermost object: before anything nests, or just before its end.
-_ID_FIRST = re.compile(rb'\s*\{[^{}\[\]]*?"id"\s*:\s*"?(\d{7,15})["\s,}]')
-_ID_LAST = re.compile(rb'"id"\s*:\s*"?(\d{7,15})"?\s*\}\s*$')
 
 
 class Heard(Protocol):
@@ -89,48 +86,17 @@ class Channel(Protocol):
         """The end of a local server's log; empty for others."""
 
 
-def encode_request(request_id: int, request: Request) -> bytes:
-    """The request as one line of JSON-RPC."""
-    params = request.params
-    if request.on_progress is not None:
-        params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "method": request.method, "params": params})
+class Closed(ConnectionFailed):
+    """This side has closed the connection, which is never the reason why one fails."""
 
 
-def parse_message(data: bytes | bytearray) -> dict[str, Any]:
-    """One JSON-RPC message. Raises ProtocolError for anything else (batches, NaN, lone surrogates…), ResourceLimit
-    for one that nests deeper than this Python can read (later ones read on, and find it too deep then)."""
-    try:
-        message = _decode(data)
-    except RecursionError as error:
-        raise too_deep() from error
-    except _UNREADABLE as error:
-        raise ProtocolError("The server sent a line that is not valid JSON.", sent=True) from error
-    if type(message) is not dict or message.get("jsonrpc") != "2.0" or type(message.get("method", "")) is not str:
-        raise ProtocolError("The server sent JSON that is not a JSON-RPC 2.0 message.", sent=True)
-    return message
+class EndedUnread(ConnectionFailed):
+    """The server ended without having read what it was sent, so no message was the reason."""
 
 
-def salvage_id(data: bytes | bytearray) -> int | None:
-    """Whose answer an unusable line (1e400, NaN, too deep, cut off) was, so that its call ends at once."""
-    found = _ID_FIRST.match(data[:256]) or _ID_LAST.search(data[-64:])
-    return own_id(int(found[1])) if found else None
-
-
-def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a JSON-RPC response, untouched. Raises ToolRefused or ProtocolError."""
-    result = message.get("result")
-    if type(result) is dict:
-        return result
-    error = message.get("error")
-    if type(error) is dict and type(error.get("code")) is int:
-        text = error.get("message")
-        raise ToolRefused(
-            text if isinstance(text, str) and text else "The server refused the request without saying why.",
-            rpc_code=error["code"],
-            data=error.get("data"),
-        )
-    raise ProtocolError("The server's answer holds neither a result object nor an error.", sent=True)
+def closed() -> Closed:
+    """The error for what waits for a connection that this side closes."""
+    return Closed("The connection was closed.", sent=True)
 
 
 class _Waiting:
@@ -185,6 +151,7 @@ class Wire:
         self.garbage = 0
         self.samples: list[str] = []
         self._garbage_in_a_row = 0
+        self._closing = False
         self._sequence = FIRST
         self._waiting: dict[int, _Waiting] = {}
         self._inbox: MemoryObjectSendStream[SessionMessage | Exception]
@@ -204,10 +171,11 @@ class Wire:
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closing = True
         try:
             await self.close()
         finally:
-            self.fail(ConnectionFailed("The connection was closed.", sent=True))
+            self.fail(closed())
             self._close_streams()
 
     def _close_streams(self) -> None:
@@ -373,16 +341,9 @@ class Wire:
         """The wire is gone. Idempotent: the first reason stays."""
         if self.error is not None:
             return
-        self.error = error
+        self.error = error = closed() if self._closing else error
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
                 waiting.future.set_exception(type(error)(error.message, remedy=error.remedy, sent=True))
         self._inbox.close()  # the SDK's session sees the end and fails what it waits for
         self.lost.set()
-
-
-def report_progress(callback: ProgressCallback, params: Mapping[str, Any]) -> None:
-    """Hand on a progress notification if its numbers are numbers (progress is a hint, never an error)."""
-    progress, total, text = params.get("progress"), params.get("total"), params.get("message")
-    if isinstance(progress, int | float):
-        callback(progress, total if isinstance(total, int | float) else None, text if isinstance(text, str) else None)

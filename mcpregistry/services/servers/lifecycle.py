@@ -122,6 +122,7 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
     server.confirmed_launch, server.confirmed_at, server.confirmed_by = launch_hash, now, user  # type: ignore[assignment]
     server.lifecycle, server.next_check_at, server.unavailable_since = Lifecycle.ACTIVE, now, None
     server.consecutive_failures, server.launch_by = 0, None
+    server.protocol_era = ""  # the new launch may use another one
     server.save()
     audit.record(
         kind="server.confirmed", actor=actor, subject=f"server:{server.slug}", launch=launch_hash, **_facts(server)

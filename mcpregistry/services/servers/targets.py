@@ -107,6 +107,7 @@ class _Filling:
             secrets=frozenset(secrets_in(pairs={**env, **headers}, argv=argv, url=url) | self._given()),
             allowed_networks=tuple(server.allowed_networks),
             protocol=server.protocol_mode,  # type: ignore[arg-type]
+            last_era=server.protocol_era if local else "",
             connect=server.connect_mode,  # type: ignore[arg-type]
             resend=server.resend,  # type: ignore[arg-type]
             questions=self.server.questions,

@@ -1,0 +1,59 @@
+"""Which handshake opens a server: what it spoke last comes first, and a local one that fails is started again for the other.
+
+Some local servers end, or fall silent for good, at any message before ``initialize``. Others ignore ``server/discover``, and
+the wait for its answer costs ten seconds. So what a server spoke last is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import REQUEST_TIMEOUT
+from mcp_types.version import LATEST_MODERN_VERSION
+
+from mcpregistry.domain.errors import ConnectionFailed, DownstreamError
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.pool.failures import leaves_of
+from mcpregistry.downstream.transports.wire import Closed, EndedUnread
+
+OTHER = {"auto": "legacy", "legacy": "auto"}
+
+
+def first_mode(target: Target) -> str:
+    """The SDK client's mode for the first start of this server."""
+    if target.protocol == "modern":
+        return LATEST_MODERN_VERSION
+    return "legacy" if "legacy" in (target.protocol, target.last_era) else "auto"
+
+
+def can_start_again(target: Target) -> bool:
+    """Whether a failed handshake may be tried again with the other one: its process is ours to start."""
+    return target.transport == "stdio" and target.protocol == "auto"
+
+
+def is_refusal(error: BaseException, broken: DownstreamError | None) -> bool:
+    """Whether the server itself ended or refused this handshake. ``broken``: why its channel was lost."""
+    if broken is not None and not isinstance(broken, Closed):
+        return isinstance(broken, ConnectionFailed) and not isinstance(broken, EndedUnread)
+    return any(isinstance(leaf, MCPError) and leaf.code != REQUEST_TIMEOUT for leaf in leaves_of(error))
+
+
+class RememberedEras:
+    """The targets of a pool, which know what each server spoke when this process last connected to it."""
+
+    def __init__(self, targets: Callable[[int], Awaitable[Target]]) -> None:
+        self._targets = targets
+        self._by_server: dict[int, tuple[int, str]] = {}
+
+    async def __call__(self, server_id: int) -> Target:
+        """The server's target. Raises what says why there is none."""
+        target = await self._targets(server_id)
+        revision, last_era = self._by_server.get(server_id, (-1, ""))
+        return replace(target, last_era=last_era) if revision == target.revision else target
+
+    def note(self, target: Target, last_era: str) -> None:
+        """Remember what a local server spoke, or what is to be tried next."""
+        if can_start_again(target):
+            self._by_server[target.server_id] = (target.revision, last_era)

@@ -1,0 +1,123 @@
+"""Servers that bear no message before ``initialize``, or answer it oddly, and what is told of a handshake that fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpregistry.domain.errors import ConnectionFailed, ProtocolError, TimedOut
+from mcpregistry.domain.servers.target import Limits, Target
+from tests.downstream.conftest import Bench, gone
+from tests.fakes.targets import stdio_target
+
+Make = Callable[..., Bench]
+
+
+def opening(mode: str, journal: Path | None = None, era: str = "legacy", **changes: Any) -> Target:
+    env = {"FAKE_ERA": era, "FAKE_OPENING": mode} | ({"FAKE_JOURNAL": str(journal)} if journal else {})
+    return stdio_target("opening", env=env, **changes)
+
+
+def methods(journal: Path) -> list[str]:
+    return [json.loads(line).get("method", "") for line in journal.read_text().splitlines()]
+
+
+def openings(journal: Path) -> list[str]:
+    return [method for method in methods(journal) if method in ("server/discover", "initialize")]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("mode", ["strict", "refuses"])
+async def test_a_server_that_bears_nothing_before_initialize_is_started_again(bench: Make, mode: str):
+    here = bench(opening(mode))
+    assert (await here.call("pid"))["content"]
+    assert [each.state for each in here.events if each.kind == "state"] == ["connecting", "connected"]
+
+
+@pytest.mark.fault
+async def test_the_handshake_that_worked_is_used_the_next_time(bench: Make, tmp_path: Path):
+    journal = tmp_path / "journal"
+    journal.touch()
+    here = bench(opening("refuses", journal))
+    pid = int((await here.call("pid"))["content"][0]["text"])
+    before = len(openings(journal))
+    await here.pool.disconnect(1)
+    await gone(pid)
+    await here.call("pid")
+    assert openings(journal)[before:] == ["initialize"]
+
+
+@pytest.mark.fault
+async def test_the_handshake_that_is_known_is_used_first(bench: Make, tmp_path: Path):
+    journal = tmp_path / "journal"
+    await bench(opening("silent", journal, last_era="legacy")).call("pid")
+    assert openings(journal) == ["initialize"]
+
+
+async def test_a_server_that_speaks_only_the_newer_protocol_by_now_is_asked_again(bench: Make):
+    here = bench(opening("", era="modern", last_era="legacy"))
+    found = await here.pool.discover(1)
+    assert found.era == "modern"
+
+
+@pytest.mark.fault
+async def test_a_server_that_never_answers_is_tried_with_the_older_handshake_next(bench: Make, tmp_path: Path):
+    journal = tmp_path / "journal"
+    here = bench(opening("deaf", journal, limits={"connect_timeout": 2.0}))
+    with pytest.raises(TimedOut, match="protocol to 'legacy'"):
+        await here.pool.discover(1)
+    here.targets[1] = replace(here.targets[1], limits=Limits())
+    await here.pool.reconnect(1)
+    assert openings(journal) == ["initialize"]
+    assert (await here.call("pid"))["content"]
+
+
+ODD = {
+    "draft": "protocol version 'DRAFT-2025-v2'",
+    "number": "protocolVersion",
+    "no version": "protocolVersion",
+    "no info": "serverInfo",
+    "info": "serverInfo.version",
+    "capabilities": "capabilities.tools",
+}
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("mode", ODD)
+async def test_the_reason_of_a_failed_handshake_is_the_real_one(bench: Make, mode: str):
+    here = bench(opening(mode))
+    report = await here.pool.test(here.targets[1])
+    assert isinstance(report.error, ProtocolError)
+    assert ODD[mode] in report.error.message
+    assert report.error.remedy
+
+
+@pytest.mark.fault
+async def test_the_words_of_a_server_that_refuses_the_handshake_are_passed_on_without_secrets(bench: Make):
+    here = bench(opening("never", secrets=frozenset({"hush-hush"})))
+    with pytest.raises(ConnectionFailed, match="The first message was not initialize") as caught:
+        await here.pool.discover(1)
+    assert "hush-hush" not in str(caught.value)
+    assert "protocol" in caught.value.remedy
+
+
+@pytest.mark.fault
+async def test_a_server_that_ends_at_every_handshake_says_so(bench: Make):
+    here = bench(stdio_target("crash", env={"FAKE_CRASH": "start"}))
+    with pytest.raises(ConnectionFailed, match="ended its connection") as caught:
+        await here.pool.discover(1)
+    assert "log" in caught.value.remedy
+
+
+@pytest.mark.fault
+async def test_a_server_that_ends_before_it_reads_anything_is_started_once(bench: Make, tmp_path: Path):
+    counter = tmp_path / "starts"
+    here = bench(stdio_target("flaky", env={"FAKE_COUNTER": str(counter), "FAKE_FAILURES": "1"}))
+    with pytest.raises(ConnectionFailed, match="before it read"):
+        await here.pool.connect(1)
+    assert len(counter.read_text()) == 1

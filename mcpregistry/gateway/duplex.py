@@ -11,7 +11,7 @@ import msgspec
 from mcp import types as t
 from mcp.shared.message import MessageMetadata, SessionMessage
 
-from mcpregistry.gateway.jsonrpc import objection, too_deep
+from mcpregistry.gateway.jsonrpc import objection, too_deep, with_valid_text
 
 Say = Callable[[bytes], Awaitable[None]]
 Refuse = Callable[[t.JSONRPCMessage], "dict[str, Any] | None"]
@@ -63,6 +63,7 @@ async def streams(
 
 def _parsed(data: bytes) -> tuple[SessionMessage | None, dict[str, Any] | None]:
     """The message, or what to say of it; neither for a host's answer with a result that is no object: nobody waits."""
+    data = with_valid_text(data)
     if refusal := objection(data) or too_deep(data):
         return None, refusal
     try:

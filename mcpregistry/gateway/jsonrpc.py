@@ -6,17 +6,26 @@ answers a batch with the words of its validator, and on a pipe neither with anyt
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 import pydantic_core
+import structlog
 from mcp.shared.inbound import unsupported_protocol_version_rejection
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
 from mcp_types import PROTOCOL_VERSION_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from mcpregistry.domain.text.almost_json import BOM, REPLACED, repair_text
 from mcpregistry.domain.text.canonical import stored
 
+log = structlog.get_logger(__name__)
+
+_HEAD = 512  # bytes in which the id of a broken message is looked for, at its start and at its end
+_ID = rb'"id"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*"|-?\d{1,20})\s*'
+_ID_FIRST = re.compile(rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*' + _ID + rb"[,}]")
+_ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb"\}\s*\Z")
 _SAFE_LEVELS = 200  # of the SDK's parser
 MOST_SAID = 200  # characters of an error's own words
 
@@ -29,14 +38,42 @@ def encoded(message: dict[str, Any]) -> bytes:
         return stored(message).encode()
 
 
+def with_valid_text(data: bytes) -> bytes:
+    """The same bytes; if they are JSON but for characters that are not Unicode, with those replaced."""
+    try:
+        msgspec.json.decode(data)
+    except RecursionError:
+        return data
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        data = data.removeprefix(BOM)
+        try:
+            repaired = repair_text(data)
+        except RecursionError:
+            return data
+        if repaired is not None and repaired != data:
+            log.warning("host.text_replaced", hint=f"A message of a host: {REPLACED}")
+        return repaired or data
+    return data
+
+
+def salvage_id(data: bytes) -> int | str | None:
+    """The id of a request that cannot be parsed, so that its host does not wait for ever; None if it cannot be found."""
+    found = (_ID_FIRST.match(data[:_HEAD]) or _ID_LAST.search(data[-_HEAD:])) if b'"method"' in data else None
+    try:
+        known = msgspec.json.decode(found[1]) if found else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return None
+    return known if type(known) in (int, str) else None
+
+
 def objection(data: bytes) -> dict[str, Any] | None:
     """The error to answer these bytes with, or None for what the SDK is to look at."""
     try:
         message = msgspec.json.decode(data)
     except RecursionError:
-        return error_to(None, PARSE_ERROR, "The message nests too deeply.")
+        return error_to(salvage_id(data), PARSE_ERROR, "The message nests too deeply.")
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        return error_to(None, PARSE_ERROR, f"This is no JSON: {str(error)[:MOST_SAID]}")
+        return error_to(salvage_id(data), PARSE_ERROR, f"This is not JSON: {str(error)[:MOST_SAID]}")
     if isinstance(message, list):
         return error_to(None, INVALID_REQUEST, "MCP has no batches (since 2025-06-18): send each message by itself.")
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":

@@ -1,4 +1,4 @@
-"""Servers that bear no message before ``initialize``, or answer it oddly, and what is told of a handshake that fails."""
+"""Servers that end at any message before ``initialize`` or answer it oddly, and the reason of a failed handshake."""
 
 from __future__ import annotations
 

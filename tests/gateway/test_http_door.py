@@ -399,6 +399,37 @@ async def test_a_host_that_never_sends_a_version_header_is_served(site, token):
     assert [tool["name"] for tool in message["result"]["tools"]] == ["echo__echo", "echo__pid", "slow__count"]
 
 
+async def test_a_host_that_shakes_hands_with_a_forgotten_session_gets_a_new_one(site, token):
+    async with site.raw(token) as http:
+        opened = await http.post(site.url(), headers={"mcp-session-id": "long-gone"}, json=opening())
+        assert opened.status_code == 200
+        assert opened.headers["mcp-session-id"] != "long-gone"
+        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        stale = await http.post(site.url(), headers={"mcp-session-id": "long-gone"}, json=request)
+        assert stale.status_code == 404
+
+
+async def test_a_media_type_in_capital_letters_is_the_same(site, token):
+    async with site.raw(token) as http:
+        opened = await http.post(
+            site.url(), headers={"content-type": "Application/JSON; Charset=UTF-8"}, json=opening()
+        )
+        assert opened.status_code == 200
+
+
+HALVES = rb'"params":{"name":"echo__echo","arguments":{"x":"cut \ud83d"},"_meta":%s}}'
+
+
+async def test_half_a_character_in_arguments_is_replaced(site, token):
+    raw = b'{"jsonrpc":"2.0","id":1,"method":"tools/call",' + HALVES % json.dumps(envelope()).encode()
+    given = headers("tools/call", **{"mcp-name": "echo__echo"})
+    async with site.raw(token) as http:
+        answer = await http.post(site.url(), headers=given, content=raw)
+    assert (answer.status_code, answer.json()["id"]) == (200, 1)
+    seen = json.loads(answer.json()["result"]["content"][0]["text"])
+    assert seen["arguments"] == {"x": "cut \N{REPLACEMENT CHARACTER}"}
+
+
 async def test_an_older_host_may_send_the_newer_headers(site, token):
     async with site.raw(token) as http:
         opened = await http.post(site.url(), json=opening())

@@ -230,6 +230,20 @@ def refused(host: RawHost) -> list[dict[str, Any]]:
     return [message for message in host.messages if message.get("id", 0) is None]
 
 
+@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_half_a_character_in_arguments_is_replaced(floor, runmcp, era):
+    async with raw_host(runmcp, forked=True) as host:
+        meta = {"_meta": envelope()} if era == MODERN else {}
+        await (host.handshake() if era == LEGACY else host.ask(1, "server/discover", **meta))
+        answer = await host.ask(5, "tools/call", name="echo__echo", arguments={"x": "cut \ud83d"}, **meta)
+        seen = json.loads(answer["result"]["content"][0]["text"])
+        assert seen["arguments"] == {"x": "cut \N{REPLACEMENT CHARACTER}"}
+        host.process.stdin.write(b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"x":NaN}}\n')
+        assert (await host.until(lambda m: m.get("id") == 6))["error"]["code"] == -32700
+        assert await host.end() == 0
+
+
 async def test_large_arguments_and_results_below_the_limits_arrive(floor, runmcp):
     async with raw_host(runmcp, forked=True) as host:
         await host.handshake()

@@ -1,7 +1,7 @@
-"""Which handshake opens a server: what it spoke last comes first, and a local one that fails is started again for the other.
+"""Which handshake opens a server: the one that worked last time first. A local server that refuses it is started again with the other.
 
 Some local servers end, or fall silent for good, at any message before ``initialize``. Others ignore ``server/discover``, and
-the wait for its answer costs ten seconds. So what a server spoke last is remembered.
+the wait for its answer costs ten seconds. So the handshake that worked is remembered.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RememberedEras:
         self._by_server: dict[int, tuple[int, str]] = {}
 
     async def __call__(self, server_id: int) -> Target:
-        """The server's target. Raises what says why there is none."""
+        """Return the server's target. Raises SlipsnisseError if it has none."""
         target = await self._targets(server_id)
         revision, last_era = self._by_server.get(server_id, (-1, ""))
         return replace(target, last_era=last_era) if revision == target.revision else target

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from mcpregistry.domain.errors import DownstreamError
+from mcpregistry.domain.text.almost_json import BOM
 from mcpregistry.downstream.limits import too_large
 
 RETRY_SECONDS = 1.0  # where the server says nothing
@@ -19,6 +22,41 @@ class Event:
     data: bytes
 
 
+class StreamLines:
+    """Splits a stream into lines that end in LF, CRLF or CR, without the byte order mark in front."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._partial = bytearray()
+        self._after_cr = False
+        self._begun = False
+
+    @property
+    def held(self) -> int:
+        """Bytes of the line that is not complete yet."""
+        return len(self._partial)
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that are complete with this chunk. Raises ResourceLimit beyond ``limit`` bytes of one."""
+        if self._after_cr and chunk.startswith(b"\n"):
+            chunk, self._after_cr = chunk[1:], False
+        if b"\r" in chunk:
+            self._after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        elif chunk:
+            self._after_cr = False
+        first, *lines = chunk.split(b"\n")
+        self._partial += first
+        if lines:
+            lines.insert(0, bytes(self._partial))
+            self._partial = bytearray(lines.pop())
+        if lines and not self._begun:
+            lines[0], self._begun = lines[0].removeprefix(BOM), True
+        if len(self._partial) > self._limit:
+            raise too_large(self._limit)
+        return lines
+
+
 class EventReader:
     """Feed it bytes, get whole events. Raises ResourceLimit when one event passes ``limit`` bytes.
 
@@ -29,9 +67,10 @@ class EventReader:
     def __init__(self, limit: int, *, last_id: str = "", retry: float = RETRY_SECONDS) -> None:
         self.last_id = last_id
         self.retry = retry
+        self.unreadable: DownstreamError | None = None  # what is wrong with the last event that held no message
         self._next_id = last_id
         self._limit = limit
-        self._partial = bytearray()
+        self._lines = StreamLines(limit)
         self._data: bytearray | None = None
         self._kind = "message"
 
@@ -42,15 +81,11 @@ class EventReader:
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are complete with this chunk."""
         events: list[Event] = []
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            line = bytes(self._partial) + chunk[start:end] if self._partial else chunk[start:end]
-            self._partial = bytearray()
-            start = end + 1
-            if event := self._take(line.rstrip(b"\r")):
+        for line in self._lines.feed(chunk):
+            if event := self._take(line):
                 events.append(event)
-        self._partial += chunk[start:]
-        self._check(len(self._partial))
+        if len(self._data or b"") + self._lines.held > self._limit:
+            raise too_large(self._limit)
         return events
 
     def _take(self, line: bytes) -> Event | None:
@@ -63,7 +98,8 @@ class EventReader:
                 self._data = bytearray(value)
             else:
                 self._data += b"\n" + value
-            self._check(0)
+            if len(self._data) > self._limit:
+                raise too_large(self._limit)
         elif name == b"event":
             self._kind = value.decode(errors="replace")
         elif name == b"id" and len(value) <= MAX_ID and value.isascii() and b"\0" not in value:
@@ -72,12 +108,48 @@ class EventReader:
             self.retry = int(value) / 1000
         return None
 
-    def _check(self, more: int) -> None:
-        if len(self._data or b"") + more > self._limit:
-            raise too_large(self._limit)
-
     def _dispatch(self) -> Event | None:
         event = Event(self._kind, bytes(self._data)) if self._data else None
         self.last_id = self._next_id
         self._data, self._kind = None, "message"
         return event
+
+
+class MessageStream:
+    """A stream for the SDK: events without a message, such as heartbeats, are left out, and each message is valid JSON.
+
+    ``message_in`` returns the message in an event's data as bytes, or None.
+    """
+
+    def __init__(self, limit: int, message_in: Callable[[bytes], bytes | None]) -> None:
+        self._limit = limit
+        self._lines = StreamLines(limit)
+        self._message_in = message_in
+        self._fields: list[bytes] = []
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What the SDK gets of the events that are complete with this chunk."""
+        return b"".join(self._take(line) for line in self._lines.feed(chunk))
+
+    def _take(self, line: bytes) -> bytes:
+        if not line:
+            return self._dispatch()
+        self._size += len(line)
+        if self._size > self._limit:
+            raise too_large(self._limit)
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        else:
+            self._fields.append(line)
+        return b""
+
+    def _dispatch(self) -> bytes:
+        fields, data = self._fields, b"\n".join(self._data)
+        self._fields, self._data, self._size = [], [], 0
+        message = self._message_in(data) if data else b""
+        if message is None:
+            return b""
+        return b"\n".join([*fields, b"data: " + message, b"", b""])

@@ -19,16 +19,23 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, TimedOut
+from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, ResourceLimit, TimedOut
 from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
 from mcpregistry.downstream.http_client.guard import check_url
-from mcpregistry.downstream.http_client.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.eventstream import EventReader
-from mcpregistry.downstream.transports.messages import encode_request, parse_message, read_reply, report_progress
+from mcpregistry.downstream.transports.messages import (
+    REPAIR_WARNING,
+    encode_request,
+    parse_message,
+    read_reply,
+    report_progress,
+    salvage_id,
+)
 from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
+from mcpregistry.downstream.transports.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
 from mcpregistry.downstream.transports.wire import Heard, closed
 
@@ -192,8 +199,8 @@ class HttpChannel:
                 remedy="Check that its URL is its MCP endpoint.",
                 sent=True,
             )
-        message = parse_message(await reply.body(limit))
-        if reply.status < 400 and own_id(message.get("id")) != request_id:
+        message = parse_message(await reply.body(limit), self._warning_of_repair(request))
+        if reply.status < 400 and own_id(message.get("id")) != request_id and not _is_nameless_error(message):
             raise ProtocolError("The server answered another request than the one it was sent.", sent=True)
         return read_reply(message)
 
@@ -208,7 +215,7 @@ class HttpChannel:
         if answer is None and reader.last_id and not self._modern:
             answer = await self._read_on(reader, request_id, request)
         if answer is None:
-            raise _ended_early()
+            raise reader.unreadable or ConnectionFailed("The server ended its answer before the result.", sent=True)
         return read_reply(answer)
 
     async def _answer_in(
@@ -219,15 +226,30 @@ class HttpChannel:
             for event in reader.feed(piece):
                 if event.kind != "message":
                     continue
-                message = parse_message(event.data)
+                message = self._message_in(event.data, reader, request, request_id)
+                if message is None:
+                    continue
                 if cancelled_id(message) == request_id:
                     raise cancelled_by_server()
                 if "method" in message:
                     self._incoming(message, request)
-                elif own_id(message.get("id")) == request_id:
+                elif own_id(message.get("id")) == request_id or _is_nameless_error(message):
                     reply.answered = True
                     return message
         return None
+
+    def _message_in(self, data: bytes, reader: EventReader, request: Request, request_id: int) -> dict[str, Any] | None:
+        """The message of an event; None for a heartbeat or the like. Raises DownstreamError for an unreadable answer."""
+        try:
+            return parse_message(data, self._warning_of_repair(request))
+        except (ProtocolError, ResourceLimit) as error:
+            if salvage_id(data) == request_id:
+                raise
+            reader.unreadable = error
+            return None
+
+    def _warning_of_repair(self, request: Request) -> Callable[[], None]:
+        return lambda: self.logs.hear(REPAIR_WARNING, request.on_log)
 
     async def _read_on(self, reader: EventReader, request_id: int, request: Request) -> dict[str, Any] | None:
         """The answer from what the server kept for us (2025-11-25, transports, "Resumability"). None: not to be had.
@@ -323,5 +345,6 @@ def answer_question(message: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "error": {"code": -32601, "message": "This client offers no such method."}}
 
 
-def _ended_early() -> ConnectionFailed:
-    return ConnectionFailed("The server ended its answer before the result.", sent=True)
+def _is_nameless_error(message: dict[str, Any]) -> bool:
+    """An error for no id at all: in the stream of one request it can mean that one only."""
+    return message.get("id") is None and "method" not in message and isinstance(message.get("error"), dict)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from mcp_types.version import OLDEST_SUPPORTED_VERSION
 
 from mcpregistry.domain.errors import ProtocolError, ToolRefused
+from mcpregistry.domain.text.almost_json import BOM, REPLACED, repair_text
 from mcpregistry.downstream.limits import too_deep
 from mcpregistry.downstream.transports.request import ProgressCallback, Request
 from mcpregistry.downstream.transports.request_ids import own_id
 
+REPAIR_WARNING = {"level": "warning", "logger": "slipsnisse", "data": f"A message of the server: {REPLACED}"}
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
 _decode = msgspec.json.Decoder().decode
+
+
+def _ignore() -> None:
+    return
 
 
 # One of our ids as a member of the outermost object: before anything nests, or just before its end.
@@ -30,17 +37,40 @@ def encode_request(request_id: int, request: Request) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "method": request.method, "params": params})
 
 
-def parse_message(data: bytes | bytearray) -> dict[str, Any]:
-    """One JSON-RPC message. Raises ProtocolError for anything else (batches, NaN, lone surrogates…), ResourceLimit
-    for one that nests deeper than this Python can read (later ones read on, and find it too deep then)."""
+def parse_message(data: bytes | bytearray, on_repaired: Callable[[], None] = _ignore) -> dict[str, Any]:
+    """One JSON-RPC message, also behind a byte order mark or as a batch of one.
+
+    ``on_repaired`` is called if some of its text is not valid Unicode and was replaced. Raises ProtocolError for anything else
+    (batches, NaN…), ResourceLimit for a message that nests too deeply to be read.
+    """
     try:
-        message = _decode(data)
+        message = _read(data, on_repaired)
     except RecursionError as error:
         raise too_deep() from error
-    except _UNREADABLE as error:
-        raise ProtocolError("The server sent a line that is not valid JSON.", sent=True) from error
+    if type(message) is list and len(message) == 1:
+        message = message[0]
     if type(message) is not dict or message.get("jsonrpc") != "2.0" or type(message.get("method", "")) is not str:
         raise ProtocolError("The server sent JSON that is not a JSON-RPC 2.0 message.", sent=True)
+    return message
+
+
+def _read(data: bytes | bytearray, on_repaired: Callable[[], None]) -> Any:
+    try:
+        return _decode(data.removeprefix(BOM))
+    except _UNREADABLE as error:
+        repaired = repair_text(data.removeprefix(BOM))
+        if repaired is None:
+            raise ProtocolError("The server sent a line that is not valid JSON.", sent=True) from error
+    message = _decode(repaired)
+    on_repaired()
+    return message
+
+
+def rename_oldest_version(message: dict[str, Any]) -> dict[str, Any]:
+    """An answer to ``initialize`` with version 2024-10-07 as one with 2024-11-05, which has the same messages."""
+    result = message.get("result")
+    if isinstance(result, dict) and result.get("protocolVersion") == "2024-10-07":
+        return {**message, "result": {**result, "protocolVersion": OLDEST_SUPPORTED_VERSION}}
     return message
 
 

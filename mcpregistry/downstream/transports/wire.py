@@ -37,9 +37,11 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.downstream.limits import too_large
 from mcpregistry.downstream.transports.messages import (
+    REPAIR_WARNING,
     encode_request,
     parse_message,
     read_reply,
+    rename_oldest_version,
     report_progress,
     salvage_id,
 )
@@ -262,7 +264,7 @@ class Wire:
         if self.error is not None:
             return
         try:
-            message = parse_message(data)
+            message = parse_message(data, self._warn_of_repair)
         except (ProtocolError, ResourceLimit) as error:
             self._unreadable(data, error)
             return
@@ -307,6 +309,7 @@ class Wire:
 
     def _to_session(self, message: dict[str, Any], data: bytes | bytearray) -> None:
         try:
+            message = rename_oldest_version(message)
             item = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
             self._inbox.send_nowait(item)
         except (ValidationError, RecursionError):
@@ -315,6 +318,9 @@ class Wire:
             self.fail(ResourceLimit("The server sends messages faster than they can be read.", sent=True))
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             return  # the session is closing
+
+    def _warn_of_repair(self) -> None:
+        self.logs.hear(REPAIR_WARNING)
 
     def _unreadable(self, data: bytes | bytearray, error: DownstreamError) -> None:
         waiting = self._waiting.get(salvage_id(data) or 0)

@@ -94,8 +94,13 @@ def session_header(plain: Plain) -> list[tuple[bytes, bytes]]:
 
 
 def trimmed(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers without the whitespace around their values, which is no part of them (RFC 9110, 5.5)."""
-    return [(name, value.strip(b" \t")) for name, value in pairs]
+    """The headers without the whitespace around their values, and the media type in small letters (RFC 9110, 5.5 and 8.3.1)."""
+    return [(name, _small(value) if name == b"content-type" else value.strip(b" \t")) for name, value in pairs]
+
+
+def _small(value: bytes) -> bytes:
+    kind, semicolon, parameters = value.strip(b" \t").partition(b";")
+    return kind.lower() + semicolon + parameters
 
 
 def single_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str] | None:

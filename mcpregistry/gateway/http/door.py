@@ -36,7 +36,7 @@ from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.gateway.http.unanswered import Unanswered
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, SESSION_HEADER, Caller, bearer
-from mcpregistry.gateway.jsonrpc import error_to, objection, replied, too_deep, unserved
+from mcpregistry.gateway.jsonrpc import error_to, objection, replied, too_deep, unserved, with_valid_text
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
 from mcpregistry.services.access.tokens import token_hash
@@ -280,6 +280,7 @@ async def _body(scope: Scope, receive: Any, send: Any) -> tuple[bytes, bool] | N
     except ResourceLimit as error:
         await _refuse(send, 413, INVALID_REQUEST, error.message)
         return None
+    body = with_valid_text(body) if whole else body
     if whole and (refusal := _refusal(headers.get(b"mcp-protocol-version", b"").decode("latin-1"), body)):
         await replied(send, 400, refusal)
         return None

@@ -72,6 +72,7 @@ class SessionManager(StreamableHTTPSessionManager):
         if session is not None and session_id not in self._server_instances:
             await self._take_up(session, scope)
         if session is None:
+            scope, receive = await self._without_stale_session(scope, receive)
             await super()._handle_stateful_request(scope, receive, send)
             return
         with self._sessions.holding(session_id):
@@ -79,6 +80,15 @@ class SessionManager(StreamableHTTPSessionManager):
                 await self._post(session, scope, receive, send)
             else:
                 await self._get(session, scope, receive, send)
+
+    async def _without_stale_session(self, scope: Any, receive: Any) -> tuple[Any, Any]:
+        """A host that shakes hands again and still names its last session gets a new one, not 404 for ever."""
+        if scope["method"] != "POST":
+            return scope, receive
+        body, whole = await read_whole(receive, self.max_request_body_size)
+        if whole and _is_opening(body):
+            scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"mcp-session-id"]}
+        return scope, replayed(body, whole, receive)
 
     async def _get(self, session: Session, scope: Any, receive: Any, send: Any) -> None:
         """Read a request's answer on, or open the session's own stream, of which nothing is kept."""
@@ -264,6 +274,14 @@ async def accepted(status: int, session_id: str, send: Any) -> None:
 def _named(scope: Any) -> str | None:
     found = next((value for name, value in scope["headers"] if name == SESSION_HEADER), None)
     return None if found is None else str(found.decode("latin-1"))
+
+
+def _is_opening(body: bytes) -> bool:
+    try:
+        message = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(message, dict) and message.get("method") == "initialize"
 
 
 def cancelled(message: dict[str, Any]) -> Any:

@@ -6,8 +6,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import httpx2
+import msgspec
 
+from mcpregistry.domain.errors import ProtocolError, ResourceLimit
 from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+from mcpregistry.downstream.transports.eventstream import MessageStream
+from mcpregistry.downstream.transports.messages import parse_message, rename_oldest_version
 
 Standing = Callable[[Mapping[str, str]], httpx2.AsyncByteStream]
 
@@ -45,21 +49,34 @@ class SdkTransport(httpx2.AsyncBaseTransport):
             await context.__aexit__(None, None, None)
             raise
         kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
-        return httpx2.Response(reply.status, headers=kept, stream=_Body(reply, context, self._limit))
+        return httpx2.Response(reply.status, headers=kept, stream=_Messages(reply, context, self._limit))
 
 
-class _Body(httpx2.AsyncByteStream):
+class _Messages(httpx2.AsyncByteStream):
+    """The messages of a reply, without heartbeats and in valid JSON."""
+
     def __init__(self, reply: Reply, context: Any, limit: int) -> None:
-        self._reply = reply
-        self._context = context
-        self._limit = None if reply.is_stream else limit
+        self._reply, self._context, self._limit = reply, context, limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._reply.pieces(self._limit):
-            yield piece
+        if not self._reply.is_stream:
+            body = await self._reply.body(self._limit)
+            yield _message_in(body) or body
+            return
+        stream = MessageStream(self._limit, _message_in)
+        async for piece in self._reply.pieces(None):
+            if data := stream.feed(piece):
+                yield data
 
     async def aclose(self) -> None:
         await self._context.__aexit__(None, None, None)
+
+
+def _message_in(data: bytes) -> bytes | None:
+    try:
+        return msgspec.json.encode(rename_oldest_version(parse_message(data)))
+    except (ProtocolError, ResourceLimit):
+        return None
 
 
 def sdk_client(

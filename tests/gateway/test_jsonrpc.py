@@ -1,0 +1,41 @@
+"""What is not quite a message of a host: whose it is, and what can be made of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcpregistry.gateway.jsonrpc import objection, salvage_id, with_valid_text
+
+BROKEN: dict[bytes, Any] = {
+    b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"x":NaN}}': 6,
+    b'{"id":"a b","jsonrpc":"2.0","method":"tools/call","params":{"x":NaN}}': "a b",
+    b'{"jsonrpc":"2.0","method":"tools/call","params":{"x":NaN},"id":"z"}': "z",
+    b'{"method":"tools/call","params":{"id":5,"x":NaN}}': None,
+    b'{"jsonrpc":"2.0","id":6,"result":{"x":NaN}}': None,
+    b'{"jsonrpc":"2.0","id":null,"method":"x","params":NaN}': None,
+    b"garbage": None,
+    b'{"jsonrpc":"2.0","params":{"x":"{\\"id\\":7,"},"method": NaN}': None,
+}
+
+
+@pytest.mark.parametrize("data", BROKEN)
+def test_the_error_for_a_broken_request_names_its_id(data: bytes):
+    assert salvage_id(data) == BROKEN[data]
+    refusal = objection(data)
+    assert refusal is not None
+    assert refusal["id"] == BROKEN[data]
+
+
+def test_a_message_with_valid_text_is_not_touched():
+    data = b'{"a": "\xc3\xa4", "b": 1.0}'
+    assert with_valid_text(data) is data
+    assert with_valid_text(b"{") == b"{"
+    assert with_valid_text(b"[" * 100_000) == b"[" * 100_000
+
+
+def test_half_characters_and_a_byte_order_mark_are_put_right():
+    assert json.loads(with_valid_text(rb'{"a":"\ud83d"}')) == {"a": "\N{REPLACEMENT CHARACTER}"}
+    assert objection(with_valid_text(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}')) is None

@@ -235,12 +235,22 @@ async def test_a_lone_surrogate_is_refused_or_sent_but_never_lost(site: Make, ec
 
 @pytest.mark.one_database
 @pytest.mark.attack
-@pytest.mark.parametrize("kind", ["nan", "infinity", "overflow", "absurd_int", "surrogate", "bottomless", "deep"])
+@pytest.mark.parametrize("kind", ["nan", "infinity", "overflow", "absurd_int", "bottomless", "deep"])
 async def test_an_answer_that_cannot_be_read_is_unknown(site: Make, live_db: None, kind: str):
     await db_call(add_server, "hostile", tool("poison"))
     here = await site()
     outcome = await here.call("hostile__poison", {"kind": kind})
     assert outcome.state == State.UNKNOWN
+    await recorded(outcome)
+
+
+@pytest.mark.one_database
+async def test_half_a_character_in_an_answer_costs_that_character_only(site: Make, live_db: None):
+    await db_call(add_server, "hostile", tool("poison"))
+    here = await site()
+    outcome = await here.call("hostile__poison", {"kind": "surrogate"})
+    assert outcome.state == State.SUCCEEDED
+    assert "\N{REPLACEMENT CHARACTER}" in str(outcome.result)
     await recorded(outcome)
 
 

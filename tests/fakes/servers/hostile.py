@@ -74,7 +74,7 @@ def wrong(context):
         b'{"jsonrpc":"2.0","id":"s1","method":"roots/list"}\n',
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"f999","progress":1}}\n',
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":7}\n',
-        json.dumps([{"jsonrpc": "2.0", "id": mine, "result": text("batched")}]).encode() + b"\n",
+        json.dumps([{"jsonrpc": "2.0", "id": mine, "result": text("batched")}] * 2).encode() + b"\n",
     ):
         write(line)
     send({"jsonrpc": "2.0", "id": mine, "result": text("right")})

@@ -1,4 +1,4 @@
-"""The one ASGI application: ``/mcp/…`` to the gateway, health probes here, everything else to Django.
+"""The one ASGI application: ``/mcp/…`` to the gateway, health probes here, paths of headends to these, all else to Django.
 
 Django answers no ``lifespan``, and what the gateway holds (connections, the snapshot) must be entered and
 left by one task: so the shell below owns it. Several server processes may run it side by side.
@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -32,7 +32,12 @@ from mcpregistry.collector import settle  # noqa: E402
 from mcpregistry.database_errors import is_passing  # noqa: E402
 from mcpregistry.db import db_call  # noqa: E402
 from mcpregistry.gateway.http.door import McpApp  # noqa: E402
+from mcpregistry.services.servers.connections import process_name  # noqa: E402
 from mcpregistry.services.upkeep import completeness, reaping  # noqa: E402
+from subagents.headends.door import ONLY, Headends  # noqa: E402
+from subagents.headends.wire import Exchange  # noqa: E402
+from subagents.services.headends import places  # noqa: E402
+from subagents.services.headends.configuring import mcp_headend  # noqa: E402
 
 log = structlog.get_logger(__name__)
 PAUSE = 1.0  # seconds between two tries of what the database refuses
@@ -43,6 +48,7 @@ class Shell:
 
     def __init__(self) -> None:
         self._mcp: McpApp | None = None
+        self._headends: Headends | None = None
         self._health = HealthProbes()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -63,6 +69,8 @@ class Shell:
             await self._health(scope, receive, send)
         elif self._mcp is not None and _is_mcp(path):
             await self._mcp(dict(scope), receive, send)
+        elif self._headends is not None and self._headends.answers(scope):
+            await self._headends(dict(scope), receive, send)
         else:
             await django_app(scope, receive, send)  # type: ignore[arg-type]  # Django types scope as a plain dict
 
@@ -73,6 +81,7 @@ class Shell:
             await db_call(completeness.require)
             self._mcp = McpApp()
             await self._mcp.startup()
+            self._headends = Headends(self._mcp.engine)
         except completeness.Incomplete as error:
             log.error("site.incomplete", reason=str(error))
             await send({"type": "lifespan.startup.failed", "message": str(error)})
@@ -90,6 +99,7 @@ class Shell:
             await receive()
         self._health.gateway = "stopping"
         burying.cancel()
+        await self._headends.close()
         await self._mcp.shutdown()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -99,6 +109,41 @@ class Shell:
         assert self._mcp is not None
         self._health.gateway = "stopping"
         self._mcp.begin_stop()
+        if self._headends is not None:
+            self._headends.begin_stop()
+
+
+class HeadendShell(Shell):
+    """For ``manage.py runheadends``: headends and health probes alone. ``ports``: the names of the headends that a port
+    serves; an empty set means all."""
+
+    def __init__(self, ports: Mapping[int, frozenset[str]]) -> None:
+        super().__init__()
+        self._ports = ports
+
+    async def _route(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        only = self._ports.get((scope["server"] or ("", 0))[1] or 0) or None
+        scope = scope | {ONLY: only}  # type: ignore[assignment]
+        assert self._mcp is not None
+        assert self._headends is not None
+        if self._health.answers(scope["path"]):
+            await self._health(scope, receive, send)
+        elif self._headends.answers(scope):
+            await self._headends(dict(scope), receive, send)
+        elif self._serves_mcp(scope["path"], only):
+            await self._mcp(dict(scope), receive, send)
+        else:
+            await Exchange(dict(scope), receive, send).answer(404, _NOTHING)  # type: ignore[arg-type]
+
+    def _serves_mcp(self, path: str, only: frozenset[str] | None) -> bool:
+        """Whether the path is the endpoint of an MCP headend that is served here."""
+        assert self._mcp is not None
+        slug = path.removeprefix("/mcp/").split("/")[0] if _is_mcp(path) else ""
+        headend = mcp_headend(self._mcp.engine.live.current, slug) if slug else None
+        return headend is not None and (only is None or headend.slug in only)
+
+
+_NOTHING = {"code": "NOT_FOUND", "message": "No headend has this path. See the list of headends in the admin."}
 
 
 async def bury_predecessor() -> None:
@@ -109,6 +154,7 @@ async def bury_predecessor() -> None:
     while settings.PREDECESSOR:
         try:
             ended = await db_call(reaping.bury_predecessor, "web", settings.PREDECESSOR)
+            await db_call(places.free, process_name("web", settings.PREDECESSOR))
         except Error as error:
             if not is_passing(error):
                 raise

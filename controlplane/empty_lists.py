@@ -166,6 +166,10 @@ LISTS: dict[str, Empty] = {
         "Each execution of an expert tool: its turns, its calls, what it cost and saved.", "They come when an expert tool is called.",
         *_EXPERTS,
     ),
+    "subagents.headend": Empty(
+        "Expert tools as models for chat clients and SDKs (OpenAI, Anthropic), or as a REST service.",
+        "Add one: choose the interface and the endpoint whose expert tools it offers.",
+    ),
     "subagents.effortagent": Empty(
         "Expert tools that keep talking: they answer messages and think on while nobody writes.",
         "Add one for an expert tool.",

@@ -206,6 +206,7 @@ TICKS = {
     "mcpregistry.tasks.verify_audit": 600,
     "mcpregistry.tasks.prune": 3600,
     "subagents.tasks.advance_due": 2,
+    "subagents.tasks.sweep_headends": 15,
     "subagents.tasks.regulate_energy": 2,
     "subagents.tasks.try_due": 60,
     "subagents.tasks.propose_images": 600,

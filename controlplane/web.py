@@ -9,8 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+from typing import TYPE_CHECKING, Any
 
 from mcpregistry.collector import lasting
+
+if TYPE_CHECKING:
+    import uvicorn
 
 # Seconds that an unused connection stays. Hosts and proxies close theirs first, after 4 to 60: were it about as long here,
 # a request could meet a connection that is just being closed, and a host that loses a call does not send it again.
@@ -27,17 +31,25 @@ def main() -> None:
 
     with lasting():
         import uvicorn
-        from django.conf import settings
 
         from controlplane.asgi import application
-        from controlplane.connections import BoundedProtocol, PatientWebSocket
 
     if options.gate is not None:
         os.read(options.gate, 1)
         os.close(options.gate)
+    uvicorn.Server(config_for(application)).run(sockets=[socket.socket(fileno=options.fd)])
+
+
+def config_for(application: Any) -> uvicorn.Config:
+    """How an ASGI application of ours is served."""
+    import uvicorn
+    from django.conf import settings
+
+    from controlplane.connections import BoundedProtocol, PatientWebSocket
+
     # uvicorn's default believes whatever comes from this machine, which a local server does, too.
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "")
-    config = uvicorn.Config(
+    return uvicorn.Config(
         application,
         lifespan="on",
         proxy_headers=bool(trusted),
@@ -52,7 +64,6 @@ def main() -> None:
         timeout_keep_alive=KEPT,
         timeout_graceful_shutdown=round(settings.GRACE_SECONDS) + AFTER_GRACE,
     )
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=options.fd)])
 
 
 if __name__ == "__main__":

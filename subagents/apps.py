@@ -29,8 +29,6 @@ class SubagentsConfig(AppConfig):
         signals.
         """
         from mcpregistry.calls.more_sources import add_source, answer_with
-        from mcpregistry.models.feed import Told, tell
-        from mcpregistry.models.guards import watch
         from mcpregistry.queries.kin import add_finder
         from mcpregistry.queries.own_definitions import add_definitions
         from mcpregistry.queries.tallying import add_costs
@@ -40,18 +38,8 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.services.tasks import host_tasks
         from subagents import checks  # noqa: F401  registers them
         from subagents.call_kin import runs_of
-        from subagents.models import (
-            EFFORT_TOPIC,
-            MAINTENANCE_TOPIC,
-            RUN_TOPIC,
-            EffortAgent,
-            ExpertTool,
-            MaintenanceRequest,
-            Run,
-            ToolCall,
-            Turn,
-        )
         from subagents.services.experts import grant_awaited
+        from subagents.services.headends import configuring
         from subagents.services.offers import SECTION, definitions, offered
         from subagents.services.runs import task_withdrawn
 
@@ -59,18 +47,9 @@ class SubagentsConfig(AppConfig):
         host_tasks.withdrawn.connect(task_withdrawn)
         observe.offered.connect(grant_awaited)
         post_migrate.connect(_after_migrate, sender=self)
-        watch(ExpertTool, frozenset({"created_at"}))
-        watch(ExpertTool.users.through)
-        watch(ExpertTool.endpoints.through)
-        idle = {"worker", "fence", "lease_until", "wake_at", "idle_since", "finished_at", "focus", "awaits_level"}
-        watch(EffortAgent, frozenset({*idle, "cycle_seconds"}))
-        tell(EffortAgent, Told(EFFORT_TOPIC, "id", ("enabled",)))
         add_source(_effort_source)
-        tell(Run, Told(RUN_TOPIC, "id", ("state", "cancel_requested", "finished_at")))
-        tell(Turn, Told(RUN_TOPIC, "run_id", inserted=True))
-        tell(ToolCall, Told(RUN_TOPIC, "run_id", ("state", "finished_at"), inserted=True))
-        tell(MaintenanceRequest, Told(MAINTENANCE_TOPIC, "id", ("state", "wish", "progress", "message"), inserted=True))
         add_section(SECTION, offered)
+        add_section(configuring.SECTION, configuring.offered)
         add_source(_expert_source)
         add_source(_maintenance_source)
         add_source(_operations_source)
@@ -78,6 +57,40 @@ class SubagentsConfig(AppConfig):
         answer_with(_sampler)
         add_costs(_costs, _open_runs)
         add_definitions(definitions)
+        _watch_tables()
+
+
+def _watch_tables() -> None:
+    """Which tables change the configuration, and of which the feed tells."""
+    from mcpregistry.models.feed import Told, tell
+    from mcpregistry.models.guards import watch
+    from subagents.models import (
+        EFFORT_TOPIC,
+        HEADEND_TOPIC,
+        MAINTENANCE_TOPIC,
+        RUN_TOPIC,
+        EffortAgent,
+        ExpertTool,
+        Headend,
+        HeadendRequest,
+        MaintenanceRequest,
+        Run,
+        ToolCall,
+        Turn,
+    )
+
+    watch(ExpertTool, frozenset({"created_at"}))
+    watch(ExpertTool.users.through)
+    watch(ExpertTool.endpoints.through)
+    watch(Headend, frozenset({"created_at"}))
+    tell(HeadendRequest, Told(HEADEND_TOPIC, "headend_id", ("released_at",)))
+    idle = {"worker", "fence", "lease_until", "wake_at", "idle_since", "finished_at", "focus", "awaits_level"}
+    watch(EffortAgent, frozenset({*idle, "cycle_seconds"}))
+    tell(EffortAgent, Told(EFFORT_TOPIC, "id", ("enabled",)))
+    tell(Run, Told(RUN_TOPIC, "id", ("state", "cancel_requested", "finished_at")))
+    tell(Turn, Told(RUN_TOPIC, "run_id", inserted=True))
+    tell(ToolCall, Told(RUN_TOPIC, "run_id", ("state", "finished_at"), inserted=True))
+    tell(MaintenanceRequest, Told(MAINTENANCE_TOPIC, "id", ("state", "wish", "progress", "message"), inserted=True))
 
 
 def _expert_source(engine: Any) -> tuple[Source, Dispatcher]:

@@ -27,6 +27,7 @@ from subagents.models import ExpertTool
 from subagents.runs import lease, probing
 from subagents.runs.engine import RunEngine
 from subagents.services import retention, runs
+from subagents.services.headends import places
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +82,13 @@ def propose_images() -> None:
     """Every ten minutes: where newer versions shall be proposed, ask for the changes to newer container images."""
     if asked := newer_images.ask_new():
         log.info("images_proposed", servers=asked)
+
+
+@shared_task
+def sweep_headends() -> None:
+    """Every 15 seconds: give up runs whose clients were lost with their process, and forget requests that are over."""
+    if any((done := places.sweep()).values()):
+        log.info("headends_swept", **done)
 
 
 @shared_task

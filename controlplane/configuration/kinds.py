@@ -38,7 +38,7 @@ from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import ROLES
 from mcpregistry.services.configuration.saving import DEPTH
-from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
+from subagents.models import EffortAgent, ExpertTool, Headend, LanguageModel, Provider
 
 _MADE = {"id", "uid", "created_at", "updated_at", "created_by"}
 NAMES: dict[type[Model], Callable[[Any], str]] = {
@@ -57,6 +57,7 @@ NAMES: dict[type[Model], Callable[[Any], str]] = {
     LanguageModel: lambda row: f"{row.provider.slug}/{row.name}",
     ExpertTool: lambda row: row.name,
     EffortAgent: lambda row: row.expert.name,
+    Headend: lambda row: row.slug,
     Credential: lambda row: row.name,
     Channel: lambda row: row.name,
     Workspace: lambda row: row.directory,
@@ -272,6 +273,7 @@ KINDS = (
     Kind("models", LanguageModel, inside=frozenset({"provider", "name"})),
     Kind("experts", ExpertTool, frozenset({"targets"}), _of_expert, frozenset({"models"}), inside=frozenset({"name"})),
     Kind("effort_agents", EffortAgent, _DRIVEN, inside=frozenset({"expert"})),
+    Kind("headends", Headend, inside=frozenset({"slug"})),
     Kind("rules", PolicyRule, inside=frozenset({"name"})),
     Kind("grants", Grant),
     Kind("permits", Permit, frozenset({"definition_hash", "server_revision", "request", "revoked_at"}), _of_permit,

@@ -30,6 +30,7 @@ from mcpregistry.services.servers import lifecycle
 from subagents.effort import agents as effort
 from subagents.models import LanguageModel
 from subagents.services import experts, providers
+from subagents.services.headends import configuring as headends
 
 ACTOR = "importconfig"
 
@@ -198,6 +199,7 @@ SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "models": lambda taking, row, entry: providers.save_model(model=row, actor=taking.actor),
     "experts": _expert,
     "effort_agents": lambda taking, row, entry: effort.save_effort_agent(row=row, actor=taking.actor),
+    "headends": lambda taking, row, entry: headends.save_headend(row=row, actor=taking.actor),
     "rules": lambda taking, row, entry: rules.save_rule(rule=row, actor=taking.actor, unanswered=True),
     "grants": lambda taking, row, entry: grants.save_grant(grant=row, actor=taking.actor),
     "permits": _permit, "channels": _channel, "slack_people": _slack_person,
@@ -217,6 +219,7 @@ DELETERS: dict[str, Callable[[Any, str], object]] = {
     "models": lambda row, actor: providers.delete_model(model=row, actor=actor),
     "experts": lambda row, actor: experts.delete_expert(expert=row, actor=actor),
     "effort_agents": lambda row, actor: effort.delete_effort_agent(row=row, actor=actor),
+    "headends": lambda row, actor: headends.delete_headend(row=row, actor=actor),
     "rules": lambda row, actor: rules.delete_rule(rule=row, actor=actor),
     "grants": lambda row, actor: grants.withdraw_grant(grant=row, actor=actor),
     "channels": lambda row, actor: outbox.delete_channel(channel=row, actor=actor),

@@ -52,7 +52,8 @@ class Engine:
         self.feed = Feed()
         self.live = LiveConfiguration(self.feed)
         self.recorder = Recorder(process)
-        self.connections = ConnectionLog(process_name(process))
+        self.process = process_name(process)
+        self.connections = ConnectionLog(self.process)
         self.pool = Pool(_target, self.connections.record, most=settings.MAX_CONNECTIONS)
         policy = policy or LivePolicy(self.live)
         self.approvals = Approvals(

@@ -1,5 +1,5 @@
 """Pages for expert tools: who answers, what they are, and every run."""
 
-from subagents.admin import effort, expert, maintenance, provider, run, trial
+from subagents.admin import effort, expert, headend, maintenance, provider, run, trial
 
-__all__ = ["effort", "expert", "maintenance", "provider", "run", "trial"]
+__all__ = ["effort", "expert", "headend", "maintenance", "provider", "run", "trial"]

@@ -65,3 +65,4 @@ class ExpertSpec:
     fail_on_server_death: bool = False
     max_result_bytes: int = 12_288
     temperature: float = 0.0
+    answer_format: str = ""  # as the caller wants it, see ``formats``

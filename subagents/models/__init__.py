@@ -2,6 +2,7 @@
 
 from subagents.models.effort import EFFORT_TOPIC, CycleLog, EffortAgent, Exchange
 from subagents.models.expert import ExpertTarget, ExpertTool, ExpertVersion
+from subagents.models.headend import HEADEND_TOPIC, Headend, HeadendKind, HeadendRequest
 from subagents.models.maintenance import MAINTENANCE_TOPIC, MaintenanceMessage, MaintenanceRequest, Proposal
 from subagents.models.provider import LanguageModel, Provider
 from subagents.models.run import RUN_TOPIC, Attempt, Run, StoredOutput, ToolCall, Turn
@@ -9,6 +10,7 @@ from subagents.models.trial import TrialReport
 
 __all__ = [
     "EFFORT_TOPIC",
+    "HEADEND_TOPIC",
     "MAINTENANCE_TOPIC",
     "RUN_TOPIC",
     "Attempt",
@@ -18,6 +20,9 @@ __all__ = [
     "ExpertTarget",
     "ExpertTool",
     "ExpertVersion",
+    "Headend",
+    "HeadendKind",
+    "HeadendRequest",
     "LanguageModel",
     "MaintenanceMessage",
     "MaintenanceRequest",

@@ -43,6 +43,19 @@ class Run(Leased):
     arguments = models.TextField(help_text="Canonical JSON.")
     answer = models.TextField(blank=True)
     structured = models.TextField(blank=True, help_text="The answer as JSON, where the tool has an output schema.")
+    answer_format = models.CharField(
+        max_length=10,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="text, markdown or json, where the caller said one.",
+    )
+    answer_schema = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="JSON Schema of the answer that the caller wants, in place of the tool's.",
+    )
     caller = models.CharField("agent", max_length=63, blank=True)
     requester = models.CharField(
         max_length=150, blank=True, default="", db_default="",

@@ -29,6 +29,7 @@ class Seen:
     turns: int
     calls: int
     doing: str
+    waits: bool = False  # for a person
 
 
 def seen(run_ids: Collection[str]) -> dict[str, Seen]:
@@ -41,7 +42,13 @@ def seen(run_ids: Collection[str]) -> dict[str, Seen]:
     ended = _counted(calls.exclude(finished_at=None))
     rows = Run.objects.filter(pk__in=run_ids).values_list("pk", "state", "finished_at", "sleeps_for")
     return {
-        pk: Seen(finished is not None, turns.get(pk, 0), ended.get(pk, 0), in_words(state, out.get(pk, ()), sleeps_for))
+        pk: Seen(
+            finished is not None,
+            turns.get(pk, 0),
+            ended.get(pk, 0),
+            in_words(state, out.get(pk, ()), sleeps_for),
+            state == RunState.WAITING,
+        )
         for pk, state, finished, sleeps_for in rows
     }
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import Error, transaction
 from django.utils import timezone
 
 from mcpregistry.calls.call import Call
-from mcpregistry.calls.catalog import Offer, Source
+from mcpregistry.calls.catalog import Catalogue, Entry, Offer, Source
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.calls.watch.waiting import Watch
@@ -35,10 +35,14 @@ from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import HostTask
 from mcpregistry.services.tasks import host_tasks, long_calls
+from subagents.domain.formats import ANY, FORMAT, FORMAT_SCHEMA, Wanted, split, takes_formats, with_formats
+from subagents.leased.queue import Queue
 from subagents.models import RUN_TOPIC, Run
 from subagents.runs.answers import Seen, answer_of, given_again, seen
 from subagents.runs.toolbox import Toolbox
 from subagents.services import runs
+from subagents.services.headends.configuring import HeadendSpec, mcp_headend
+from subagents.services.headends.places import Place
 from subagents.services.offers import SECTION, SERVER, Offered
 
 KIND = "expert"
@@ -60,17 +64,37 @@ class ExpertTools:
         for expert in snapshot.sections.get(SECTION, ()):
             here = endpoint.slug == RUNS.slug or endpoint.slug in expert.endpoints
             if here and agent.slug in expert.users and expert.agent in snapshot.agents:
-                yield Offer(KIND, _SERVER, _tool(expert, snapshot, now), own=True, spends=True)
+                formats = takes_formats(expert.input_schema) and mcp_headend(snapshot, endpoint.slug) is not None
+                tool = _tool(expert, snapshot, now, formats=formats)
+                yield Offer(KIND, _SERVER, tool, own=True, spends=True)
 
 
-def _tool(expert: Offered, snapshot: Snapshot, now: float) -> ToolSpec:
+def find_expert(snapshot: Snapshot, name: str) -> Offered | None:
+    """The expert tool with this name, if it is switched on."""
+    return next((each for each in snapshot.sections.get(SECTION, ()) if each.name == name), None)
+
+
+def with_any_format(catalogue: Catalogue, entry: Entry, expert: Offered) -> Catalogue:
+    """The entry alone, in a form that takes a format but does not need one: for headends, which know what their clients want."""
+    if not takes_formats(expert.input_schema):
+        return Catalogue(catalogue.endpoint, catalogue.agent, {entry.name: entry}, catalogue.valid_until)
+    shown = {key: value for key, value in entry.offer.tool.data.items() if key != "outputSchema"}
+    shown["inputSchema"] = with_formats(expert.input_schema, required=False)
+    hashed = digest(stored(shown), expert.version)
+    tool = replace(entry.offer.tool, data=shown, definition_hash=hashed)
+    widened = Entry(entry.name, replace(entry.offer, tool=tool), shown)
+    return Catalogue(catalogue.endpoint, catalogue.agent, {entry.name: widened}, catalogue.valid_until)
+
+
+def _tool(expert: Offered, snapshot: Snapshot, now: float, *, formats: bool) -> ToolSpec:
+    schema = expert.input_schema
     listing: dict[str, Any] = {
         "name": expert.name,
         "description": expert.description,
-        "inputSchema": dict(expert.input_schema),
+        "inputSchema": with_formats(schema, required=True) if formats else dict(schema),
         "annotations": derived_hints(expert, snapshot, now),
     }
-    if expert.output_schema is not None:
+    if expert.output_schema is not None and not formats:  # each call says what its answer has to fit
         listing["outputSchema"] = dict(expert.output_schema)
     hashed = digest(stored(listing), expert.version)
     return ToolSpec(
@@ -117,6 +141,7 @@ class ExpertDispatcher:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._watch: Watch[Seen] = Watch(engine.feed, RUN_TOPIC, seen)
+        self._queue = Queue(engine.feed, engine.process)
         self._background: set[asyncio.Task[None]] = set()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
@@ -124,7 +149,51 @@ class ExpertDispatcher:
         if (known := await self._known(call)) is not None:
             on_sent()
             return known
-        beginning = asyncio.ensure_future(db_call(_begin, call))
+        headend = mcp_headend(self._engine.live.current, call.request.catalogue.endpoint.slug)
+        if headend is None:
+            return await self._made(call, on_sent)
+        place = await self._queue.enter(headend, agent=call.request.catalogue.agent.slug, fingerprint=call.id)
+        given_up = False
+        try:
+            await self._turn(headend, place, call)
+            answer = await self._made(call, on_sent)
+            if answer.get("resultType") == "task":
+                given_up = True
+                self._spawn(self._kept(place, call))
+            return answer
+        finally:
+            if not given_up:
+                await asyncio.shield(self._queue.leave(place))
+
+    async def _turn(self, headend: HeadendSpec, place: Place, call: Call) -> None:
+        """Wait for the call's turn; nothing has been started, so a host that leaves has cancelled nothing."""
+
+        def told(ahead: int) -> None:
+            if call.request.on_progress is not None:
+                call.request.on_progress(0.0, None, f"Waiting: {ahead} before this one")
+
+        waiting = asyncio.ensure_future(self._queue.turn(headend, place, told))
+        try:
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=_RENEW_EVERY)
+                await _keep(call)
+            await waiting
+        finally:
+            waiting.cancel()
+
+    async def _kept(self, place: Place, call: Call) -> None:
+        """Keep the place until the run of a host that took a task has ended."""
+        try:
+            run = await db_call(Run.objects.filter(call_id=call.id).values_list("pk", flat=True).first)
+            now = Seen(run is None, -1, -1, "")
+            while run is not None and not now.ended and not self._watch.stopping:
+                now = await self._watch.until_not(run, now, _RENEW_EVERY)
+        finally:
+            await asyncio.shield(self._queue.leave(place))
+
+    async def _made(self, call: Call, on_sent: Callable[[], None]) -> dict[str, Any]:
+        arguments, wanted = await asyncio.to_thread(_split, call)  # a schema may take a moment
+        beginning = asyncio.ensure_future(db_call(_begin, call, arguments, wanted))
         try:
             # The transaction that begins the run ends by itself; only then is it known what has to be cancelled.
             begun = await _heard(beginning, call)
@@ -143,13 +212,14 @@ class ExpertDispatcher:
 
     async def _known(self, call: Call) -> dict[str, Any] | None:
         """An answer that may be given again; it costs nothing."""
-        name, experts = call.entry.offer.tool.name, self._engine.live.current.sections.get(SECTION, ())
-        expert = next((each for each in experts if each.name == name), None)
+        name = call.entry.offer.tool.name
+        expert = find_expert(self._engine.live.current, name)
         if expert is None or not expert.cache_seconds:
             return None
+        arguments, wanted = _split(call)
         tools = Toolbox(self._engine, self._engine.run_catalogue(expert.agent), run="", expert=name).fingerprint
         run = await db_call(
-            runs.answered, expert=name, arguments=json.loads(call.arguments_json), tools=tools,
+            runs.answered, expert=name, arguments=arguments, tools=tools, wanted=wanted,
             caller=call.request.catalogue.agent.slug, seconds=expert.cache_seconds, now=timezone.now(),
         )  # fmt: skip
         return given_again(run) if run is not None else None
@@ -179,12 +249,19 @@ async def _keep(call: Call) -> None:
         )
 
 
+def _split(call: Call) -> tuple[dict[str, Any], Wanted]:
+    """The expert tool's own arguments, and the format that the caller wants, where the call could say one."""
+    arguments = json.loads(call.arguments_json)
+    offered = call.entry.offer.tool.data["inputSchema"].get("properties") or {}
+    return split(arguments) if offered.get(FORMAT) is FORMAT_SCHEMA else (arguments, ANY)
+
+
 @transaction.atomic
-def _begin(call: Call) -> Begun:
+def _begin(call: Call, arguments: Mapping[str, Any], wanted: Wanted) -> Begun:
     """The run, and where the host takes tasks the handle, together or not at all."""
     catalogue, request = call.request.catalogue, call.request
     run = runs.start(
-        expert=call.entry.offer.tool.name, arguments=json.loads(call.arguments_json), origin=runs.CALL,
+        expert=call.entry.offer.tool.name, arguments=arguments, wanted=wanted, origin=runs.CALL,
         caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
         parent=request.request_id if request.origin == "run" else "", requester=request.requester,
         conversation=request.conversation,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -46,7 +46,7 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
     attempts = _ATTEMPTS.rows(run=run_id, turn_number=len(turns) + 1)
     return RunView(
         id=run.id,
-        spec=spec_of(_body_of(run)),
+        spec=_as_wanted(spec_of(_body_of(run)), run),
         arguments=json.loads(run.arguments),
         turns=turns,
         failed=tuple(_failed(each, now) for each in attempts),
@@ -60,7 +60,7 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
 _RUN = Select(
     Run.objects.filter(id=Given("id")).values_list(
         "id", "version_id", "version__hash", "asks_id", "arguments", "final_reason", "cancel_requested", "depth",
-        "started_at", "waited_seconds", "waiting_since", "lost_seconds", "input_tokens", "output_tokens", "cost", "energy", named=True,
+        "answer_format", "answer_schema", "started_at", "waited_seconds", "waiting_since", "lost_seconds", "input_tokens", "output_tokens", "cost", "energy", named=True,
     )
 )  # fmt: skip
 _ATTEMPTS = Select(
@@ -68,6 +68,13 @@ _ATTEMPTS = Select(
     .order_by("id")
     .values_list("model_id", "trouble", "message", "retry_after", "at", named=True)
 )
+
+
+def _as_wanted(spec: ExpertSpec, run: Any) -> ExpertSpec:
+    """With the form of the answer that the caller has asked for."""
+    if run.answer_schema:
+        spec = replace(spec, output_schema=json.loads(run.answer_schema))
+    return replace(spec, answer_format=run.answer_format) if run.answer_format else spec
 
 
 def _body_of(run: Any) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import current_revision
 from mcpregistry.services.records import audit
 from subagents.domain.chains import MAX_DEPTH
+from subagents.domain.formats import ANY, Wanted
 from subagents.domain.lifecycle import OPEN_CALLS, CallState, RunState
 from subagents.domain.transcript import failure
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
@@ -40,13 +41,14 @@ _BY_AGENTS = (CALL, "rest", SAMPLING)  # origins of runs whose ``caller`` is an 
 def start(
     *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
     parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
-    requester: Requester = NOBODY, conversation: str = "",
+    requester: Requester = NOBODY, conversation: str = "", wanted: Wanted = ANY,
 ) -> Run:  # fmt: skip
     """Queue a run; a worker is woken once it is committed.
 
     Raises before anything is spent: ``NotFound``, ``ArgumentsInvalid``, ``Denied`` (too deep, or a model, its key or a
     tool of the whitelist is missing). ``asks``: a model in place of the version's own. ``requester``: the person behind
-    it, who may not approve what its calls ask for. ``conversation``: the id of that which its calls belong to.
+    it, who may not approve what its calls ask for. ``conversation``: the id of that which its calls belong to. ``wanted``:
+    in which form the caller wants the answer.
     """
     version = version or _newest(expert)
     body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
@@ -59,15 +61,17 @@ def start(
         origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
         replay_of_id=replay_of or None, asks=asks, requester=plain(requester.name, 150), requester_id=requester.id,
         conversation_id=conversation or None, created_at=timezone.now(), revision=current_revision(),
-        payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint),
+        payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint), answer_format=wanted.format,
+        answer_schema=canonical(wanted.schema) if wanted.schema is not None else "",
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
     return run
 
 
 def answered(
-    *, expert: str, arguments: Mapping[str, Any], caller: str, tools: str, seconds: float, now: datetime
-) -> Run | None:
+    *, expert: str, arguments: Mapping[str, Any], caller: str, tools: str, seconds: float, now: datetime,
+    wanted: Wanted = ANY,
+) -> Run | None:  # fmt: skip
     """The newest run whose answer may be given again: the same agent asked the same, less than ``seconds`` ago.
 
     Only while nothing at all has been configured otherwise since that run started (grants, rules, definitions, servers,
@@ -77,6 +81,9 @@ def answered(
     version = _newest(expert)
     asked = canonical(_with_defaults(json.loads(version.body)["input_schema"], arguments))
     same = Run.objects.filter(version=version, arguments=asked, caller=caller, reusable=tools, state=RunState.DONE)
+    same = same.filter(
+        answer_format=wanted.format, answer_schema=canonical(wanted.schema) if wanted.schema is not None else ""
+    )
     recent = same.filter(finished_at__gt=now - timedelta(seconds=seconds), revision=current_revision())
     run = recent.exclude(answer="").order_by("-finished_at").first()
     return None if run is None or _people_were_asked(run) else run

@@ -31,7 +31,7 @@ ADDS = {
     "agent": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
     "energypool": ADMIN, "budget": ADMIN, "registrysource": ADMIN,
     "experttool": ADMIN, "provider": OPERATOR, "languagemodel": OPERATOR,
-    "effortagent": ADMIN,
+    "effortagent": ADMIN, "headend": ADMIN,
 }  # fmt: skip
 CHANGES = ADDS | {"tool": OPERATOR, "conversation": OPERATOR, "configuration": ADMIN}
 # Others lose something with these: their calls' secrets, their experts' models.

@@ -41,7 +41,12 @@ class Gateway:
 
     def __init__(self, broken: bool = False) -> None:
         self.events: list[str] = []
-        self.engine = SimpleNamespace(feed=Feed(), recorder=SimpleNamespace(running=True))
+        self.engine = SimpleNamespace(
+            feed=Feed(),
+            recorder=SimpleNamespace(running=True),
+            process="web",
+            live=SimpleNamespace(current=SimpleNamespace(sections={})),
+        )
         self._broken = broken
 
     async def startup(self) -> None:

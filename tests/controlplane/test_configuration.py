@@ -46,8 +46,9 @@ from mcpregistry.services.energy import pools
 from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.effort import agents as effort
-from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
+from subagents.models import EffortAgent, ExpertTool, Headend, LanguageModel, Provider
 from subagents.services import experts, providers
+from subagents.services.headends import configuring as headends
 from tests.fakes.seed import populate
 from tests.origin import Origin
 
@@ -145,6 +146,13 @@ def _expert(agent: Agent, place: Endpoint) -> None:
     )
     experts.offer(expert=expert, agents=[agent], endpoints=[place], actor=ACTOR)
     effort.save_effort_agent(row=EffortAgent(expert=expert, enabled=False, cycle_seconds=2.5), actor=ACTOR)
+    headends.save_headend(
+        row=Headend(
+            slug="chat", kind="openai", endpoint=place, path="team-a/v1", enabled=False,
+            concurrency=3, longest_queue=7, patience_seconds=11, aliases={"gpt": "digest"}, background_prompts=True,
+        ),
+        actor=ACTOR,
+    )  # fmt: skip
 
 
 def exported() -> tuple[str, dict[str, Any]]:
@@ -426,7 +434,7 @@ def test_whatever_configures_a_site_is_in_its_document():
     records = {
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "CountedSpan", "SpanUsage", "SpanFailure", "UsageSums", "CallText", "SavedFilter", "KeptAnswer", "LoginAttempts", "Delivery",
-        "Run", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
+        "Run", "HeadendRequest", "Turn", "Attempt", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
         "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "ToolUsage",
         "HostSession", "HostMessage", "HostStream", "HostSubscription", "HostConnection", "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",
     }  # fmt: skip

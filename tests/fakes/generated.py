@@ -49,8 +49,9 @@ from mcpregistry.services.policy import rules
 from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.effort import agents as effort
-from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
+from subagents.models import EffortAgent, ExpertTool, Headend, LanguageModel, Provider
 from subagents.services import experts, providers
+from subagents.services.headends import configuring as headends
 
 ACTOR = "user:test"
 ODD = (
@@ -76,7 +77,7 @@ class Maker:
         self.people = [User.objects.create_user(f"{self.tag}p{n} {self.word()}"[:150]) for n in range(2)]
         self.people[0].groups.set(Group.objects.filter(name="approver"))
         for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._registry, 2), (self._agent, 3), (self._endpoint, 3), (self._budget, 2),
-                           (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._effort, 1), (self._rule, 4), (self._grant, 8),
+                           (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._effort, 1), (self._headend, 2), (self._rule, 4), (self._grant, 8),
                            (self._permit, 3), (self._channel, 2), (self._slack, 2), (self._settings, 1)):  # fmt: skip
             for number in range(self.pick.randint(1, most)):
                 self._try(kind, number)
@@ -225,6 +226,13 @@ class Maker:
         row = self.fill(kind_of("effort_agents"), EffortAgent())
         row.expert = self.one(ExpertTool.objects)
         effort.save_effort_agent(row=row, actor=ACTOR)
+
+    def _headend(self, number: int) -> None:
+        kind = self.pick.choice(["rest", "openai", "anthropic"])
+        row = self.fill(kind_of("headends"), Headend(slug=f"{self.tag}h-{number}"), kind=kind, aliases={})
+        row.path = f"{self.tag.lower()}h-{number}/v1"
+        row.endpoint = self.one(Endpoint.objects)
+        headends.save_headend(row=row, actor=ACTOR)
 
     def _agent(self, number: int) -> None:
         owner = self.pick.choice([None, *self.people])

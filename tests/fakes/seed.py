@@ -70,6 +70,7 @@ from subagents.models import (
     CycleLog,
     EffortAgent,
     ExpertTool,
+    Headend,
     LanguageModel,
     Proposal,
     Provider,
@@ -78,6 +79,7 @@ from subagents.models import (
     TrialReport,
 )
 from subagents.services import experts, providers, runs
+from subagents.services.headends import configuring as headends
 from tests.fakes.bundles import manifest
 
 ACTOR = "user:seed"
@@ -164,6 +166,7 @@ def govern(site: Site, *, now: datetime | None = None) -> Site:
     )  # fmt: skip
     invitations.invite(name="Kim", role="approver", by=site.people["admin"])
     _expert(site, now)
+    _headend(site)
     _speaking(site, now)
     _maintenance(site, now)
     return site
@@ -198,6 +201,12 @@ def _maintenance(site: Site, now: datetime) -> None:
     )  # fmt: skip
     queue.end(proposed, maintenance.State.COMPLETED, result={"proposal": 1, "waits_for": "a person"})
     _trial(site, now)
+
+
+def _headend(site: Site) -> None:
+    """An expert tool as a model of OpenAI's API."""
+    row = Headend(slug="chat", kind="openai", endpoint=Endpoint.objects.earliest("id"), aliases={"gpt": "research"})
+    headends.save_headend(row=row, actor=ACTOR)
 
 
 def _speaking(site: Site, now: datetime) -> None:

@@ -35,7 +35,7 @@ from mcpregistry.models import (
 )
 from mcpregistry.models.guards import WATCHED, drop_guards, install_guards, missing_guards
 from mcpregistry.services.records import audit
-from subagents.models import EffortAgent, ExpertTool
+from subagents.models import EffortAgent, ExpertTool, Headend
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -186,6 +186,7 @@ def expert_rows(n: int, user: Agent, endpoint: Endpoint) -> dict[type[models.Mod
     spoken = ExpertTool.objects.create(name=f"y{n}", description="d", agent=Agent.objects.create(slug=f"y{n}"))
     return {
         ExpertTool: expert,
+        Headend: Headend.objects.create(slug=f"h{n}", kind="rest", path=f"h{n}", endpoint=endpoint),
         EffortAgent: EffortAgent.objects.create(expert=spoken),
         users: users.objects.create(experttool=expert, agent=user),
         endpoints: endpoints.objects.create(experttool=expert, endpoint=endpoint),

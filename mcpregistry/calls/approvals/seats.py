@@ -1,8 +1,11 @@
-"""The seats of one process's callers: their leases are renewed while they wait, and by nobody once they do not."""
+"""The seats of one process's callers: their leases are renewed while they wait, and by nobody once they do not.
+
+Also the places of requests at headends, which are rows of another table."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -18,7 +21,8 @@ RENEW = 8.0  # seconds; a lease outlasts three
 class Seats:
     """Those of one process, by the ids of the calls that their callers made. All on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, renew: Callable[[list[str]], None] = seats.renew) -> None:
+        self._renew_all = renew
         self._waiting: set[str] = set()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -47,6 +51,6 @@ class Seats:
             if not self._waiting:
                 return
             try:
-                await db_call(seats.renew, list(self._waiting))
+                await db_call(self._renew_all, list(self._waiting))
             except Exception:  # the database may be away; what it takes for dead is asked once more
                 log.exception("approvals.seats_not_renewed", count=len(self._waiting))

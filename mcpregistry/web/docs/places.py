@@ -45,6 +45,7 @@ _ADMIN = {
     "password_change": "people",
     "history-": "history",
     "subagents_": "expert-tools",
+    "subagents_headend": "headends",
     "subagents_effortagent": "conversations",
     "subagents_maintenance": "sub-agent",
     "subagents_proposal": "sub-agent",

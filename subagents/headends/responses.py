@@ -1,0 +1,131 @@
+"""OpenAI's responses, as Codex and agent SDKs use them. Source: OpenAI API reference, "Responses"; tried with the official client.
+
+Nothing is kept for a later request: ``store`` changes nothing, and ``previous_response_id`` is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from subagents.domain.formats import Wanted
+from subagents.headends.asking import Said, bad, messages, text_of
+from subagents.headends.errors import Refused
+from subagents.headends.openai import error_body, said, wanted
+from subagents.headends.session import Reply, Usage
+from subagents.llm.scripted.pieces import event, pieces
+
+
+@dataclass
+class Response:
+    """The shape of one response. Events are numbered in the order in which they are sent."""
+
+    model: str
+    instructions: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    _sent: int = 0
+
+    def whole(self, call: str, reply: Reply) -> dict[str, Any]:
+        """``response``."""
+        cut = reply.finish == "length"
+        done = {
+            "status": "incomplete" if cut else "completed",
+            "output": [self._item(call, said(reply))],
+            "usage": usage(reply.usage),
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        }
+        return self._response(call) | done
+
+    def opening(self, call: str) -> bytes:
+        """That it is there, and under way."""
+        begun = self._response(call)
+        return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
+
+    def pulse(self, call: str, doing: str) -> bytes:
+        """A comment, which clients skip."""
+        return f": {doing}\n\n".encode()
+
+    def closing(self, call: str, reply: Reply) -> Iterator[bytes]:
+        """One message with one text, and the whole response."""
+        text, place = said(reply), {"item_id": f"msg_{call}", "output_index": 0, "content_index": 0}
+        begun = self._item(call, None)
+        yield self._event("response.output_item.added", output_index=0, item=begun)
+        yield self._event("response.content_part.added", **place, part=_text(""))
+        for piece in pieces(text):
+            yield self._event("response.output_text.delta", **place, delta=piece, logprobs=[])
+        yield self._event("response.output_text.done", **place, text=text, logprobs=[])
+        yield self._event("response.content_part.done", **place, part=_text(text))
+        yield self._event("response.output_item.done", output_index=0, item=self._item(call, text))
+        end = "response.incomplete" if reply.finish == "length" else "response.completed"
+        yield self._event(end, response=self.whole(call, reply))
+
+    def error(self, refused: Refused, request: str) -> dict[str, Any]:
+        """As everywhere in this API."""
+        return error_body(refused)
+
+    def broken(self, refused: Refused, request: str) -> bytes:
+        """``response.failed``, then the stream ends."""
+        said = {"code": "server_error", "message": f"{refused.message} ({refused.code})"}
+        failed = self._response(refused.run or request) | {"status": "failed", "error": said}
+        return self._event("response.failed", response=failed)
+
+    def _event(self, kind: str, **data: Any) -> bytes:
+        numbered = {"type": kind, "sequence_number": self._sent, **data}
+        self._sent += 1
+        return event(numbered, kind)
+
+    def _item(self, call: str, text: str | None) -> dict[str, Any]:
+        """The one message; None: its text has not come yet."""
+        status = "in_progress" if text is None else "completed"
+        content = [] if text is None else [_text(text)]
+        return {"id": f"msg_{call}", "type": "message", "role": "assistant", "status": status, "content": content}
+
+    def _response(self, call: str) -> dict[str, Any]:
+        return {
+            "id": f"resp_{call}", "object": "response", "created_at": self.created, "status": "in_progress",
+            "model": self.model, "output": [], "error": None, "incomplete_details": None,
+            "instructions": self.instructions, "metadata": {}, "parallel_tool_calls": False, "temperature": None,
+            "top_p": None, "tool_choice": "none", "tools": [], "store": False, "previous_response_id": None, "usage": None,
+        }  # fmt: skip
+
+
+def read(body: Mapping[str, Any]) -> tuple[list[Said], Wanted, Response]:
+    """A request for a response. Raises Refused (400)."""
+    for name in ("previous_response_id", "conversation"):
+        if body.get(name):
+            raise bad("Nothing is kept here from one request to the next. Send the whole conversation as input.", name)
+    if body.get("background"):
+        raise bad("Background responses are not kept here. Ask without background.", "background")
+    instructions = text_of(body.get("instructions"), "instructions")
+    first = [Said("system", instructions)] if instructions.strip() else []
+    form = body.get("text")
+    kind = wanted(form.get("format"), "text.format") if isinstance(form, dict) else wanted(None, "text.format")
+    return first + _input(body.get("input")), kind, Response(str(body.get("model")), instructions or None)
+
+
+def _input(found: object) -> list[Said]:
+    """A text, or items: messages count, calls and results of the client's own tools do not."""
+    if isinstance(found, str):
+        return [Said("user", found)]
+    items = found if isinstance(found, list) else []
+    told = [{"type": "message", **item} if isinstance(item, dict) and "role" in item else item for item in items]
+    return messages(
+        [item for item in told if not isinstance(item, dict) or item.get("type") == "message"], place="input"
+    )
+
+
+def usage(used: Usage) -> dict[str, Any]:
+    """Tokens as responses count them."""
+    return {
+        "input_tokens": used.input,
+        "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
+        "output_tokens": used.output,
+        "output_tokens_details": {"reasoning_tokens": used.reasoning},
+        "total_tokens": used.input + used.output,
+    }
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

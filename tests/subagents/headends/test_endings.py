@@ -1,0 +1,198 @@
+"""What clients are told when there is no answer, and that nothing runs twice or for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+from django.contrib.auth.models import Group, User
+
+from mcpregistry.db import db_call
+from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule
+from mcpregistry.services.approvals import votes
+from subagents.domain.lifecycle import RunState
+from subagents.models import Headend, HeadendRequest, Run
+from subagents.services.headends import places
+from tests.subagents.headends.conftest import headend, token
+from tests.subagents.headends.test_openai import ASKED, client, prepared
+from tests.subagents.kit import Bench, calls
+from tests.waiting import until
+
+CHAT = "/v1/chat/completions"
+COUNTS = calls(("slow__count", {"steps": 100_000, "pause": 0.1}))
+
+
+def asked(text: str = "hello", **more: Any) -> dict[str, Any]:
+    return {"model": "expert", "messages": [{"role": "user", "content": text}], **more}
+
+
+async def no_open_runs() -> bool:
+    return not await db_call(Run.objects.open().exists)
+
+
+async def test_a_failed_run_is_told_once_and_never_tried_again(bench: Bench, serving: Any) -> None:
+    refused = {"status": 401, "message": "no such key"}
+    key = await db_call(prepared, bench, {"text": "x", "attempts": [refused, refused]})
+    served = await serving()
+    async with client(served, key, max_retries=2) as asks:
+        with pytest.raises(openai.UnprocessableEntityError) as error:
+            await asks.chat.completions.create(model="expert", messages=ASKED)
+        with pytest.raises(openai.APIError) as cut:
+            async for _ in await asks.chat.completions.create(model="expert", messages=ASKED, stream=True):
+                pass
+    assert error.value.type == "run_failed"
+    assert error.value.response.headers["x-should-retry"] == "false"
+    assert cut.value.code == "exit-auth-failure"
+    assert len(served.answered) == 2
+    assert await db_call(Run.objects.filter(state=RunState.FAILED).count) == 2
+
+
+async def test_a_client_that_leaves_takes_its_run_with_it(bench: Bench, serving: Any) -> None:
+    def prepare() -> str:
+        server = bench.server("slow", "count")
+        expert = bench.expert(bench.model("m", COUNTS, repeat=True), uses=[server])
+        expert.users.add(Agent.objects.get(slug="ann"))
+        expert.endpoints.add(Endpoint.objects.get(slug="default"))
+        headend()
+        return token()
+
+    key = await db_call(prepare)
+    served = await serving()
+    for stream in (False, True):
+        async with served.client(key) as asks:
+            asking = asyncio.ensure_future(asks.post(CHAT, json=asked(stream=stream)))
+            await until(lambda made=1 + stream: len(bench.sent()) == made)
+            asking.cancel()
+        await until(no_open_runs)
+    ended = await db_call(lambda: list(Run.objects.values_list("state", flat=True)))
+    assert ended == [RunState.CANCELLED] * 2
+    assert await db_call(lambda: HeadendRequest.objects.filter(released_at=None).count()) == 0
+
+
+async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(bench: Bench, serving: Any) -> None:
+    def prepare() -> str:
+        key = prepared(bench)
+        Headend.objects.update(concurrency=1)
+        return key
+
+    key = await db_call(prepare)
+    served = await serving()
+    blocked = await db_call(_blocking_place)
+    async with served.client(key) as one, served.client(key) as two, served.client(key) as three:
+        asking = []
+        for number, asks in enumerate((one, two, three)):
+            asking.append(asyncio.ensure_future(asks.post(CHAT, json=asked(f"q{number}"))))
+            await until(lambda n=number: _queue_is(n + 2))
+        asking[1].cancel()
+        await until(lambda: _queue_is(3))
+        assert await db_call(Run.objects.count) == 0
+        await db_call(places.give_back, blocked)
+        await until(lambda: asking[0].done() and asking[2].done())
+        texts = [each.result().json()["choices"][0]["message"]["content"] for each in (asking[0], asking[2])]
+    assert texts == ["It said q0.", "It said q2."]
+    assert [each["arguments"]["text"] for each in bench.sent()] == ["q0", "q2"]
+
+
+def _blocking_place() -> int:
+    row = Headend.objects.get()
+    made = places.take(
+        headend=row.pk, agent="ann", fingerprint="x", process="another", concurrency=1, longest_queue=10
+    )  # fmt: skip
+    HeadendRequest.objects.filter(pk=made.id).update(lease_until="2100-01-01T00:00Z")
+    return made.id
+
+
+async def _queue_is(length: int) -> bool:
+    return bool(await db_call(lambda: places.kept(Headend.objects.get().pk).count() == length))
+
+
+async def test_a_full_queue_says_when_to_come_again(bench: Bench, serving: Any) -> None:
+    def prepare() -> str:
+        key = prepared(bench)
+        Headend.objects.update(concurrency=1, longest_queue=0)
+        return key
+
+    key = await db_call(prepare)
+    served = await serving()
+    blocked = await db_call(_blocking_place)
+    async with served.client(key) as asks:
+        refused = await asks.post(CHAT, json=asked())
+        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+        assert int(refused.headers["retry-after"]) >= 1
+        await db_call(places.give_back, blocked)
+        assert (await asks.post(CHAT, json=asked())).status_code == 200
+
+
+async def test_the_client_is_told_that_a_person_is_asked_and_gets_the_answer_later(bench: Bench, serving: Any) -> None:
+    def prepare() -> str:
+        key = prepared(bench)
+        Headend.objects.update(patience_seconds=0)
+        PolicyRule.objects.create(name="mine", outcome="ask", expert="expert")
+        User.objects.create_user("pat").groups.add(Group.objects.get(name="approver"))
+        return key
+
+    key = await db_call(prepare)
+    served = await serving()
+    async with served.client(key) as asks:
+        waiting = (await asks.post(CHAT, json=asked())).json()["choices"][0]
+        assert "/approvals/" in waiting["message"]["content"]
+        assert waiting["finish_reason"] == "stop"
+        request = await db_call(ApprovalRequest.objects.get)
+        again = (await asks.post(CHAT, json=asked())).json()["choices"][0]
+        assert request.pk in again["message"]["content"]
+        await served.engine.approvals.settle_call(await db_call(approve, request))
+        await until(no_open_runs)
+        answer = await asks.post(CHAT, json=asked())
+    assert answer.json()["choices"][0]["message"]["content"] == "It said hello."
+    assert await db_call(Run.objects.count) == 1
+    assert len(bench.sent()) == 1
+
+
+async def test_a_key_gives_the_first_answer_again(bench: Bench, serving: Any) -> None:
+    key = await db_call(prepared, bench)
+    served = await serving()
+    named = {"Idempotency-Key": "order-1"}
+    async with served.client(key) as asks:
+        first = await asks.post(CHAT, json=asked(), headers=named)
+        second = await asks.post(CHAT, json=asked(), headers=named)
+        other = await asks.post(CHAT, json=asked("something else"), headers=named)
+    assert first.json()["choices"] == second.json()["choices"]
+    assert first.json()["id"] == second.json()["id"]
+    assert other.status_code == 409
+    assert await db_call(Run.objects.count) == 1
+
+
+def approve(request: ApprovalRequest) -> str:
+    votes.vote(request_id=request.pk, user=User.objects.get(username="pat"), approve=True, via="web")
+    return request.call_id
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"nonsense", 400, "not JSON"),
+        (b"[]", 400, "JSON object"),
+        (b'{"model": "expert"}', 400, "messages"),
+        (b'{"model": "other", "messages": []}', 404, "There are: expert."),
+        (b'{"model": "expert", "n": 2, "messages": [{"role": "user", "content": "x"}]}', 400, "n must be 1"),
+        (b'{"model": "expert", "messages": [{"role": "system", "content": "x"}]}', 400, "no message of the user"),
+        (
+            b'{"model": "expert", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}',
+            400, "image_url",
+        ),
+        (b'{"model": "expert", "messages": [{"role": "user", "content": "### Task: make a title"}]}', 400, "titles"),
+    ],
+)  # fmt: skip
+async def test_bad_requests_start_nothing_and_say_why(
+    bench: Bench, serving: Any, body: bytes, status: int, said: str
+) -> None:
+    key = await db_call(prepared, bench)
+    served = await serving()
+    async with served.client(key) as asks:
+        refused = await asks.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert refused.status_code == status
+    assert said in refused.json()["error"]["message"]
+    assert refused.headers["x-should-retry"] == "false"
+    assert await db_call(lambda: (Run.objects.count(), Invocation.objects.count())) == (0, 0)

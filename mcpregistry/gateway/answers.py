@@ -143,7 +143,10 @@ def _passed_through(result: dict[str, Any], *, legacy: bool) -> dict[str, Any]:
 def _checked(result: dict[str, Any], key: str, fits: Callable[[Any], bool], *, legacy: bool) -> dict[str, Any]:
     answer = {"resultType": "complete", key: []} | result
     if not isinstance(answer[key], list) or not all(map(fits, answer[key])):
-        raise MCPError(t.INTERNAL_ERROR, f"The server's answer cannot be read: its {key} is no list of parts.")
+        raise MCPError(
+            t.INTERNAL_ERROR,
+            f"The call ran, but its answer cannot be shown: its {key} is not a list of parts. Do not repeat it before checking.",
+        )
     meta = answer.get("_meta")
     if isinstance(meta, dict):
         answer["_meta"] = {key: value for key, value in meta.items() if key != t.SERVER_INFO_META_KEY}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.errors import ProtocolError
+from mcpregistry.domain.errors import ProtocolError, TimedOut
 from mcpregistry.domain.servers.target import Target
-from tests.downstream.conftest import Bench
+from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Echo, Request, event, fake_http, head
 from tests.fakes.targets import http_target, stdio_target
 
@@ -68,6 +68,13 @@ async def test_what_nobody_asked_for_costs_nothing(bench: Make, tool: str, said:
     assert heard == ([(2, None, None), (4, None, None)] * 2 if tool == "progress" else [])
 
 
+async def test_an_error_that_names_no_request_is_told_by_the_call_that_is_never_answered(bench: Make):
+    here = bench(odd())
+    await here.pool.connect(1)
+    with pytest.raises(TimedOut, match="Method not found"):
+        await here.call("only_nameless", timeout=SENDING)
+
+
 async def test_a_ping_is_answered_while_a_call_waits(bench: Make):
     assert json.loads((await bench(odd(limits=UNENDING)).call("pings"))["content"][0]["text"]) == {}
 
@@ -76,5 +83,5 @@ async def test_a_ping_is_answered_while_a_call_waits(bench: Make):
 async def test_lists_that_are_null_and_errors_for_notifications_cost_no_tool(bench: Make, mode: str):
     here = bench(odd(mode, limits=UNENDING))
     found = await here.pool.discover(1)
-    assert len(found.tools) == 7
+    assert len(found.tools) == 8
     assert (await here.call("notes"))["content"][0]["text"] == "noted"

@@ -39,7 +39,11 @@ from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
 from mcpregistry.downstream.pool.handshakes import RememberedEras
 from mcpregistry.downstream.pool.loglines import OnLog
-from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets
+from mcpregistry.downstream.pool.redact import (
+    failure_without_secrets,
+    progress_without_secrets,
+    refusal_without_secrets,
+)
 from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, shown
 from mcpregistry.downstream.pool.room import Crowd, make_room, process_full, server_full
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
@@ -138,6 +142,7 @@ class Pool:
                 if last or not self._put_away(slot, connection):
                     raise
             except DownstreamError as error:
+                failure_without_secrets(error, connection.redactor)
                 slot.tell_failure(error)
                 if last or not may_resend(error, target, idempotent=idempotent):
                     raise

@@ -16,7 +16,7 @@ from mcpregistry.domain.errors import (
 )  # fmt: skip
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection
-from mcpregistry.downstream.pool.redact import refusal_without_secrets, without_secrets
+from mcpregistry.downstream.pool.redact import failure_without_secrets, refusal_without_secrets, without_secrets
 from mcpregistry.downstream.pool.slot import Slot
 
 
@@ -41,6 +41,9 @@ async def asked(
         refusal, found = refusal_without_secrets(error, connection.redactor)
         slot.tell_secrets(what, found)
         raise refusal from None
+    except DownstreamError as error:
+        failure_without_secrets(error, connection.redactor)
+        raise
     finally:
         slot.leave()
 

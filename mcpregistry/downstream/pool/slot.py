@@ -13,13 +13,21 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    DownstreamError,
+    SessionLost,
+    SlipsnisseError,
+    TimedOut,
+)
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import Health
 from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.ending import end_owner
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind, ServerState
 from mcpregistry.downstream.pool.gate import Gate
 from mcpregistry.downstream.pool.watching import Watched
@@ -27,8 +35,6 @@ from mcpregistry.downstream.pool.watching import Watched
 log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 10.0
-CLOSE_SECONDS = 10.0  # more than a transport takes: stdio kills after 6 seconds, HTTP gives up after 5
-CANCEL_SECONDS = 5.0
 TELL_SECRETS_SECONDS = 5.0
 
 
@@ -244,6 +250,8 @@ class Slot:
                 code=error.code,
                 detail=str(error),
                 refused=isinstance(error, AuthFailed),
+                forgotten=isinstance(error, SessionLost),
+                pause=error.retry_after,
             )
         )
         self._settle_up(error)
@@ -352,29 +360,6 @@ class Slot:
             retry_in=health.refusal_seconds(self.health, now=now),
             for_seconds=now - self.health.since if self.health.since else 0.0,
         )
-
-
-async def end_owner(owner: asyncio.Task[None]) -> None:
-    """Wait for an owner that was asked to leave; one that takes too long is cancelled. Bounded, never raises.
-
-    Cancelled or not, the processes of a stdio server die: ending them is shielded and has its own limits.
-    """
-    for patience in (CLOSE_SECONDS, CANCEL_SECONDS):
-        _, late = await asyncio.wait([owner], timeout=patience)
-        if not late:
-            return
-        owner.cancel()
-    log.error("connection_does_not_end", owner=owner.get_name())
-
-
-async def finish(owner: asyncio.Task[None], connection: Connection) -> DownstreamError | None:
-    """End a connection that was made for a test or trial alone. Returns the error it had, if any."""
-    connection.stop()
-    await end_owner(owner)
-    error = owner.exception() if owner.done() and not owner.cancelled() else None
-    if error is not None and not isinstance(error, DownstreamError):
-        raise error
-    return error
 
 
 def unsent(error: DownstreamError) -> DownstreamError:

@@ -35,10 +35,12 @@ from mcpregistry.domain.errors import (
     TimedOut,
 )
 from mcpregistry.domain.kinds import CHANGED
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream.limits import too_large
 from mcpregistry.downstream.transports.messages import (
     REPAIR_WARNING,
     encode_request,
+    is_nameless_error,
     parse_message,
     read_reply,
     rename_oldest_version,
@@ -52,6 +54,7 @@ INBOX_MESSAGES = 4096
 GARBAGE_LINES = 1000
 GARBAGE_SAMPLES = 3
 SAMPLE_BYTES = 200
+NAMELESS_WORDS = 300  # characters
 TELL_SECONDS = 2.0  # to tell a server that a call of ours is cancelled
 
 
@@ -104,12 +107,13 @@ def closed() -> Closed:
 class _Waiting:
     """A request in flight."""
 
-    __slots__ = ("future", "max_bytes", "on_progress", "timer")
+    __slots__ = ("future", "max_bytes", "nameless", "on_progress", "timer")
 
     def __init__(self, request: Request, future: asyncio.Future[dict[str, Any]]) -> None:
         self.future = future
         self.on_progress = request.on_progress
         self.max_bytes = request.max_bytes
+        self.nameless = ""  # the words of an error without an id that came during this request
         self.timer: asyncio.TimerHandle | None = None
 
     def stop_clock(self) -> None:
@@ -242,9 +246,12 @@ class Wire:
     def _expire(self, request_id: int) -> None:
         waiting = self._waiting.get(request_id)
         if waiting is not None and not waiting.future.done():
+            words = "The server did not answer in time."
+            if waiting.nameless:
+                words = f"{words} It also sent an error that names no request: {waiting.nameless}"
             waiting.future.set_exception(
                 TimedOut(
-                    "The server did not answer in time.",
+                    words,
                     remedy="Check the server's log, or raise its request timeout.",
                     sent=True,
                 )
@@ -271,6 +278,8 @@ class Wire:
         if "method" in message:
             self._incoming(message, data)
             return
+        if is_nameless_error(message):
+            self._note_nameless(message)
         request_id = own_id(message.get("id"))
         waiting = self._waiting.get(request_id) if request_id is not None else None
         if waiting is not None:
@@ -279,6 +288,12 @@ class Wire:
             self._count_garbage(data)  # late (its call was cancelled), duplicate, or invented
         else:
             self._to_session(message, data)
+
+    def _note_nameless(self, message: dict[str, Any]) -> None:
+        """It may belong to any request that is out. One that runs out of time quotes it."""
+        words = plain(str(message["error"].get("message", "")), NAMELESS_WORDS)
+        for waiting in self._waiting.values():
+            waiting.nameless = words
 
     def _settle(self, waiting: _Waiting, message: dict[str, Any], size: int) -> None:
         self._garbage_in_a_row = 0

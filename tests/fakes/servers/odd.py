@@ -19,7 +19,7 @@ def notify(method, params=None):
 
 class Odd(Server):
     def __init__(self):
-        names = ("cancels", "notes", "errors", "pings", "twice", "progress", "logs")
+        names = ("cancels", "notes", "errors", "pings", "twice", "progress", "logs", "only_nameless")
         super().__init__([tool(name) for name in names], self.called, name="odd")
         self.capabilities |= {"prompts": {}, "resources": {"subscribe": True}, "logging": {}}
         self.pongs = queue.SimpleQueue()
@@ -44,6 +44,9 @@ class Odd(Server):
         send({"jsonrpc": "2.0", "error": NO_METHOD})
         send({"jsonrpc": "2.0", "id": None, "error": NO_METHOD})
         return text("ran")
+
+    def only_nameless(self, request_id, context):
+        send({"jsonrpc": "2.0", "id": None, "error": NO_METHOD})
 
     def pings(self, request_id, context):
         send({"jsonrpc": "2.0", "id": "ping", "method": "ping"})

@@ -72,7 +72,7 @@ async def test_the_words_of_an_error_reach_the_caller_whatever_its_status_is(ben
         (401, {"error": {"message": "token expired"}}, "application/json", "token expired", AuthFailed),
         (409, {"detail": "someone else edits it"}, "application/json", "someone else edits it", ConnectionFailed),
         (500, b"<html><h1>Oops</h1></html>", "text/html", "HTTP 500", ConnectionFailed),
-        (500, b"x" * 100_000, "text/plain", "xxx", ConnectionFailed),
+        (500, b"z" * 100_000, "text/plain", "zzz", ConnectionFailed),
         (500, b"", "application/json", "HTTP 500", ConnectionFailed),
     ],
 )  # fmt: skip

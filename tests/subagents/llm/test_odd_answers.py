@@ -24,7 +24,8 @@ class Answers:
         self.body, self.kind, self.asked = body, kind, 0
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        self.asked += 1
+        if scope["type"] == "http":  # and not the server's own question whether the app is ready
+            self.asked += 1
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", self.kind)]})
         await send({"type": "http.response.body", "body": self.body})
 

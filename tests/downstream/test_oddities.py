@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.errors import ProtocolError, TimedOut
+from mcpregistry.domain.errors import ProtocolError, TimedOut, ToolRefused
 from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.transports import nameless
 from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Echo, Request, event, fake_http, head
 from tests.fakes.targets import http_target, stdio_target
@@ -68,11 +69,32 @@ async def test_what_nobody_asked_for_costs_nothing(bench: Make, tool: str, said:
     assert heard == ([(2, None, None), (4, None, None)] * 2 if tool == "progress" else [])
 
 
-async def test_an_error_that_names_no_request_is_told_by_the_call_that_is_never_answered(bench: Make):
+async def test_an_error_without_an_id_reaches_the_only_call_that_is_out(bench: Make):
+    here = bench(odd(limits=UNENDING))
+    await here.pool.connect(1)
+    with pytest.raises(ToolRefused, match="Method not found") as refused:
+        await here.call("only_nameless")
+    assert refused.value.rpc_code == -32601
+    assert (await here.call("notes"))["content"][0]["text"] == "noted"
+
+
+async def test_an_error_without_an_id_ends_none_of_several_calls(bench: Make):
     here = bench(odd())
     await here.pool.connect(1)
-    with pytest.raises(TimedOut, match="Method not found"):
-        await here.call("only_nameless", timeout=SENDING)
+    calls = [here.call("only_nameless", timeout=SENDING) for _ in range(2)]
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(outcome, TimedOut)
+        assert "Method not found" in outcome.message
+
+
+async def test_an_error_for_a_notification_ends_no_call(bench: Make, monkeypatch: pytest.MonkeyPatch):
+    """The server is told that a call is cancelled, and answers that with an error while the next call is out."""
+    monkeypatch.setattr(nameless, "GRACE_SECONDS", 0.05)
+    here = bench(odd("answers_notes", limits=UNENDING))
+    await here.pool.connect(1)
+    with pytest.raises(TimedOut):
+        await here.call("silent", timeout=SENDING)
+    assert (await here.call("slow", b'{"seconds": 0.3}'))["content"][0]["text"] == "ran"
 
 
 async def test_a_ping_is_answered_while_a_call_waits(bench: Make):
@@ -83,5 +105,5 @@ async def test_a_ping_is_answered_while_a_call_waits(bench: Make):
 async def test_lists_that_are_null_and_errors_for_notifications_cost_no_tool(bench: Make, mode: str):
     here = bench(odd(mode, limits=UNENDING))
     found = await here.pool.discover(1)
-    assert len(found.tools) == 8
+    assert len(found.tools) == 10
     assert (await here.call("notes"))["content"][0]["text"] == "noted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import msgspec
 
 from mcpregistry.domain.errors import (
-    AuthFailed,
     ConnectionFailed,
     DownstreamError,
     ResourceLimit,
@@ -45,7 +45,7 @@ async def refusal_of(reply: Reply, *, session: bool = False) -> DownstreamError 
             error = _with_words(error, reply.status, words)
     if pause := _pause(reply):
         error.retry_after = pause
-        error.remedy = f"Wait {pause:.0f} seconds, then call again."
+        error.remedy = f"Wait {math.ceil(pause)} seconds, then call again."
     return error
 
 
@@ -60,8 +60,7 @@ def _rpc_error(message: dict[str, Any]) -> DownstreamError:
 def _with_words(error: DownstreamError, status: int, words: str) -> DownstreamError:
     if status == TOO_MANY:  # it was not processed (RFC 6585, section 4)
         return ToolRefused(f"The server refuses more requests for now (HTTP {status}): {words}", rpc_code=0)
-    kind = AuthFailed if isinstance(error, AuthFailed) else type(error)
-    return kind(f"{error.message.rstrip('.')}: {words}", remedy=error.remedy, sent=error.sent)
+    return type(error)(f"{error.message.rstrip('.')}: {words}", remedy=error.remedy, sent=error.sent)
 
 
 async def _body(reply: Reply) -> bytes:
@@ -117,6 +116,6 @@ def _pause(reply: Reply) -> float:
     else:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return 0.0
     return min(max(seconds, 0.0), LONGEST_PAUSE)

@@ -35,7 +35,6 @@ from mcpregistry.domain.errors import (
     TimedOut,
 )
 from mcpregistry.domain.kinds import CHANGED
-from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream.limits import too_large
 from mcpregistry.downstream.transports.messages import (
     REPAIR_WARNING,
@@ -47,6 +46,7 @@ from mcpregistry.downstream.transports.messages import (
     report_progress,
     salvage_id,
 )
+from mcpregistry.downstream.transports.nameless import NamelessErrors
 from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 
@@ -54,7 +54,6 @@ INBOX_MESSAGES = 4096
 GARBAGE_LINES = 1000
 GARBAGE_SAMPLES = 3
 SAMPLE_BYTES = 200
-NAMELESS_WORDS = 300  # characters
 TELL_SECONDS = 2.0  # to tell a server that a call of ours is cancelled
 
 
@@ -107,10 +106,11 @@ def closed() -> Closed:
 class _Waiting:
     """A request in flight."""
 
-    __slots__ = ("future", "max_bytes", "nameless", "on_progress", "timer")
+    __slots__ = ("future", "max_bytes", "nameless", "number", "on_progress", "timer")
 
-    def __init__(self, request: Request, future: asyncio.Future[dict[str, Any]]) -> None:
+    def __init__(self, request: Request, future: asyncio.Future[dict[str, Any]], number: int) -> None:
         self.future = future
+        self.number = number
         self.on_progress = request.on_progress
         self.max_bytes = request.max_bytes
         self.nameless = ""  # the words of an error without an id that came during this request
@@ -129,6 +129,7 @@ class _Outbox:
 
     async def send(self, item: SessionMessage, /) -> None:
         data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        self._wire.nameless.count_other()
         try:
             await self._wire.transmit(data)
         except DownstreamError as error:
@@ -159,6 +160,7 @@ class Wire:
         self._garbage_in_a_row = 0
         self._closing = False
         self._sequence = FIRST
+        self.nameless = NamelessErrors()
         self._waiting: dict[int, _Waiting] = {}
         self._inbox: MemoryObjectSendStream[SessionMessage | Exception]
         self._reader: MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -216,7 +218,7 @@ class Wire:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
         request_id, self._sequence = self._sequence, self._sequence + 1
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(request, loop.create_future())
+        waiting = _Waiting(request, loop.create_future(), self.nameless.count_request())
         self._waiting[request_id] = waiting
         self._start_clock(request_id, request, waiting)
         try:
@@ -260,6 +262,7 @@ class Wire:
     async def _abandon(self, request_id: int, reason: str) -> None:
         params = {"requestId": request_id, "reason": reason}
         notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+        self.nameless.count_other()
         with suppress(DownstreamError, TimeoutError):  # it cannot be told; the caller learns its own fate anyway
             async with asyncio.timeout(TELL_SECONDS):  # whoever cancels does not wait for a server that reads nothing
                 await self.transmit(msgspec.json.encode(notice))
@@ -279,7 +282,7 @@ class Wire:
             self._incoming(message, data)
             return
         if is_nameless_error(message):
-            self._note_nameless(message)
+            self.nameless.receive(message, self._waiting.values())
         request_id = own_id(message.get("id"))
         waiting = self._waiting.get(request_id) if request_id is not None else None
         if waiting is not None:
@@ -289,14 +292,9 @@ class Wire:
         else:
             self._to_session(message, data)
 
-    def _note_nameless(self, message: dict[str, Any]) -> None:
-        """It may belong to any request that is out. One that runs out of time quotes it."""
-        words = plain(str(message["error"].get("message", "")), NAMELESS_WORDS)
-        for waiting in self._waiting.values():
-            waiting.nameless = words
-
     def _settle(self, waiting: _Waiting, message: dict[str, Any], size: int) -> None:
         self._garbage_in_a_row = 0
+        self.nameless.note_answer(waiting.number)
         if waiting.future.done():
             return
         if waiting.max_bytes is not None and size > waiting.max_bytes:

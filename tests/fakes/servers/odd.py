@@ -6,6 +6,7 @@ FAKE_ODD is "null_lists" (lists of resources that are null) or "answers_notes" (
 import json
 import os
 import queue
+import time
 
 from rpc import Server, send, text, tool
 
@@ -19,7 +20,8 @@ def notify(method, params=None):
 
 class Odd(Server):
     def __init__(self):
-        names = ("cancels", "notes", "errors", "pings", "twice", "progress", "logs", "only_nameless")
+        names = ("cancels", "notes", "errors", "pings", "twice", "progress", "logs")
+        names += ("only_nameless", "silent", "slow")
         super().__init__([tool(name) for name in names], self.called, name="odd")
         self.capabilities |= {"prompts": {}, "resources": {"subscribe": True}, "logging": {}}
         self.pongs = queue.SimpleQueue()
@@ -47,6 +49,13 @@ class Odd(Server):
 
     def only_nameless(self, request_id, context):
         send({"jsonrpc": "2.0", "id": None, "error": NO_METHOD})
+
+    def silent(self, request_id, context):
+        pass
+
+    def slow(self, request_id, context):
+        time.sleep(context.arguments["seconds"])
+        return text("ran")
 
     def pings(self, request_id, context):
         send({"jsonrpc": "2.0", "id": "ping", "method": "ping"})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from mcpregistry.domain.text.display import printable
 
@@ -24,16 +24,31 @@ class Unanswered(Exception):
     """The host gives no answer; the text says why, for the server."""
 
 
+class HostChannel(Protocol):
+    """Reaches a host of the older era while none of its calls is out. Only ``ask`` waits; the others never raise."""
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The host's answer to a question. Raises Unanswered."""
+
+    def log(self, server: str, line: Mapping[str, Any]) -> None:
+        """Send a log line of this server."""
+
+    def complete(self, elicitation_id: str) -> None:
+        """Send ``notifications/elicitation/complete``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forwarding:
     """``capabilities`` as clients declare them; ``answers``: ``inputResponses`` and ``requestState``, where given.
 
     ``ask`` puts a question to the host while its call waits at a server of the older era; None: it cannot be asked.
+    ``channel`` reaches the host at other times; None: nothing does.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = field(default=None, compare=False)
+    channel: HostChannel | None = field(default=None, compare=False)
     log_level: str = ""  # the lowest of the server's log lines that its host wants; empty: it has asked for none
 
     @property
@@ -90,12 +105,12 @@ def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
     if kind != "elicitation":
         return True
     mode = params.get("mode", "form") if isinstance(params, Mapping) else "form"
-    if mode == "url" and not _is_of_the_web(params):
+    if mode == "url" and not names_web_page(params):
         return False
     return isinstance(mode, str) and (mode in declared or (mode == "form" and "url" not in declared))
 
 
-def _is_of_the_web(params: object) -> bool:
+def names_web_page(params: object) -> bool:
     """Return whether the address is a web address, which opens no file and runs no script on the machine of a person."""
     url = params.get("url") if isinstance(params, Mapping) else None
     return isinstance(url, str) and url.lower().startswith(("https://", "http://")) and url.isprintable()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import (
     ConnectionFailed,
     DefinitionChanged,
@@ -20,13 +21,16 @@ from mcpregistry.downstream.pool.redact import failure_without_secrets, refusal_
 from mcpregistry.downstream.pool.slot import Slot
 
 
-async def entered(slot: Slot, deadline: float | None) -> Connection:
-    """A place and the connection; that there is none is told to people, too."""
+async def entered(slot: Slot, deadline: float | None, caller: str, host: Forwarding) -> Connection:
+    """A place and the connection for a call of this host; that there is none is told to people, too."""
+    slot.openers[caller] = host
     try:
         return await slot.enter(deadline)
     except DownstreamError as error:
         slot.tell_failure(error)
         raise
+    finally:
+        slot.openers.pop(caller, None)
 
 
 async def asked(

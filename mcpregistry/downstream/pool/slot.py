@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -56,6 +57,7 @@ class Slot:
         self.server_id = server_id
         self.session = session  # whose connection it is
         self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
+        self.openers: dict[str, Forwarding] = {}  # whose calls wait for the connection, by session
         self._on_over = on_over
         self._make_room = make_room
         self._watched = watched
@@ -215,6 +217,8 @@ class Slot:
             connection = self.connection = await open_connection(target, self._tools_changed, bears=self.bears)
             connection.logs.tell = self._tell_logs
             connection.watched = self._watched
+            for caller, host in self.openers.items():
+                connection.introduce(caller, host)
             self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:

@@ -48,7 +48,7 @@ from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 from mcpregistry.downstream.transports.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
-from mcpregistry.downstream.transports.wire import Heard, closed
+from mcpregistry.downstream.transports.wire import Heard, OnNotice, closed, hear_nothing
 
 SESSION_HEADER = "Mcp-Session-Id"
 NOTICE_SECONDS = 5.0
@@ -68,6 +68,7 @@ class HttpChannel:
         self.lost = asyncio.Event()
         self.error: DownstreamError | None = None
         self.on_tools_changed: Callable[[], None] | None = None
+        self.on_notice: OnNotice = hear_nothing
         self._target = target
         self._url = target.url
         self._outbound = Outbound(target)
@@ -318,6 +319,8 @@ class HttpChannel:
             report_progress(request.on_progress, params)  # this stream is the request's own
         elif method == "notifications/message":
             self.logs.hear(params, request.on_log)
+        else:
+            self.on_notice(method, params)
 
     def _abandon(self, request_id: int, attempt: Attempt) -> None:
         """A modern server sees its response stream closed; a legacy one has to be told."""

@@ -64,6 +64,14 @@ class Heard(Protocol):
         """One notification; ``own``: it came in this request's own stream."""
 
 
+OnNotice = Callable[[str, object], bool]  # a notification's method and params; whether it needs nobody else
+
+
+def hear_nothing(_method: str, _params: object) -> bool:
+    """Leave every notification to the SDK."""
+    return False
+
+
 class Channel(Protocol):
     """What a connection needs of any transport: an SDK ``Transport`` that also carries our requests."""
 
@@ -71,6 +79,7 @@ class Channel(Protocol):
     error: DownstreamError | None
     pid: int | None
     on_tools_changed: Callable[[], None] | None
+    on_notice: OnNotice
     logs: Heard
 
     async def __aenter__(self) -> TransportStreams: ...
@@ -155,6 +164,7 @@ class Wire:
         self.lost = asyncio.Event()
         self.error: DownstreamError | None = None
         self.on_tools_changed: Callable[[], None] | None = None
+        self.on_notice: OnNotice = hear_nothing
         self.garbage = 0
         self.samples: list[str] = []
         self._garbage_in_a_row = 0
@@ -317,7 +327,7 @@ class Wire:
             self.on_tools_changed()
         elif method == "notifications/message":  # not to the session: a flood must cost little
             self.logs.hear(message.get("params"))
-        else:
+        elif "id" in message or not self.on_notice(method, message.get("params")):
             self._to_session(message, data)
 
     def _to_session(self, message: dict[str, Any], data: bytes | bytearray) -> None:

@@ -6,7 +6,6 @@ FAKE_ODD is "null_lists" (lists of resources that are null) or "answers_notes" (
 import json
 import os
 import queue
-import time
 
 from rpc import Server, send, text, tool
 
@@ -21,7 +20,7 @@ def notify(method, params=None):
 class Odd(Server):
     def __init__(self):
         names = ("cancels", "notes", "errors", "pings", "twice", "progress", "logs")
-        names += ("only_nameless", "silent", "slow")
+        names += ("only_nameless", "updates")
         super().__init__([tool(name) for name in names], self.called, name="odd")
         self.capabilities |= {"prompts": {}, "resources": {"subscribe": True}, "logging": {}}
         self.pongs = queue.SimpleQueue()
@@ -50,11 +49,9 @@ class Odd(Server):
     def only_nameless(self, request_id, context):
         send({"jsonrpc": "2.0", "id": None, "error": NO_METHOD})
 
-    def silent(self, request_id, context):
-        pass
-
-    def slow(self, request_id, context):
-        time.sleep(context.arguments["seconds"])
+    def updates(self, request_id, context):
+        for number in range(10_000):
+            notify("resources/updated", {"uri": f"docs://{number}"})
         return text("ran")
 
     def pings(self, request_id, context):

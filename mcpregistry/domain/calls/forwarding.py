@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from mcpregistry.domain.text.display import printable
 
 TASKS = "io.modelcontextprotocol/tasks"
+APPS = "io.modelcontextprotocol/ui"  # MCP Apps
+_MOST_TYPES, _LONGEST_TYPE = 10, 100
 # Which of a client's capabilities a server's question needs (multi round-trip requests).
 QUESTIONS = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
@@ -56,6 +58,12 @@ class Forwarding:
         return TASKS in (self.capabilities.get("extensions") or {})
 
     @property
+    def apps(self) -> Mapping[str, Any] | None:
+        """What the host says of the pages that it can show; None if it shows none."""
+        found: Mapping[str, Any] | None = (self.capabilities.get("extensions") or {}).get(APPS)
+        return found
+
+    @property
     def questions(self) -> frozenset[str]:
         """The kinds of questions that the host can bear."""
         return frozenset(self.capabilities.keys() & set(QUESTIONS.values()))
@@ -69,11 +77,25 @@ class Forwarding:
 
     def without_questions(self) -> Forwarding:
         """For a call that people decided on as it stands: nothing is added to it later."""
-        return Forwarding({"extensions": {TASKS: {}}} if self.tasks else {})
+        extensions = self.capabilities.get("extensions")
+        return Forwarding({"extensions": extensions} if extensions else {})
 
     def without_tasks(self) -> Forwarding:
         """For what no task can be made of."""
-        return replace(self, capabilities={key: said for key, said in self.capabilities.items() if key != "extensions"})
+        return self._without_extension(TASKS)
+
+    def without_apps(self) -> Forwarding:
+        """For a server whose pages no host is to show."""
+        return self._without_extension(APPS)
+
+    def _without_extension(self, name: str) -> Forwarding:
+        extensions = self.capabilities.get("extensions") or {}
+        if name not in extensions:
+            return self
+        capabilities = {key: said for key, said in self.capabilities.items() if key != "extensions"}
+        if left := {key: said for key, said in extensions.items() if key != name}:
+            capabilities["extensions"] = left
+        return replace(self, capabilities=capabilities)
 
 
 NOTHING = Forwarding()
@@ -81,12 +103,20 @@ AS_TASK = Forwarding({"extensions": {TASKS: {}}})
 
 
 def passed(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a host's declared capabilities that a server may rely on: kinds of questions, and tasks."""
+    """The part of a host's declared capabilities that a server may rely on: kinds of questions, tasks, and pages."""
     kept = {kind: declared[kind] for kind in QUESTIONS.values() if isinstance(declared.get(kind), dict)}
     extensions = declared.get("extensions")
-    if isinstance(extensions, dict) and TASKS in extensions:
-        kept["extensions"] = {TASKS: {}}
-    return kept
+    extensions = extensions if isinstance(extensions, dict) else {}
+    known: dict[str, Any] = {TASKS: {}} if TASKS in extensions else {}
+    if isinstance(apps := extensions.get(APPS), dict):
+        known[APPS] = _apps(apps)
+    return kept | ({"extensions": known} if known else {})
+
+
+def _apps(said: Mapping[str, Any]) -> dict[str, Any]:
+    types = said.get("mimeTypes")
+    listed = [each for each in types if isinstance(each, str)] if isinstance(types, list) else []
+    return {"mimeTypes": [each[:_LONGEST_TYPE] for each in listed[:_MOST_TYPES]]} if listed else {}
 
 
 def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> list[str]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 from mcp.client.client import Client
 from mcp.client.session import ClientSession
-from mcp_types import ClientCapabilities, RootsCapability
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    ClientCapabilities,
+    RootsCapability,
+)
 
-APPS = "io.modelcontextprotocol/ui"  # the extension MCP Apps
+from mcpregistry.domain.calls.forwarding import APPS
+from mcpregistry.domain.version import VERSION
+
+CLIENT_NAME = "slipsnisse"
 
 
 class WithoutRootChanges(Client):
@@ -25,3 +36,12 @@ class WithoutRootChanges(Client):
 
         session._build_capabilities = built  # type: ignore[method-assign]
         return session
+
+
+def stamp_of_requests(version: str, apps: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The ``_meta`` of our own requests to a modern server. ``apps``: what the connection's only host says of pages."""
+    return {
+        PROTOCOL_VERSION_META_KEY: version,
+        CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": VERSION},
+        CLIENT_CAPABILITIES_META_KEY: {} if apps is None else {"extensions": {APPS: dict(apps)}},
+    }

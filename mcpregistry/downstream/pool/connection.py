@@ -18,18 +18,17 @@ from typing import Any
 import anyio
 import msgspec
 from mcp.client.client import Client
+from mcp.client.extension import advertise
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, encode_header_value, mcp_param_headers
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
-    PROTOCOL_VERSION_META_KEY,
     Implementation,
     RootsListChangedNotification,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
-from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
+from mcpregistry.domain.calls.forwarding import APPS, NOTHING, Forwarding
 from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED, elicitation_ids
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
 from mcpregistry.domain.kinds import KINDS, READ, TOOL
@@ -38,7 +37,7 @@ from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
 from mcpregistry.downstream.limits import check_instructions, check_result, public_meta
 from mcpregistry.downstream.pool.callers import Callers
-from mcpregistry.downstream.pool.client import WithoutRootChanges
+from mcpregistry.downstream.pool.client import CLIENT_NAME, WithoutRootChanges, stamp_of_requests
 from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import typed_error
 from mcpregistry.downstream.pool.handshakes import OTHER, can_start_again, first_mode, is_refusal
@@ -52,18 +51,22 @@ from mcpregistry.downstream.transports.registry import channel_for
 from mcpregistry.downstream.transports.request import ProgressCallback, Request
 from mcpregistry.downstream.transports.wire import Channel
 
-CLIENT_NAME = "slipsnisse"
 PROBE_SECONDS = 10.0
 
 
 async def open_connection(
-    target: Target, on_tools_changed: Callable[[Discovery], None], *, bears: frozenset[str] | None = None
+    target: Target,
+    on_tools_changed: Callable[[Discovery], None],
+    *,
+    bears: frozenset[str] | None = None,
+    apps: Mapping[str, Any] | None = None,
 ) -> Connection:
     """A connection for the target, not connected yet: its owner task does that in ``run``.
 
-    ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share it.
+    ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share it. ``apps``: what that host
+    says of the pages that it can show.
     """
-    return Connection(target, await channel_for(target), on_tools_changed, bears)
+    return Connection(target, await channel_for(target), on_tools_changed, bears, apps)
 
 
 class Connection:
@@ -75,7 +78,9 @@ class Connection:
         channel: Channel,
         on_tools_changed: Callable[[Discovery], None],
         bears: frozenset[str] | None = None,
+        apps: Mapping[str, Any] | None = None,
     ) -> None:
+        self._apps = apps
         self.target = target
         self.in_flight = 0
         self.offers = Offers(target, self.ask, on_tools_changed)
@@ -208,6 +213,7 @@ class Connection:
             read_timeout_seconds=self.target.limits.connect_timeout,
             cache=None,
             message_handler=self._on_message,
+            extensions=() if self._apps is None else [advertise(APPS, dict(self._apps))],
             client_info=Implementation(name=CLIENT_NAME, version=VERSION),
             **self._questions.callbacks(self._declares),
         )
@@ -216,11 +222,7 @@ class Connection:
         """Note what was negotiated and read the tools."""
         self._modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         if self._modern:
-            self._stamp = {
-                PROTOCOL_VERSION_META_KEY: client.protocol_version,
-                CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": VERSION},
-                CLIENT_CAPABILITIES_META_KEY: {},
-            }
+            self._stamp = stamp_of_requests(client.protocol_version, self._apps)
         else:
             self._notices.watched = self.watched
         self._channel.negotiated(client.protocol_version, modern=self._modern)

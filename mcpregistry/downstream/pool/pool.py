@@ -353,7 +353,7 @@ class Pool:
             self._retire(slot, again=False)
             slot = self._slot(server_id, session)
         if session and not slot.alive:  # what a server is told of its host is told once, when it is connected to
-            slot.bears = host.questions if asks is None else asks
+            slot.bears, slot.apps = host.questions if asks is None else asks, host.apps
         return slot
 
     def _put_away(self, slot: Slot, connection: Connection) -> bool:

@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -57,6 +58,7 @@ class Slot:
         self.server_id = server_id
         self.session = session  # whose connection it is
         self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
+        self.apps: Mapping[str, Any] | None = None  # which pages it can show
         self.openers: dict[str, Forwarding] = {}  # whose calls wait for the connection, by session
         self._on_over = on_over
         self._make_room = make_room
@@ -159,7 +161,11 @@ class Slot:
 
     @property
     def _tells_all(self) -> bool:
-        """Servers may offer less to a host that can be asked less; what it is shown is not what the server offers."""
+        """Servers may offer less to a host that can be asked less, and more to one that shows pages: that is not what the server
+        offers to all.
+        """
+        if self.apps is not None:
+            return False
         return self.bears is None or self.target is None or self.target.questions <= self.bears
 
     @property
@@ -214,7 +220,9 @@ class Slot:
         connection: Connection | None = None
         try:
             target = self.target = await self._targets(self.server_id)
-            connection = self.connection = await open_connection(target, self._tools_changed, bears=self.bears)
+            connection = self.connection = await open_connection(
+                target, self._tools_changed, bears=self.bears, apps=self.apps
+            )
             connection.logs.tell = self._tell_logs
             connection.watched = self._watched
             for caller, host in self.openers.items():

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 from mcp import types as t
 from mcp.client.client import Client
+from mcp.client.extension import advertise
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
+from mcpregistry.domain.calls.forwarding import APPS
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Invocation
-from tests.fakes.stage import Stage, Web, fresh, outside
+from tests.fakes.hosts import FORM, Host, http_host, stdio_host
+from tests.fakes.stage import MODERN, Stage, Web, fresh, outside
 from tests.fakes.targets import SERVERS
 from tests.fakes.websockets import websocket_client
 from tests.gateway.talking import MODES
@@ -26,7 +29,8 @@ from tests.launcher import Launcher
 from tests.waiting import HANG_LIMIT, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
-TOOLS = ("sign_in", "later", "roots", "declared")
+TOOLS = ("sign_in", "later", "roots", "declared", "asks")
+PAGES = {"mimeTypes": ["text/html;profile=mcp-app"]}
 DOORS = ["http", "stdio", "sse", "ws"]
 
 
@@ -224,3 +228,41 @@ async def test_where_hosts_share_a_server_no_word_of_changed_folders_is_promised
     ) as host:
         declared = json.loads((await host.call_tool(f"{slug}__declared", {})).content[0].text)
     assert declared["roots"] == {}
+
+
+async def agree(params: dict[str, Any]) -> dict[str, Any]:
+    return {"action": "accept", "content": {"ok": True}}
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", MODERN])
+@pytest.mark.parametrize("door", ["http", "stdio"])
+async def test_what_a_server_tells_after_its_question_reaches_the_host(stage, site, door, era):
+    slug = await outside(scene, stage)
+    options: dict[str, Any] = {"era": era, "abilities": FORM, "person": agree}
+    async with contextlib.AsyncExitStack() as stack:
+        if door == "http":
+            await outside(lambda: site.wait_known(stage.agent(fresh("marker"))))
+            host: Host = await stack.enter_async_context(http_host(site, stage.tokens[slug], slug, **options))
+        else:
+            opened = stdio_host(stage, "--agent", slug, "--endpoint", slug, **options)
+            host = await stack.enter_async_context(opened)
+        result = await host.call(f"{slug}__asks", {}, **{"io.modelcontextprotocol/logLevel": "info"})
+        assert "accept" in result["content"][0]["text"]
+        assert [each["message"] for each in host.asked] == [f"The server {slug} asks: Sure?"]
+
+        def lines() -> list[Any]:
+            return [each["params"]["data"] for each in host.heard if each["method"] == "notifications/message"]
+
+        await until(lambda: len(lines()) == 2 and len(host.progress()) == 2)
+    assert lines() == ["before", "after"]
+    assert [each["message"] for each in host.progress()] == ["before", "after"]
+
+
+@pytest.mark.exhaustive(but=("legacy",))
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_server_of_a_sessions_own_is_told_of_the_pages_that_its_host_can_show(stage, site, launched, mode):
+    slug = await outside(scene, stage, shared_by="session")
+    options = {"extensions": [advertise(APPS, PAGES)]}
+    async with connected("http", mode, slug, stage, site, launched, **options) as host:
+        declared = json.loads((await host.call_tool(f"{slug}__declared", {})).content[0].text)
+    assert declared["extensions"] == {APPS: PAGES}

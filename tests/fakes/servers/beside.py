@@ -2,7 +2,7 @@
 
 ``sign_in`` is refused with -32042 and the pages in ``pages``. ``later`` answers, and then does what its arguments say while no call is out:
 ``done`` (ids of pages that are done with), ``line`` (a log line). ``roots`` tells the host's folders, for which it
-asks as soon as it is connected, and again when they have changed. ``declared`` tells what the client can do.
+asks as soon as it is connected, and again when they have changed. ``declared`` tells what the client can do. ``asks`` puts a question to a person.
 """
 
 import json
@@ -16,9 +16,11 @@ PAUSE = 0.2
 
 class Beside(Server):
     def __init__(self):
-        super().__init__([tool(name) for name in ("sign_in", "later", "roots", "declared")], self.called, name="beside")
+        super().__init__(
+            [tool(name) for name in ("sign_in", "later", "roots", "declared", "asks")], self.called, name="beside"
+        )
         self.capabilities["logging"] = {}
-        self.roots = queue.Queue()
+        self.roots, self.answers = queue.Queue(), queue.Queue()
         self.asked = 0
         self.declared = {}
 
@@ -42,6 +44,20 @@ class Beside(Server):
     def do_roots(self, context):
         return text(json.dumps(self.roots.get(), sort_keys=True))
 
+    def do_asks(self, context):
+        """Tells progress and a line before it asks a person, and after it has the answer."""
+        self.tell(context, 1, "before")
+        schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+        params = {"message": "Sure?", "requestedSchema": schema}
+        send({"jsonrpc": "2.0", "id": "form", "method": "elicitation/create", "params": params})
+        said = self.answers.get()
+        self.tell(context, 2, "after")
+        return text(json.dumps(said.get("result"), sort_keys=True))
+
+    def tell(self, context, number, line):
+        context.progress(number, 2, line)
+        self.speak({"line": line})
+
     def do_declared(self, context):
         return text(json.dumps(self.declared, sort_keys=True))
 
@@ -64,6 +80,8 @@ class Beside(Server):
             self.ask_for_roots()
         elif method is None and str(message.get("id", "")).startswith("roots"):
             self.roots.put(message.get("result") or message["error"]["message"])
+        elif method is None and message.get("id") == "form":
+            self.answers.put(message)
         else:
             super().receive(message)
 

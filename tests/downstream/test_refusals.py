@@ -74,6 +74,7 @@ async def test_the_words_of_an_error_reach_the_caller_whatever_its_status_is(ben
         (500, b"<html><h1>Oops</h1></html>", "text/html", "HTTP 500", ConnectionFailed),
         (500, b"z" * 100_000, "text/plain", "zzz", ConnectionFailed),
         (500, b"", "application/json", "HTTP 500", ConnectionFailed),
+        (429, b"", "application/json", "for now (HTTP 429).", ToolRefused),
     ],
 )  # fmt: skip
 async def test_other_bodies_of_errors_are_told_bounded_and_without_secrets(
@@ -173,4 +174,24 @@ async def test_a_session_is_opened_again_once_for_a_call(bench: Make):
             await here.call("echo")
         assert not caught.value.sent
         assert len(server.calls()) == 2
+        await here.pool.close()
+
+
+@pytest.mark.fault
+async def test_a_pause_that_the_server_asks_for_in_the_handshake_is_kept(bench: Make):
+    class Busy(Errors):
+        async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+            writer.write(head(429, content_length="0", retry_after="30"))
+            return True
+
+    async with fake_http(Busy()) as server:
+        here = bench(http_target(server.url))
+        with pytest.raises(DownstreamError, match="refuses more requests for now") as caught:
+            await here.call("echo")
+        assert "30 seconds" in caught.value.remedy
+        asked = len(server.requests)
+        with pytest.raises(ConnectionFailed, match="The server is down"):
+            await here.call("echo")
+        assert len(server.requests) == asked
+        assert here.pool.states()[1].retry_in > 20
         await here.pool.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sys
@@ -21,7 +22,7 @@ from mcpregistry.domain.calls.forwarding import APPS
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Invocation
 from tests.fakes.hosts import FORM, Host, http_host, stdio_host
-from tests.fakes.stage import MODERN, Stage, Web, fresh, outside
+from tests.fakes.stage import MODERN, Stage, Web, fresh, outside, web
 from tests.fakes.targets import SERVERS
 from tests.fakes.websockets import websocket_client
 from tests.gateway.talking import MODES
@@ -266,3 +267,32 @@ async def test_a_server_of_a_sessions_own_is_told_of_the_pages_that_its_host_can
     async with connected("http", mode, slug, stage, site, launched, **options) as host:
         declared = json.loads((await host.call_tool(f"{slug}__declared", {})).content[0].text)
     assert declared["extensions"] == {APPS: PAGES}
+
+
+@pytest.mark.exhaustive
+async def test_a_host_hears_that_a_page_is_done_with_on_a_stream_of_another_process(stage, site):
+    slug = await outside(scene, stage)
+    options: dict[str, Any] = {"era": "2025-11-25", "abilities": {"elicitation": {"url": {}}}}
+    with web(stage.env) as other:
+        token = stage.tokens[slug]
+        await outside(other.wait_known, token)
+        await outside(site.wait_known, token)
+        async with http_host(site, token, slug, **options) as host, other.raw(token) as http:
+            headers = {**host._session, "accept": "text/event-stream"}
+            async with http.stream("GET", other.url(slug), headers=headers) as stream:
+                assert stream.status_code == 200
+                refused = await host.call(f"{slug}__sign_in", {"pages": [page("e1")]})
+                assert refused["error"]["code"] == -32042
+                await host.call(f"{slug}__later", {"done": ["e1"]})
+                async with asyncio.timeout(HANG_LIMIT):
+                    told = [json.loads(line[5:]) async for line in until_told(stream, "elicitation/complete")]
+    assert told[-1]["params"] == {"elicitationId": "e1"}
+
+
+async def until_told(stream: Any, words: str) -> AsyncIterator[str]:
+    """The data lines of an event stream, until one has these words."""
+    async for line in stream.aiter_lines():
+        if line.startswith("data: {"):
+            yield line
+            if words in line:
+                return

@@ -89,12 +89,13 @@ class Forwarding:
         return self._without_extension(APPS)
 
     def _without_extension(self, name: str) -> Forwarding:
-        extensions = self.capabilities.get("extensions") or {}
+        extensions = dict(self.capabilities.get("extensions") or {})
         if name not in extensions:
             return self
-        capabilities = {key: said for key, said in self.capabilities.items() if key != "extensions"}
-        if left := {key: said for key, said in extensions.items() if key != name}:
-            capabilities["extensions"] = left
+        del extensions[name]
+        capabilities = {**self.capabilities, "extensions": extensions}
+        if not extensions:
+            del capabilities["extensions"]
         return replace(self, capabilities=capabilities)
 
 

@@ -54,7 +54,7 @@ def _is_page(page: object) -> bool:
 
 
 def _attributed(page: Mapping[str, Any], server: str) -> dict[str, Any]:
-    said = page.get("message")
-    params = {**page, "mode": "url", "message": said if isinstance(said, str) else ""}
+    message = page.get("message")
+    params = {**page, "mode": "url", "message": message if isinstance(message, str) else ""}
     asked: dict[str, Any] = attributed({"method": _ASK, "params": params}, server)["params"]
     return asked

@@ -23,7 +23,7 @@ CLIENT_NAME = "slipsnisse"
 
 
 class WithoutRootChanges(Client):
-    """Declares no word of changed roots: several hosts share the connection, and none of them speaks for all."""
+    """Does not declare ``roots.listChanged``, because several hosts share the connection."""
 
     async def _build_session(self, exit_stack: AsyncExitStack) -> ClientSession:
         # The SDK has no option for it; the pinned version is held to this by a test.
@@ -31,15 +31,17 @@ class WithoutRootChanges(Client):
         build = session._build_capabilities
 
         def built(version: str) -> ClientCapabilities:
-            said = build(version)
-            return said.model_copy(update={"roots": RootsCapability()}) if said.roots is not None else said
+            declared = build(version)
+            if declared.roots is None:
+                return declared
+            return declared.model_copy(update={"roots": RootsCapability()})
 
         session._build_capabilities = built  # type: ignore[method-assign]
         return session
 
 
 def stamp_of_requests(version: str, apps: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The ``_meta`` of our own requests to a modern server. ``apps``: what the connection's only host says of pages."""
+    """The ``_meta`` of our own requests to a modern server. ``apps``: the pages that the connection's only host can show."""
     return {
         PROTOCOL_VERSION_META_KEY: version,
         CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": VERSION},

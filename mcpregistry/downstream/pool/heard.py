@@ -1,4 +1,4 @@
-"""What a server says besides answers and changed lists, in a stream that is no call's or in a call's own."""
+"""Notifications of a server other than changed lists, from any stream of its connection."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from mcpregistry.downstream.pool.slot import Slot
 
 
 async def entered(slot: Slot, deadline: float | None, caller: str, host: Forwarding) -> Connection:
-    """A place and the connection for a call of this host; that there is none is told to people, too."""
+    """Return the connection for a call of this host, with a place on it. A failure is also shown to operators."""
     slot.openers[caller] = host
     try:
         return await slot.enter(deadline)

@@ -41,11 +41,15 @@ async def refusal_of(reply: Reply, *, session: bool = False) -> DownstreamError 
             remedy="Check that its URL is its MCP endpoint.",
             sent=True,
         )
-        if words := _words(body, reply.content_type, message):
-            error = _with_words(error, reply.status, words)
+        error = _with_words(error, reply.status, _words(body, reply.content_type, message))
     if pause := _pause(reply):
         error.retry_after = pause
-        error.remedy = f"Wait {math.ceil(pause)} seconds, then call again."
+        again = (
+            "then call again"
+            if isinstance(error, ToolRefused)
+            else "and look whether the call ran, before you repeat it"
+        )
+        error.remedy = f"Wait {math.ceil(pause)} seconds, {again}."
     return error
 
 
@@ -59,7 +63,12 @@ def _rpc_error(message: dict[str, Any]) -> DownstreamError:
 
 def _with_words(error: DownstreamError, status: int, words: str) -> DownstreamError:
     if status == TOO_MANY:  # it was not processed (RFC 6585, section 4)
-        return ToolRefused(f"The server refuses more requests for now (HTTP {status}): {words}", rpc_code=0)
+        said = f": {words}" if words else "."
+        refused = ToolRefused(f"The server refuses more requests for now (HTTP {status}){said}", rpc_code=0)
+        refused.remedy = "Wait, then call again."
+        return refused
+    if not words:
+        return error
     return type(error)(f"{error.message.rstrip('.')}: {words}", remedy=error.remedy, sent=error.sent)
 
 

@@ -1,4 +1,4 @@
-"""An older server that says things while no call is out, and that wants pages opened first.
+"""An older server that sends messages while no call is out, and that wants pages opened first.
 
 ``sign_in`` is refused with -32042 and the pages in ``pages``. ``later`` answers, and then does what its arguments say while no call is out:
 ``done`` (ids of pages that are done with), ``line`` (a log line). ``roots`` tells the host's folders, for which it
@@ -34,10 +34,10 @@ class Beside(Server):
         threading.Timer(PAUSE, self.speak, [context.arguments]).start()
         return text("soon")
 
-    def speak(self, said):
-        for page in said.get("done", []):
+    def speak(self, wanted):
+        for page in wanted.get("done", []):
             send({"jsonrpc": "2.0", "method": "notifications/elicitation/complete", "params": {"elicitationId": page}})
-        if line := said.get("line"):
+        if line := wanted.get("line"):
             params = {"level": "error", "logger": "timer", "data": line}
             send({"jsonrpc": "2.0", "method": "notifications/message", "params": params})
 

@@ -12,7 +12,8 @@ from mcpregistry.calls.remote_tasks.adoption import Adoption, check_kind, forwar
 from mcpregistry.calls.sampling import Sampler
 from mcpregistry.domain.apps import without_pages
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
-from mcpregistry.domain.errors import InputNeeded
+from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED, page_needed
+from mcpregistry.domain.errors import InputNeeded, ToolRefused
 from mcpregistry.domain.servers.sessions import host_session, session_key
 from mcpregistry.downstream.pool.pool import Pool
 
@@ -26,6 +27,17 @@ class DownstreamDispatcher:
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
         """Send the call through the pool. Returns the server's result; of a task, our handle for it."""
         forwarding = forwarding_of(call)
+        try:
+            return await self._dispatched(call, forwarding, on_sent)
+        except ToolRefused as error:
+            if error.rpc_code != URL_ELICITATION_REQUIRED:
+                raise
+            server = call.entry.offer.server
+            raise page_needed(
+                error, server.slug, allowed="elicitation" in server.questions, capabilities=forwarding.capabilities
+            ) from None
+
+    async def _dispatched(self, call: Call, forwarding: Forwarding, on_sent: Callable[[], None]) -> dict[str, Any]:
         if self._sampler is not None and sampling.by_ours(call):
             asking = sampling.Sampling(call, self._sampler, forwarding)
             result = await self._with_our_model(asking, call, on_sent)

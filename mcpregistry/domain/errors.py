@@ -95,12 +95,17 @@ class DownstreamError(SlipsnisseError):
     def __init__(self, message: str, *, remedy: str = "", sent: bool = False) -> None:
         super().__init__(message, remedy=remedy)
         self.sent = sent
+        self.retry_after = 0.0  # seconds that the server asks to be left alone
 
 
 class ConnectionFailed(DownstreamError):
     """The server could not be started or reached, or the connection to it was lost."""
 
     code = "CONNECTION_FAILED"
+
+
+class SessionLost(ConnectionFailed):
+    """The server has forgotten our session, for example because it was restarted. It did not look at the request."""
 
 
 class StaleRevision(DownstreamError):

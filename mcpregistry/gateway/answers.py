@@ -16,6 +16,7 @@ from mcpregistry.calls.approvals.status import status_of
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.domain.calls.edits import META_KEY
 from mcpregistry.domain.calls.ends import RECORD_LATE, headline
+from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED
 from mcpregistry.domain.definitions.naming import own_uri
 from mcpregistry.domain.kinds import PROMPT, RESOURCE, TOOL
 from mcpregistry.domain.lifecycle import TERMINAL
@@ -36,8 +37,11 @@ def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> d
     """
     if outcome.error_code == "NOT_FOUND" and outcome.result is None:
         raise MCPError(t.INVALID_PARAMS, outcome.message)
-    if outcome.rpc_code == CAPABILITY_MISSING and not legacy and isinstance(outcome.rpc_data, dict):
-        raise MCPError(CAPABILITY_MISSING, outcome.message, outcome.rpc_data)  # a program can act on it, a model cannot
+    for_programs = {URL_ELICITATION_REQUIRED} if legacy else {URL_ELICITATION_REQUIRED, CAPABILITY_MISSING}
+    if outcome.rpc_code in for_programs and isinstance(
+        outcome.rpc_data, dict
+    ):  # a program can act on it, a model cannot
+        raise MCPError(outcome.rpc_code, outcome.message, outcome.rpc_data)
     if outcome.result is not None:
         result = outcome.result if typed else _edit_in_both(outcome.result)
         return _passed_through(noted(result, late=outcome.late, energy=outcome.energy), legacy=legacy)
@@ -143,7 +147,10 @@ def _passed_through(result: dict[str, Any], *, legacy: bool) -> dict[str, Any]:
 def _checked(result: dict[str, Any], key: str, fits: Callable[[Any], bool], *, legacy: bool) -> dict[str, Any]:
     answer = {"resultType": "complete", key: []} | result
     if not isinstance(answer[key], list) or not all(map(fits, answer[key])):
-        raise MCPError(t.INTERNAL_ERROR, f"The server's answer cannot be read: its {key} is no list of parts.")
+        raise MCPError(
+            t.INTERNAL_ERROR,
+            f"The call ran, but its answer cannot be shown: its {key} is not a list of parts. Do not repeat it before checking.",
+        )
     meta = answer.get("_meta")
     if isinstance(meta, dict):
         answer["_meta"] = {key: value for key, value in meta.items() if key != t.SERVER_INFO_META_KEY}

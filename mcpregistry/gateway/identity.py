@@ -9,9 +9,10 @@ from typing import Any
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.errors import ArgumentsInvalid
-from mcpregistry.domain.servers.sessions import mcp_session, nameless_session
+from mcpregistry.domain.servers.sessions import STDIO, mcp_session, nameless_session
 
 SCOPE_KEY = "slipsnisse.caller"
 LASTING_KEY = "slipsnisse.lasting"  # the id of a connection that lasts
@@ -55,6 +56,17 @@ def caller_of(ctx: ServerRequestContext[Any, Any], default: Caller | None) -> Ca
     return caller
 
 
+def own_session(ctx: ServerRequestContext[Any, Any]) -> str | None:
+    """The id of the MCP session in which the request came; None where the protocol has none.
+
+    Over HTTP+SSE and WebSocket the connection is the session.
+    """
+    if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        return None
+    lasting: str | None = ctx.request.scope.get(LASTING_KEY) if ctx.request is not None else None
+    return lasting or ctx.session._connection.session_id
+
+
 def session_of(caller: Caller, meta: Mapping[str, Any], conversation: str = "", own: str | None = None) -> str:
     """What the host's session is called among those of its agent. Raises ArgumentsInvalid for what is no name.
 
@@ -63,7 +75,7 @@ def session_of(caller: Caller, meta: Mapping[str, Any], conversation: str = "", 
     process is the session.
     """
     if caller.origin == "stdio":
-        return "stdio"
+        return STDIO
     if own is not None:
         return mcp_session(own)
     named = meta.get(SESSION_KEY, caller.session)

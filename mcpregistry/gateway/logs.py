@@ -47,10 +47,14 @@ class Levels:
         """What was set on another connection, or in another process, for the session of this one; empty: the usual."""
         self._levels[connection] = level or USUAL
 
+    def of(self, connection: Connection) -> str:
+        """The lowest level that a host of the older era wants to hear."""
+        return self._levels.get(connection, USUAL)
+
     def wanted(self, ctx: Context) -> str:
         """The lowest level that this request's host wants to hear; empty: none."""
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-            return self._levels.get(ctx.session._connection, USUAL)
+            return self.of(ctx.session._connection)
         asked = (ctx.meta or {}).get(LOG_LEVEL_META_KEY)
         return asked if asked in LEVELS else ""
 
@@ -58,8 +62,9 @@ class Levels:
 class Lines:
     """Call it with a line (``line_of``) from the event loop's thread."""
 
-    def __init__(self, send: Send, level: str, server: str) -> None:
-        self._send, self._level, self._server = send, level, server
+    def __init__(self, send: Send, server: str, level: str = USUAL) -> None:
+        self._send, self._server = send, server
+        self.level = level
         self._waiting: deque[dict[str, Any]] = deque()
         self._left_out = 0
         self._news = asyncio.Event()
@@ -67,7 +72,7 @@ class Lines:
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Note a line; it is sent as soon as the host's connection takes it."""
-        if not reaches(line["level"], self._level):
+        if not reaches(line["level"], self.level):
             return
         if len(self._waiting) >= _BACKLOG:
             self._left_out += 1
@@ -108,7 +113,7 @@ async def passing_lines(ctx: Context, level: str, server: str) -> AsyncIterator[
         note = t.LoggingMessageNotification(params=t.LoggingMessageNotificationParams(**line))
         await ctx.session.send_notification(note, related_request_id=ctx.request_id)
 
-    lines = Lines(send, level, server)
+    lines = Lines(send, server, level)
     running = asyncio.ensure_future(lines.run())
     try:
         yield lines

@@ -30,7 +30,7 @@ from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Prompt, Reply
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
-from mcpregistry.domain.calls.forwarding import NOTHING, TASKS, Ask, Forwarding, Unanswered, attributed, passed
+from mcpregistry.domain.calls.forwarding import APPS, TASKS, Ask, Forwarding, Unanswered, attributed, passed
 from mcpregistry.domain.calls.hosts import limits_of
 from mcpregistry.domain.calls.wait_strategy import question_modes
 from mcpregistry.domain.errors import Conflict, InputNeeded
@@ -94,7 +94,8 @@ def declared_host(
     modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
     said = declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {}
     if not modern:
-        said.pop("extensions", None)
+        extensions = said.pop("extensions", None) or {}
+        said["extensions"] = {APPS: extensions[APPS]} if APPS in extensions else {}
     return Host(
         name=plain(info.name, 100) if info else "",
         version=plain(info.version, 100) if info else "",
@@ -243,7 +244,9 @@ def _forwarding(ctx: Context, host: Host, *, back: bool) -> Forwarding:
     """What goes on to servers. An older host can bear questions where there is a way back to it."""
     if host.mrtr:
         return replace(host.forwarding, answers=_answers(ctx.params or {}))
-    return replace(host.forwarding, ask=_put_by(ctx)) if back and host.forwarding.questions else NOTHING
+    if back and host.forwarding.questions:
+        return replace(host.forwarding, ask=_put_by(ctx))
+    return host.forwarding.without_questions()
 
 
 def _put_by(ctx: Context) -> Ask:

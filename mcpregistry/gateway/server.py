@@ -31,11 +31,13 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.lending import lent
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError, ToolRefused
 from mcpregistry.domain.kinds import KINDS, LOGGING, PROMPT, RESOURCE, TEMPLATE, TOOL
+from mcpregistry.domain.servers.sessions import host_session
 from mcpregistry.domain.version import VERSION
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
 from mcpregistry.gateway.conversations import conversation_of
 from mcpregistry.gateway.declared import introduction
-from mcpregistry.gateway.identity import Caller, caller_of, session_of
+from mcpregistry.gateway.host_channels import HostChannels
+from mcpregistry.gateway.identity import Caller, caller_of, own_session, session_of
 from mcpregistry.gateway.live_calls import LiveCalls
 from mcpregistry.gateway.logs import Levels, Lines, passing_lines
 from mcpregistry.gateway.notifications import Changes
@@ -93,6 +95,7 @@ class Gateway:
         self.live = LiveCalls()
         self.tasks = Tasks(engine, caller)
         self.levels, self.subscriptions = Levels(), Subscriptions(engine)
+        self.channels = HostChannels(self.levels)
         self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
         self._caller = caller
@@ -133,6 +136,7 @@ class Gateway:
         server.add_request_handler("resources/subscribe", t.SubscribeRequestParams, self._subscribe)
         server.add_request_handler("resources/unsubscribe", t.UnsubscribeRequestParams, self._unsubscribe)
         server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
+        server.add_notification_handler("notifications/roots/list_changed", t.NotificationParams, self._roots_changed)
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
         server.middleware += [self._guard, boundary(self._caller), self._whole]
@@ -217,7 +221,8 @@ class Gateway:
             found, name, own = catalogue.reading(name)
             catalogue = found if found.find(name) else await lent(catalogue, name) or found
             arguments = {"uri": own}
-        catalogue, host = catalogue if kind == RESOURCE else catalogue.of_kind(kind), await host_of(ctx, caller)
+        catalogue = catalogue if kind == RESOURCE else catalogue.of_kind(kind)
+        host = self.channels.reaching(ctx, await host_of(ctx, caller))
         if kind != TOOL:
             host = host.without_tasks()  # MCP has them for calls of tools alone
         level, entry = self.levels.wanted(ctx), catalogue.find(name)
@@ -332,6 +337,11 @@ class Gateway:
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.
         self.changes.remember(self._caller_of(ctx), ctx.session._connection)
 
+    async def _roots_changed(self, ctx: Context, params: t.NotificationParams | None) -> None:
+        caller = self._caller_of(ctx)
+        session = session_of(caller, {}, own=own_session(ctx))
+        self.engine.pool.tell_roots_changed(host_session(caller.agent, session))
+
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         """For the SDK's check of ``Mcp-Param-*`` headers, as the caller of this request sees the tool."""
         caller = current_caller.get()
@@ -340,11 +350,6 @@ class Gateway:
 
     def _caller_of(self, ctx: Context) -> Caller:
         return caller_of(ctx, self._caller)
-
-
-def own_session(ctx: Context) -> str | None:
-    """The id of the MCP session in which the request came; None where the protocol has none."""
-    return ctx.session._connection.session_id if is_legacy(ctx) else None
 
 
 def is_legacy(ctx: Context) -> bool:

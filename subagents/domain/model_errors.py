@@ -107,6 +107,8 @@ def classify(name: str, status: int | None, text: str) -> ErrorKind:
             return ErrorKind.NETWORK
         if status in (402, 403, 413):  # each provider's adapter names these differently
             return _BY_STATUS[status]
+    if "traceback (most recent call last)" in lowered:  # of the library, which could not read the answer
+        name = "APIResponseValidationError"
     if name in _BY_NAME:
         return _BY_NAME[name]
     if status in _BY_STATUS:

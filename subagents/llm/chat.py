@@ -150,7 +150,9 @@ def _call(index: int, call: Any) -> ToolUse:
     arguments = call.function.arguments
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     id = re.sub(f"{_SIGNED}.*", "", call.id or "", flags=re.DOTALL)
-    return ToolUse(id or f"call_{index}", call.function.name or "", text or "{}")
+    if text.strip() in ("", "null"):  # how some models call a tool without arguments
+        text = "{}"
+    return ToolUse(id or f"call_{index}", call.function.name or "", text)
 
 
 def _reasoning(message: Any) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from mcpregistry.collector import lasting
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.llm import anthropic, chat
 from subagents.llm.failures import translated
+from subagents.llm.parts import join_parts
 from subagents.llm.values import Message, Reply, Target, Tool
 
 # Before the import: afterwards they change nothing.
@@ -55,7 +56,7 @@ async def complete(
 
     wire, ask = (anthropic, litellm.anthropic_messages) if target.kind == "anthropic" else (chat, litellm.acompletion)
     request = wire.request(target, messages, tools, response_schema) | _common(target)
-    way = guarded.Way(target.networks)
+    way = guarded.Way(target.networks, join_parts)
     try:
         with way.taken():
             async with asyncio.timeout(target.timeout + 1):  # some adapters ignore the timeout they are given

@@ -17,6 +17,8 @@ _OWN_WORDS = {
     ErrorKind.TIMEOUT: "The provider did not answer in time.",
 }
 _LABEL = re.compile(r"^(?:litellm\.)?(?:\w+Error:|\w*Exception(?: \w+)? -|Timeout:) ?")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)|File \"[^\"\n]+\", line \d+")
+_OWN_FILE = re.compile(r"(?:/[^\s\"':]+)?/site-packages/[^\s\"':,)]+")
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 _RETRY_DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')  # Google's RetryInfo, in the body
 
@@ -64,7 +66,15 @@ def _clean(text: str, target: Target) -> str:
             text = text.replace(secret, "***")
     while (shorter := _LABEL.sub("", text.strip())) != text:
         text = shorter
-    return _told(text)[:_LONGEST_MESSAGE]
+    return _without_traceback(_told(text))[:_LONGEST_MESSAGE]
+
+
+def _without_traceback(text: str) -> str:
+    """What stands in front of a traceback of the library, which names files of this machine."""
+    if not (_TRACEBACK.search(text) or _OWN_FILE.search(text)):
+        return text
+    head = _OWN_FILE.sub("", _TRACEBACK.split(text, maxsplit=1)[0]).strip(" :\n")
+    return f"The provider's answer cannot be read ({head})." if head else "The provider's answer cannot be read."
 
 
 def _told(text: str) -> str:

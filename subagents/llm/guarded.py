@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from mcpregistry.domain.errors import DownstreamError, OutboundRefused, ResourceLimit, TimedOut
-from mcpregistry.downstream.http_client.httpx_transport import GuardedTransport, NoTransport, Redirected, Way
+from mcpregistry.downstream.http_client.httpx_transport import GuardedTransport, NoTransport, Redirected, Way, WebPage
 from subagents.domain.model_errors import ErrorKind, ModelError
 
 __all__ = ["Way", "failure", "install"]
@@ -23,6 +23,10 @@ _WORDS: tuple[tuple[type[DownstreamError], ErrorKind, str], ...] = (
         OutboundRefused, ErrorKind.REFUSED,
         "The provider's address is private, reserved, or no plain http or https address, so nothing was sent there. If it "
         "is yours, add its network to the provider's allowed networks; then somebody who may confirm it does.",
+    ),
+    (
+        WebPage, ErrorKind.BAD_REQUEST,
+        "The provider answered with a web page instead of a message. Is its base URL right, and does it need a log-in?",
     ),
     (TimedOut, ErrorKind.TIMEOUT, "The provider did not answer in time."),
     (ResourceLimit, ErrorKind.UNREADABLE, "The provider's answer is larger than any real one."),

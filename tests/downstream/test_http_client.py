@@ -22,6 +22,7 @@ from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
     TimedOut,
+    ToolRefused,
 )
 from mcpregistry.downstream.http_client.addresses import is_allowed, is_public, parse_networks
 from mcpregistry.downstream.http_client.client import Attempt, Outbound
@@ -318,7 +319,7 @@ async def test_a_body_or_an_event_beyond_the_limit_is_refused(bench: Make, raw: 
         (head(200, content_type="application/json", content_encoding="gzip", content_length="1") + b"x", ProtocolError),
         (head(500, content_length="0"), ConnectionFailed),
         (head(503, content_length="0", retry_after="1"), ConnectionFailed),
-        (head(429, content_length="0"), ConnectionFailed),
+        (head(429, content_length="0"), ToolRefused),
     ],
 )
 async def test_a_broken_answer_is_typed_prompt_and_never_repeated(bench: Make, raw: bytes, kind: type):

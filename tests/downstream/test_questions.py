@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
+from mcpregistry.domain.calls.forwarding import APPS, Forwarding, Unanswered, passed
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.callers import Callers
@@ -169,6 +169,30 @@ async def test_a_server_is_told_what_it_may_ask_and_of_a_session_what_its_host_b
     assert said(await here.call("declared", session="a/2")) == {}
     # It may offer these less, which is nothing that the server as a whole has changed.
     assert [event for event in here.events if event.kind == "session" and event.discovery] == []
+
+
+PAGES = {"extensions": {APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}}
+
+
+async def test_pages_that_a_host_can_show_are_told_on_its_own_connection_alone(bench: Make):
+    here = bench(asking())
+    host = Forwarding(passed(PAGES | {"experimental": {"x": {}}}))
+    assert said(await here.call("declared", host=host, caller="a/1")).get("extensions") is None
+    assert (
+        said(await here.call("declared", host=host, session="a/1", caller="a/1"))["extensions"] == PAGES["extensions"]
+    )
+    assert said(await here.call("declared", session="b/1", caller="b/1")).get("extensions") is None
+
+
+async def test_pages_that_a_host_can_show_are_told_to_a_modern_server_with_its_call(bench: Make):
+    here = bench(stdio_target("echo", env={"FAKE_ERA": "modern"}))
+    for host, told in (
+        (Forwarding(passed(PAGES)), PAGES),
+        (Forwarding(passed(PAGES)).without_apps(), {}),
+        (Forwarding(), {}),
+    ):
+        meta = (await here.call("echo", host=host))["structuredContent"]["meta"]
+        assert meta[f"{APPS.removesuffix('ui')}clientCapabilities"] == told
 
 
 async def test_what_is_asked_after_its_call_has_ended_reaches_no_host_and_not_without_end():

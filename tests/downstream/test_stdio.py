@@ -183,9 +183,15 @@ async def test_a_result_that_nests_too_deep_ends_its_call_typed_and_at_once(benc
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [("nul", "a\0b"), ("huge_int", int("1" * 400)), ("big_int", 12345678901234567890123), ("duplicate_key", {"a": 2})],
+    [
+        ("nul", "a\0b"),
+        ("surrogate", "\N{REPLACEMENT CHARACTER}"),
+        ("huge_int", int("1" * 400)),
+        ("big_int", 12345678901234567890123),
+        ("duplicate_key", {"a": 2}),
+    ],
 )
-async def test_odd_but_valid_values_pass_exactly(bench: Make, kind: str, value: object):
+async def test_odd_but_valid_values_pass_and_half_characters_are_replaced(bench: Make, kind: str, value: object):
     result = await bench(stdio_target("hostile")).call("poison", json.dumps({"kind": kind}).encode())
     assert result["structuredContent"] == {"v": value}
 

@@ -69,7 +69,9 @@ async def test_strangers_are_refused_whatever_the_method(site, token, stranger, 
         answer = await http.request(method, site.url(), headers=headers() | given, json=body())
     assert answer.status_code == status
     assert "echo" not in answer.text
-    assert ("www-authenticate" in answer.headers) == (status == 401)
+    challenge = answer.headers.get("www-authenticate", "")
+    assert bool(challenge) == (status == 401)
+    assert ("invalid_token" in challenge) == (stranger == "an unknown token")
 
 
 @pytest.mark.attack

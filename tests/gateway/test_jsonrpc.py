@@ -1,4 +1,4 @@
-"""What is not quite a message of a host: whose it is, and what can be made of it."""
+"""Broken messages of hosts: the id that their error names, and text that is repaired."""
 
 from __future__ import annotations
 

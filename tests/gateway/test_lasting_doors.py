@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.gateway.http import lasting
+from mcpregistry.gateway.http import lasting, websocket
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import GatewayServer
 from mcpregistry.models import Agent, Grant, HostSession
@@ -422,3 +422,50 @@ async def test_a_token_that_runs_out_ends_a_connection_on_which_nothing_is_said(
     await until(lambda: connections.find(connection.id, arrival.caller))
     live.clear()
     assert await asyncio.wait_for(serving, HANG_LIMIT) == lasting.REVOKED
+
+
+async def test_a_host_that_vanishes_while_we_write_is_no_error():
+    """The web server reports it as an OSError, and logs a traceback if that leaves the application."""
+    engine = SimpleNamespace(agent_of=lambda _: None, live=SimpleNamespace(current=None))
+    connections = lasting.Connections(cast("Any", engine), GatewayServer("quiet"))
+    connections.still_welcome = lambda _: True  # type: ignore[method-assign]
+    wrote = asyncio.Event()
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    frames = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})]
+
+    async def receive() -> Message:
+        if frames:
+            return {"type": "websocket.receive", "text": frames.pop()}
+        await wrote.wait()
+        return {"type": "websocket.disconnect"}
+
+    async def send(event: Message) -> None:
+        if event["type"] == "websocket.send":
+            wrote.set()
+            raise ConnectionResetError
+
+    @contextlib.asynccontextmanager
+    async def row(*_: Any) -> AsyncIterator[None]:
+        yield
+
+    scope = {"type": "websocket", "path": "/mcp/default/ws", "headers": [], "subprotocols": []}
+    arrival = lasting.Arrival(Caller("local", "default", "http"), "hash", scope, receive, send)
+    await websocket.opened(connections, cast("Any", SimpleNamespace(lasting=row)), arrival, 1000)
+    assert wrote.is_set()
+
+
+async def test_an_older_host_on_its_own_connection_has_a_session_of_its_own(stage, site, token, door):
+    server = await outside(stage.fake, "echo", listed("pid"), fresh("own"))
+    server.shared_by = "session"
+    await outside(server.save)
+    whose = fresh("agent")
+    other = await outside(stage.agent, whose, server)
+    await outside(site.wait_known, other)
+    async with raw(site, other, door) as one, raw(site, other, door) as two:
+        pids = []
+        for host in (one, two, one):
+            if not host.said:
+                await host.handshake()
+            answer = await host.ask(len(pids) + 1, "tools/call", name=f"{server.slug}__pid", arguments={})
+            pids.append(answer["result"]["content"][0]["text"])
+    assert pids[0] == pids[2] != pids[1]

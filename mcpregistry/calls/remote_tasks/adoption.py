@@ -53,6 +53,8 @@ _FIRST_RETRY, _LONGEST_RETRY = 0.5, 15.0
 def forwarding_of(call: Call) -> Forwarding:
     """What of the host goes to the server. What people approved is not added to: no questions, no answers."""
     forwarding = call.request.host.forwarding.allowing(call.entry.offer.server.questions)
+    if not call.entry.offer.server.mcp_apps:
+        forwarding = forwarding.without_apps()
     if call.entry.offer.server.shared_by != "everybody":
         forwarding = forwarding.without_tasks()  # a task outlives the session that knows it
     return forwarding if call.decision.outcome is Outcome.ALLOW else forwarding.without_questions()

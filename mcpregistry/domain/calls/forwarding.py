@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from mcpregistry.domain.text.display import printable
 
 TASKS = "io.modelcontextprotocol/tasks"
+APPS = "io.modelcontextprotocol/ui"  # MCP Apps
+_MOST_TYPES, _LONGEST_TYPE = 10, 100
 # Which of a client's capabilities a server's question needs (multi round-trip requests).
 QUESTIONS = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
@@ -24,21 +26,42 @@ class Unanswered(Exception):
     """The host gives no answer; the text says why, for the server."""
 
 
+class HostChannel(Protocol):
+    """Reaches a host of the older era while none of its calls is out. Only ``ask`` waits; the others never raise."""
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The host's answer to a question. Raises Unanswered."""
+
+    def log(self, server: str, line: Mapping[str, Any]) -> None:
+        """Send a log line of this server."""
+
+    def complete(self, elicitation_id: str) -> None:
+        """Send ``notifications/elicitation/complete``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forwarding:
     """``capabilities`` as clients declare them; ``answers``: ``inputResponses`` and ``requestState``, where given.
 
     ``ask`` puts a question to the host while its call waits at a server of the older era; None: it cannot be asked.
+    ``channel`` reaches the host at other times; None: nothing does.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = field(default=None, compare=False)
+    channel: HostChannel | None = field(default=None, compare=False)
     log_level: str = ""  # the lowest of the server's log lines that its host wants; empty: it has asked for none
 
     @property
     def tasks(self) -> bool:
         return TASKS in (self.capabilities.get("extensions") or {})
+
+    @property
+    def apps(self) -> Mapping[str, Any] | None:
+        """What the host says of the pages that it can show; None if it shows none."""
+        found: Mapping[str, Any] | None = (self.capabilities.get("extensions") or {}).get(APPS)
+        return found
 
     @property
     def questions(self) -> frozenset[str]:
@@ -54,11 +77,26 @@ class Forwarding:
 
     def without_questions(self) -> Forwarding:
         """For a call that people decided on as it stands: nothing is added to it later."""
-        return Forwarding({"extensions": {TASKS: {}}} if self.tasks else {})
+        extensions = self.capabilities.get("extensions")
+        return Forwarding({"extensions": extensions} if extensions else {})
 
     def without_tasks(self) -> Forwarding:
         """For what no task can be made of."""
-        return replace(self, capabilities={key: said for key, said in self.capabilities.items() if key != "extensions"})
+        return self._without_extension(TASKS)
+
+    def without_apps(self) -> Forwarding:
+        """For a server whose pages no host is to show."""
+        return self._without_extension(APPS)
+
+    def _without_extension(self, name: str) -> Forwarding:
+        extensions = dict(self.capabilities.get("extensions") or {})
+        if name not in extensions:
+            return self
+        del extensions[name]
+        capabilities = {**self.capabilities, "extensions": extensions}
+        if not extensions:
+            del capabilities["extensions"]
+        return replace(self, capabilities=capabilities)
 
 
 NOTHING = Forwarding()
@@ -66,12 +104,20 @@ AS_TASK = Forwarding({"extensions": {TASKS: {}}})
 
 
 def passed(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a host's declared capabilities that a server may rely on: kinds of questions, and tasks."""
+    """The part of a host's declared capabilities that a server may rely on: kinds of questions, tasks, and pages."""
     kept = {kind: declared[kind] for kind in QUESTIONS.values() if isinstance(declared.get(kind), dict)}
     extensions = declared.get("extensions")
-    if isinstance(extensions, dict) and TASKS in extensions:
-        kept["extensions"] = {TASKS: {}}
-    return kept
+    extensions = extensions if isinstance(extensions, dict) else {}
+    known: dict[str, Any] = {TASKS: {}} if TASKS in extensions else {}
+    if isinstance(apps := extensions.get(APPS), dict):
+        known[APPS] = _apps(apps)
+    return kept | ({"extensions": known} if known else {})
+
+
+def _apps(said: Mapping[str, Any]) -> dict[str, Any]:
+    types = said.get("mimeTypes")
+    listed = [each for each in types if isinstance(each, str)] if isinstance(types, list) else []
+    return {"mimeTypes": [each[:_LONGEST_TYPE] for each in listed[:_MOST_TYPES]]} if listed else {}
 
 
 def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> list[str]:
@@ -90,12 +136,12 @@ def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
     if kind != "elicitation":
         return True
     mode = params.get("mode", "form") if isinstance(params, Mapping) else "form"
-    if mode == "url" and not _is_of_the_web(params):
+    if mode == "url" and not names_web_page(params):
         return False
     return isinstance(mode, str) and (mode in declared or (mode == "form" and "url" not in declared))
 
 
-def _is_of_the_web(params: object) -> bool:
+def names_web_page(params: object) -> bool:
     """Return whether the address is a web address, which opens no file and runs no script on the machine of a person."""
     url = params.get("url") if isinstance(params, Mapping) else None
     return isinstance(url, str) and url.lower().startswith(("https://", "http://")) and url.isprintable()

@@ -16,6 +16,7 @@ FIRST_DELAY = 0.5
 MAX_DELAY = 60.0
 STABLE_SECONDS = 10.0
 
+MOST_FORGOTTEN = 3  # sessions in a row that a server may forget before it is treated as failing
 REFUSED_DELAY = 900.0  # after a refused credential
 
 SOON_CHECK_DELAY = 5.0  # until it counts as unavailable
@@ -72,13 +73,27 @@ def served(health: Health) -> Health:
 
 
 def fallen(
-    health: Health, *, now: float, chance: float, returns: bool, code: str, detail: str, refused: bool = False
+    health: Health,
+    *,
+    now: float,
+    chance: float,
+    returns: bool,
+    code: str,
+    detail: str,
+    refused: bool = False,
+    forgotten: bool = False,
+    pause: float = 0.0,
 ) -> Health:
     """A connection failed or was lost. ``returns``: it is brought back without being asked. ``refused``: the server
-    did not take our credential, which is not offered again for long unless a person says so."""
+    did not take our credential, which is not offered again for long unless a person says so. ``forgotten``: the server is
+    well but does not know our session any more, so a new one is opened immediately. ``pause``: seconds that the server
+    asks to be left alone."""
     was_up = health.state == "connected"
     failures = 0 if was_up and now - health.since >= STABLE_SECONDS else health.failures
     delay = REFUSED_DELAY if refused else backoff(failures if was_up else failures + 1, chance=chance)
+    if forgotten and was_up and failures < MOST_FORGOTTEN:
+        delay = 0.0
+    delay = max(delay, pause)
     moved = move(health, "reconnecting" if returns else "error", now=now)
     return replace(moved, failures=failures + 1, retry_at=now + delay, code=code, detail=detail)
 

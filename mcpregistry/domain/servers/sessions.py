@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 EVERYBODY = ""  # the connection that all use, and that checks and tests of a server use in any case
+STDIO = "stdio"  # the session of a host that has this process for itself
 _RUN = "run:"
 
 

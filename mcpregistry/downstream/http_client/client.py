@@ -32,6 +32,7 @@ from mcpregistry.domain.errors import (
     DownstreamError,
     OutboundRefused,
     ProtocolError,
+    SessionLost,
     TimedOut,
 )
 from mcpregistry.domain.servers.target import Target
@@ -163,7 +164,7 @@ def status_error(status: int, *, session: bool = False) -> DownstreamError | Non
             f"The server refused our credential (HTTP {status}).", remedy="Check its headers or sign in again."
         )
     if status == 404 and session:
-        return ConnectionFailed("The server has forgotten our session (HTTP 404).", remedy="Reconnect it.")
+        return SessionLost("The server has forgotten our session (HTTP 404).", remedy="Reconnect it.")
     if status == 429 or status >= 500:
         return ConnectionFailed(f"The server answered HTTP {status}.", remedy="Check its log.", sent=True)
     return None

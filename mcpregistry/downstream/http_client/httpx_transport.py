@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -31,11 +31,19 @@ class Redirected(OutboundRefused):
     """The answer leads elsewhere, which is not followed."""
 
 
-class Way:
-    """The way of one conversation: private networks into which it may lead, and why it ended early if it did."""
+class WebPage(DownstreamError):
+    """The answer is a web page, though it says that all went well."""
 
-    def __init__(self, networks: tuple[str, ...]) -> None:
+
+class Way:
+    """The way of one conversation: private networks into which it may lead, and why it ended early if it did.
+
+    ``repair`` rewrites the body of a JSON answer before the library reads it.
+    """
+
+    def __init__(self, networks: tuple[str, ...], repair: Callable[[bytes], bytes] | None = None) -> None:
         self.networks = networks
+        self.repair = repair
         self.error: DownstreamError | None = None
 
     @contextmanager
@@ -100,6 +108,11 @@ async def _sent(way: Way, request: httpx.Request) -> httpx.Response:
         if 300 <= reply.status < 400:
             raise Redirected("It redirects to another address, which is not followed.")
         kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
+        if way.repair is not None and reply.status == 200 and reply.content_type == "text/html":
+            raise WebPage("It answered with a web page.")
+        if way.repair is not None and reply.status == 200 and reply.content_type == "application/json":
+            content = way.repair(await reply.body(MOST_BYTES))
+            return httpx.Response(reply.status, headers=kept, content=content, request=request)
         stream = _Body(way, reply, stack.pop_all())
         return httpx.Response(reply.status, headers=kept, stream=stream, request=request)
 

@@ -7,7 +7,10 @@ such messages then belong to nobody. If one host alone uses it, they are for tha
 
 from __future__ import annotations
 
-from mcpregistry.domain.servers.sessions import is_of_one_host
+from dataclasses import replace
+
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
+from mcpregistry.domain.servers.sessions import STDIO, is_of_one_host, session_in
 
 
 class Callers:
@@ -18,14 +21,31 @@ class Callers:
         self._first: str | None = None
         self._one_host = False
         self.several = False
+        self._host = NOTHING  # of the last call whose host can be reached outside of its calls
 
     @property
     def alone(self) -> bool:
         """Whether every call on this connection certainly came from the same host."""
         return self._one_host and not self.several
 
-    def note(self, caller: str) -> None:
+    @property
+    def exclusive(self) -> bool:
+        """Whether nobody else can use this connection: it is a session's own, or this process serves one host alone."""
+        return self.alone and (not self._shared or session_in(self._first or "") == STDIO)
+
+    @property
+    def host(self) -> Forwarding:
+        """The only host on this connection, as its last call described it; NOTHING if there may be others."""
+        return self._host if self.alone else NOTHING
+
+    def is_only(self, caller: str) -> bool:
+        """Whether the connection is exclusively this host's."""
+        return self.exclusive and caller == self._first
+
+    def note(self, caller: str, host: Forwarding = NOTHING) -> None:
         """A host makes a call. Say so before the call is sent."""
+        if host.channel is not None:
+            self._host = replace(host, ask=None)  # which belongs to this call
         if self._first is None:
             self._first, self._one_host = caller, is_of_one_host(caller)
         elif caller != self._first:

@@ -18,12 +18,18 @@ from typing import Any
 import anyio
 import msgspec
 from mcp.client.client import Client
+from mcp.client.extension import advertise
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, encode_header_value, mcp_param_headers
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY, Implementation
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    Implementation,
+    RootsListChangedNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
-from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
+from mcpregistry.domain.calls.forwarding import APPS, NOTHING, Forwarding
+from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED, elicitation_ids
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
 from mcpregistry.domain.kinds import KINDS, READ, TOOL
 from mcpregistry.domain.servers.target import Target
@@ -31,10 +37,11 @@ from mcpregistry.domain.text.redaction import Redactor, redacted
 from mcpregistry.domain.version import VERSION
 from mcpregistry.downstream.limits import check_instructions, check_result, public_meta
 from mcpregistry.downstream.pool.callers import Callers
+from mcpregistry.downstream.pool.client import CLIENT_NAME, WithoutRootChanges, stamp_of_requests
 from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import typed_error
 from mcpregistry.downstream.pool.handshakes import OTHER, can_start_again, first_mode, is_refusal
-from mcpregistry.downstream.pool.heard import heard
+from mcpregistry.downstream.pool.heard import Notices
 from mcpregistry.downstream.pool.listing import CHANGES, described
 from mcpregistry.downstream.pool.loglines import LogLines, OnLog
 from mcpregistry.downstream.pool.offers import Offers
@@ -44,18 +51,22 @@ from mcpregistry.downstream.transports.registry import channel_for
 from mcpregistry.downstream.transports.request import ProgressCallback, Request
 from mcpregistry.downstream.transports.wire import Channel
 
-CLIENT_NAME = "slipsnisse"
 PROBE_SECONDS = 10.0
 
 
 async def open_connection(
-    target: Target, on_tools_changed: Callable[[Discovery], None], *, bears: frozenset[str] | None = None
+    target: Target,
+    on_tools_changed: Callable[[Discovery], None],
+    *,
+    bears: frozenset[str] | None = None,
+    apps: Mapping[str, Any] | None = None,
 ) -> Connection:
     """A connection for the target, not connected yet: its owner task does that in ``run``.
 
-    ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share it.
+    ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share it. ``apps``: what that host
+    says of the pages that it can show.
     """
-    return Connection(target, await channel_for(target), on_tools_changed, bears)
+    return Connection(target, await channel_for(target), on_tools_changed, bears, apps)
 
 
 class Connection:
@@ -67,19 +78,23 @@ class Connection:
         channel: Channel,
         on_tools_changed: Callable[[Discovery], None],
         bears: frozenset[str] | None = None,
+        apps: Mapping[str, Any] | None = None,
     ) -> None:
+        self._apps = apps
         self.target = target
         self.in_flight = 0
         self.offers = Offers(target, self.ask, on_tools_changed)
         self._channel = channel
         self._mode = first_mode(target)
         self._modern = False
+        self._client: Client | None = None  # after the handshake
         self.redactor = Redactor(target.secrets)
         self.watched = Watched()  # of the pool's, where it is one of its connections
         self._callers = Callers(shared=bears is None)
-        self.logs = LogLines(self.redactor, self._callers)
-        self._use(channel)
+        self.logs = LogLines(self.redactor, self._callers, target.slug)
         self._questions = Questions(target.slug, self.redactor, self._callers)
+        self._notices = Notices(self.logs, self._questions.completions)
+        self._use(channel)
         self._declares = target.questions if bears is None else target.questions & bears
         self._stamp: dict[str, Any] = {}
         self.last_used = time.monotonic()
@@ -90,7 +105,7 @@ class Connection:
         self._connecting = anyio.CancelScope()
 
     def _use(self, channel: Channel) -> None:
-        channel.on_tools_changed, channel.logs = self.offers.touch, self.logs
+        channel.on_tools_changed, channel.logs, channel.on_notice = self.offers.touch, self.logs, self._notices.hear
         self._channel = channel
 
     @property
@@ -125,6 +140,16 @@ class Connection:
         """The end of the server's log, without the values that its environment gave it."""
         return redacted(self._channel.stderr_tail(), self.target.env.values())
 
+    def introduce(self, caller: str, host: Forwarding) -> None:
+        """A call of this host opens the connection, and waits for it. To be said before ``run``."""
+        self._callers.note(caller, host)
+        self._questions.open_for(host)
+
+    async def tell_roots_changed(self, caller: str) -> None:
+        """Tell an older server that the folders of its only host have changed; nothing if it is not this host. Never raises."""
+        if self._client is not None and self.usable and not self._modern and self._callers.is_only(caller):
+            await self._client.session.send_notification(RootsListChangedNotification())
+
     def stop(self) -> None:
         """Ask the owner to leave. Idempotent, returns at once; closing itself is never cut short."""
         self._stopping = True
@@ -151,6 +176,7 @@ class Connection:
             whole.deadline = anyio.current_time() + limits.connect_timeout
             async with contextlib.AsyncExitStack() as stack:
                 client = await self._open(stack)
+                self._client = client
                 await self._greet(client, started)
                 whole.deadline = math.inf
                 self._ready.set()
@@ -171,21 +197,23 @@ class Connection:
     async def _open(self, stack: contextlib.AsyncExitStack) -> Client:
         """The SDK's client after its handshake; a local server that refused it is started again for the other one."""
         try:
-            return await stack.enter_async_context(self._client())
+            return await stack.enter_async_context(self._new_client())
         except Exception as error:
             if not can_start_again(self.target) or not is_refusal(error, self._channel.error):
                 raise
         self._mode = OTHER[self._mode]
         self._use(await channel_for(self.target))
-        return await stack.enter_async_context(self._client())
+        return await stack.enter_async_context(self._new_client())
 
-    def _client(self) -> Client:
-        return Client(
+    def _new_client(self) -> Client:
+        kind = Client if self._callers.exclusive else WithoutRootChanges
+        return kind(
             self._channel,
             mode=self._mode,
             read_timeout_seconds=self.target.limits.connect_timeout,
             cache=None,
             message_handler=self._on_message,
+            extensions=() if self._apps is None else [advertise(APPS, dict(self._apps))],
             client_info=Implementation(name=CLIENT_NAME, version=VERSION),
             **self._questions.callbacks(self._declares),
         )
@@ -194,11 +222,9 @@ class Connection:
         """Note what was negotiated and read the tools."""
         self._modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         if self._modern:
-            self._stamp = {
-                PROTOCOL_VERSION_META_KEY: client.protocol_version,
-                CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": VERSION},
-                CLIENT_CAPABILITIES_META_KEY: {},
-            }
+            self._stamp = stamp_of_requests(client.protocol_version, self._apps)
+        else:
+            self._notices.watched = self.watched
         self._channel.negotiated(client.protocol_version, modern=self._modern)
         connected = time.monotonic()
         greeted = Discovery(
@@ -264,7 +290,7 @@ class Connection:
         if isinstance(message, CHANGES):
             self.offers.touch()
         else:
-            heard(message, self.logs, None if self._modern else self.watched)
+            self._notices.hear_typed(message)
 
     # -- requests from other tasks --------------------------------------------------------------
 
@@ -287,7 +313,7 @@ class Connection:
 
         ``caller``: the name of the session of the host that makes it.
         """
-        self._callers.note(caller)
+        self._callers.note(caller, host)
         params: dict[str, Any] = {"name": name, "arguments": arguments}
         if kind in READ:
             params = msgspec.json.decode(arguments)
@@ -308,15 +334,19 @@ class Connection:
             headers=self._call_headers(kind, name, arguments),
         )
         try:
-            result = await (self._request(request) if self._modern else self._asked_meanwhile(request, host))
+            result = await (self._request(request) if self._modern else self._asked_meanwhile(request, host, caller))
         except TimedOut:
             self._suspicion.set()
             raise
+        except ToolRefused as error:
+            if error.rpc_code == URL_ELICITATION_REQUIRED:
+                self._questions.completions.expect(elicitation_ids(error.data), caller, host.channel)
+            raise
         return check_result(result, self.target.limits, kind, name)
 
-    async def _asked_meanwhile(self, request: Request, host: Forwarding) -> dict[str, Any]:
+    async def _asked_meanwhile(self, request: Request, host: Forwarding, caller: str) -> dict[str, Any]:
         """In the older era the server asks its questions while the call waits."""
-        with self._questions.during(host) as call:
+        with self._questions.during(host, caller) as call:
             asked = replace(request, on_question=partial(reply_to, call=call), patience=call.patience)
             return await self._request(asked)
 

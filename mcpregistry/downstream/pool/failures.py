@@ -27,7 +27,10 @@ def typed_error(error: BaseException, known: DownstreamError | None = None) -> D
     known = None if isinstance(known, Closed) else known
     ours = next((leaf for leaf in leaves if isinstance(leaf, DownstreamError)), known)
     if isinstance(ours, ToolRefused):
-        return ProtocolError(f"The server refused the handshake: {ours.message}", remedy=TRY_PROTOCOL)
+        remedy = ours.remedy if ours.retry_after else TRY_PROTOCOL
+        refused = ProtocolError(f"The server refused the handshake: {ours.message}", remedy=remedy)
+        refused.retry_after = ours.retry_after
+        return refused
     if ours is not None:
         return ours
     for leaf in leaves:

@@ -1,18 +1,40 @@
-"""What a server says besides answers and changed lists, in a stream that is no call's."""
+"""Notifications of a server other than changed lists, from any stream of its connection."""
 
 from __future__ import annotations
 
-from mcp_types import LoggingMessageNotification, ResourceUpdatedNotification
+from mcp_types import ElicitCompleteNotification, LoggingMessageNotification, ResourceUpdatedNotification
 
+from mcpregistry.downstream.pool.completions import Completions
 from mcpregistry.downstream.pool.loglines import LogLines
 from mcpregistry.downstream.pool.watching import Watched
 
+UPDATED, COMPLETE = "notifications/resources/updated", "notifications/elicitation/complete"
 
-def heard(message: object, logs: LogLines, watched: Watched | None) -> None:
-    """Hand on a log line, or to ``watched`` the word that a resource has changed, which of a modern server comes in a
-    stream of its own. Never raises.
+
+class Notices:
+    """Notifications of a server of the older era, on one connection. A modern server sends neither of them outside of a stream
+    of its own, so ``watched`` is None for it.
     """
-    if isinstance(message, LoggingMessageNotification):
-        logs.hear(message.params.model_dump(by_alias=True, mode="json"))
-    elif watched is not None and isinstance(message, ResourceUpdatedNotification):
-        watched.updated(str(message.params.uri))
+
+    def __init__(self, logs: LogLines, completions: Completions) -> None:
+        self._logs, self._completions = logs, completions
+        self.watched: Watched | None = None
+
+    def hear(self, method: str, params: object) -> bool:
+        """A notification as it came. Returns whether it needs nobody else. Never raises."""
+        if method == COMPLETE:
+            self._completions.complete(params)
+            return True
+        if method != UPDATED or self.watched is None:
+            return False
+        uri = params.get("uri") if isinstance(params, dict) else None
+        if isinstance(uri, str):
+            self.watched.updated(uri)
+        return True
+
+    def hear_typed(self, message: object) -> None:
+        """One that the SDK has read."""
+        if isinstance(message, LoggingMessageNotification):
+            self._logs.hear(message.params.model_dump(by_alias=True, mode="json"))
+        elif isinstance(message, ResourceUpdatedNotification | ElicitCompleteNotification):
+            self.hear(message.method, message.params.model_dump(by_alias=True, mode="json"))

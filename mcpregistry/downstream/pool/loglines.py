@@ -2,7 +2,7 @@
 
 A line that comes in a call's own stream (HTTP) is that call's. On a wire that all calls share it is that of the only
 request that is out, if all calls on the connection were made by one host. If that host has several calls out, the line is
-sent with the newest. Otherwise it may belong to another call, also to
+sent with the newest; if it has none out, outside of its calls. Otherwise it may belong to another call, also to
 one that has ended, and only the operator sees it.
 """
 
@@ -42,8 +42,8 @@ class Ask(Protocol):
 class LogLines:
     """The lines of one connection. ``tell`` takes the newest of them as text for the operator."""
 
-    def __init__(self, redactor: Redactor, callers: Callers | None = None) -> None:
-        self._redactor = redactor
+    def __init__(self, redactor: Redactor, callers: Callers | None = None, server: str = "") -> None:
+        self._redactor, self._server = redactor, server
         self._callers = callers or Callers()
         self.tell: Callable[[str], None] | None = None
         self._out: list[OnLog | None] = []  # of each request that is out who hears of it
@@ -74,6 +74,8 @@ class LogLines:
         on_log = own or (listening[-1] if listening and self._is_for_one_host() else None)
         if on_log is not None:
             on_log(line)
+        elif not listening and (channel := self._callers.host.channel) is not None:
+            channel.log(self._server, line)
         self._recent.append(shown(line))
         if self._telling is None and self.tell is not None:
             self._telling = asyncio.get_running_loop().call_later(TELL_SECONDS, self.told)

@@ -34,12 +34,12 @@ from mcpregistry.domain.servers.health import State
 from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import check_depth, parse_arguments
+from mcpregistry.downstream.pool import redact
 from mcpregistry.downstream.pool.connection import Connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
 from mcpregistry.downstream.pool.handshakes import RememberedEras
 from mcpregistry.downstream.pool.loglines import OnLog
-from mcpregistry.downstream.pool.redact import progress_without_secrets, refusal_without_secrets
 from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, shown
 from mcpregistry.downstream.pool.room import Crowd, make_room, process_full, server_full
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
@@ -119,16 +119,16 @@ class Pool:
             if last:
                 slot = self._slot_at(server_id, revision, session, host, asks)
                 await self._loaded(slot)
-            connection = slot.enter_now() or await self._entered(slot, deadline)
+            connection = slot.enter_now() or await self._entered(slot, deadline, caller, host)
             try:
                 await check_said(connection, revision, *(by or (kind, name)), definition)
                 result = await connection.call(
                     name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
-                    on_progress=progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,
+                    on_progress=redact.progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,
                     on_log=on_log, caller=caller,
                 )  # fmt: skip
             except ToolRefused as error:
-                refusal, found = refusal_without_secrets(error, connection.redactor)
+                refusal, found = redact.refusal_without_secrets(error, connection.redactor)
                 slot.tell_secrets(name, found)
                 slot.tell_failure(refusal)
                 raise refusal from None
@@ -138,6 +138,7 @@ class Pool:
                 if last or not self._put_away(slot, connection):
                     raise
             except DownstreamError as error:
+                redact.failure_without_secrets(error, connection.redactor)
                 slot.tell_failure(error)
                 if last or not may_resend(error, target, idempotent=idempotent):
                     raise
@@ -235,6 +236,12 @@ class Pool:
         for slot in self._sessions.take_session(session):
             self._spawn(slot.stop())
 
+    def tell_roots_changed(self, caller: str) -> None:
+        """The folders of the host with this session have changed: tell the servers whose connection is its alone."""
+        for slot in [*self._slots.values(), *self._sessions.all()]:
+            if slot.connection is not None:
+                self._spawn(slot.connection.tell_roots_changed(caller))
+
     def own_connections(self) -> list[tuple[str, int]]:
         """(session's name, server) of the connections that sessions have for themselves here."""
         return self._sessions.own()
@@ -322,9 +329,9 @@ class Pool:
         slot.expected -= 1
         return target
 
-    async def _entered(self, slot: Slot, deadline: float | None) -> Connection:
+    async def _entered(self, slot: Slot, deadline: float | None, caller: str, host: Forwarding) -> Connection:
         try:
-            return await entered(slot, deadline)
+            return await entered(slot, deadline, caller, host)
         except BaseException:
             self._tidy(slot)  # its owner has ended while we were inside, or there never was one
             raise
@@ -346,7 +353,7 @@ class Pool:
             self._retire(slot, again=False)
             slot = self._slot(server_id, session)
         if session and not slot.alive:  # what a server is told of its host is told once, when it is connected to
-            slot.bears = host.questions if asks is None else asks
+            slot.bears, slot.apps = host.questions if asks is None else asks, host.apps
         return slot
 
     def _put_away(self, slot: Slot, connection: Connection) -> bool:

@@ -2,7 +2,8 @@
 
 A question belongs to a call if it came on that call's own stream (streamable HTTP), or if exactly one call is out on the
 connection and all calls on it were made by one host. If that host has several calls out, it is asked during one of them.
-Otherwise the question may belong to another call, also to one that has ended, and it is declined, in words. Only a host that has declared that it can bear such a question is asked, and while it is, the
+Otherwise the question may belong to another call, also to one that has ended, and it is declined, in words. A question for
+roots that comes outside of calls goes to the host that has the connection for itself. Only a host that has declared that it can bear such a question is asked, and while it is, the
 call's time stands still.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -25,9 +26,10 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
-from mcpregistry.domain.calls.forwarding import QUESTIONS, Forwarding, Unanswered, attributed, bears
+from mcpregistry.domain.calls.forwarding import NOTHING, QUESTIONS, Forwarding, Unanswered, attributed, bears
 from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.callers import Callers
+from mcpregistry.downstream.pool.completions import Completions
 from mcpregistry.downstream.pool.redact import without_secrets
 from mcpregistry.downstream.transports.request import Patience
 
@@ -45,6 +47,10 @@ _MANY = "This call has asked its host too often."
 _MOST = 100  # questions of one call: while one is open its time stands still, so a server could go on for ever
 
 
+def _expect_none(_: list[str]) -> None:
+    return
+
+
 class CallOverError(Unanswered):
     """The call ended before its host had answered."""
 
@@ -52,7 +58,10 @@ class CallOverError(Unanswered):
 class CallQuestions:
     """What one call that is out may be asked. ``patience`` stops its clock meanwhile."""
 
-    def __init__(self, server: str, host: Forwarding, redactor: Redactor) -> None:
+    def __init__(
+        self, server: str, host: Forwarding, redactor: Redactor, expect: Callable[[list[str]], None] = _expect_none
+    ) -> None:
+        self._expect = expect
         self.patience = Patience()
         self._server, self._host, self._redactor = server, host, redactor
         self._open: set[asyncio.Task[dict[str, Any]]] = set()
@@ -69,6 +78,8 @@ class CallQuestions:
         self._count += 1
         if self._count > _MOST:
             raise Unanswered(_MANY)
+        if isinstance(page := params.get("elicitationId"), str):
+            self._expect([page])
         shown, _ = await without_secrets({"method": method, "params": dict(params)}, self._redactor)
         if self._closed:  # it has ended since the question came: its host waits for its result, not for this
             raise CallOverError(_OVER)
@@ -98,12 +109,19 @@ class Questions:
     def __init__(self, server: str, redactor: Redactor, callers: Callers | None = None) -> None:
         self._server, self._redactor = server, redactor
         self._callers = callers or Callers()
+        self.completions = Completions()
+        self._opener = NOTHING  # the host whose call opens the connection, until that call is out
         self._calls: list[CallQuestions] = []  # the oldest first
 
     @contextlib.contextmanager
-    def during(self, host: Forwarding) -> Iterator[CallQuestions]:
-        """Around one call of this host."""
-        call = CallQuestions(self._server, host, self._redactor)
+    def during(self, host: Forwarding, caller: str = "") -> Iterator[CallQuestions]:
+        """Around one call of this host; ``caller`` is its session."""
+        self._opener = NOTHING
+
+        def expect(ids: list[str]) -> None:
+            self.completions.expect(ids, caller, host.channel)
+
+        call = CallQuestions(self._server, host, self._redactor, expect)
         self._calls.append(call)
         try:
             yield call
@@ -114,10 +132,27 @@ class Questions:
     async def asked(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a question that came on no call's own stream. Raises Unanswered."""
         if not self._calls:
-            raise Unanswered(_NOBODY)
+            return await self._ask_outside(method, params)
         if self._callers.several or (len(self._calls) > 1 and not self._callers.alone):
             raise Unanswered(_WHOSE)
         return await self._ask_host(method, params)
+
+    def open_for(self, host: Forwarding) -> None:
+        """The connection is opened by a call of this host, which waits for it."""
+        self._opener = host
+
+    async def _ask_outside(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Many servers ask for roots as soon as they are connected. Other questions belong to calls."""
+        host = self._opener if self._opener.ask is not None else self._callers.host
+        if method != "roots/list" or not self._callers.exclusive:
+            raise Unanswered(_NOBODY)
+        if not bears(host.capabilities, method, params):
+            raise Unanswered(_NOBODY)
+        if host is self._opener and host.ask is not None:
+            return await host.ask(method, params)
+        if host.channel is None:
+            raise Unanswered(_NOBODY)
+        return await host.channel.ask(method, params)
 
     async def _ask_host(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the one host during its newest call. If that call ends before the host has answered, during another one.

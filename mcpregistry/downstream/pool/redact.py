@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mcpregistry.domain.errors import ToolRefused
+from mcpregistry.domain.errors import DownstreamError, ToolRefused
 from mcpregistry.domain.text.redaction import Redactor, characters
 from mcpregistry.downstream.transports.request import ProgressCallback
 
@@ -30,7 +30,14 @@ def refusal_without_secrets(error: ToolRefused, redactor: Redactor) -> tuple[Too
     said, count = redactor.clean([error.message, error.data])
     if not count:
         return error, 0
-    return ToolRefused(said[0], rpc_code=error.rpc_code, data=said[1]), count
+    cleaned = ToolRefused(said[0], rpc_code=error.rpc_code, data=said[1])
+    cleaned.remedy = error.remedy
+    return cleaned, count
+
+
+def failure_without_secrets(error: DownstreamError, redactor: Redactor) -> None:
+    """Replace the secrets in the message of a failure, which may quote the server."""
+    error.message = redactor.text(error.message)
 
 
 def progress_without_secrets(on_progress: ProgressCallback | None, redactor: Redactor) -> ProgressCallback | None:

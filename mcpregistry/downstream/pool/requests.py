@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import (
     ConnectionFailed,
     DefinitionChanged,
@@ -16,17 +17,20 @@ from mcpregistry.domain.errors import (
 )  # fmt: skip
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection
-from mcpregistry.downstream.pool.redact import refusal_without_secrets, without_secrets
+from mcpregistry.downstream.pool.redact import failure_without_secrets, refusal_without_secrets, without_secrets
 from mcpregistry.downstream.pool.slot import Slot
 
 
-async def entered(slot: Slot, deadline: float | None) -> Connection:
-    """A place and the connection; that there is none is told to people, too."""
+async def entered(slot: Slot, deadline: float | None, caller: str, host: Forwarding) -> Connection:
+    """Return the connection for a call of this host, with a place on it. A failure is also shown to operators."""
+    slot.openers[caller] = host
     try:
         return await slot.enter(deadline)
     except DownstreamError as error:
         slot.tell_failure(error)
         raise
+    finally:
+        slot.openers.pop(caller, None)
 
 
 async def asked(
@@ -41,6 +45,9 @@ async def asked(
         refusal, found = refusal_without_secrets(error, connection.redactor)
         slot.tell_secrets(what, found)
         raise refusal from None
+    except DownstreamError as error:
+        failure_without_secrets(error, connection.redactor)
+        raise
     finally:
         slot.leave()
 

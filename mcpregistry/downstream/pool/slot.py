@@ -9,17 +9,27 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import structlog
 
-from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
+from mcpregistry.domain.calls.forwarding import Forwarding
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    DownstreamError,
+    SessionLost,
+    SlipsnisseError,
+    TimedOut,
+)
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import Health
 from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.ending import end_owner
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind, ServerState
 from mcpregistry.downstream.pool.gate import Gate
 from mcpregistry.downstream.pool.watching import Watched
@@ -27,8 +37,6 @@ from mcpregistry.downstream.pool.watching import Watched
 log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 10.0
-CLOSE_SECONDS = 10.0  # more than a transport takes: stdio kills after 6 seconds, HTTP gives up after 5
-CANCEL_SECONDS = 5.0
 TELL_SECRETS_SECONDS = 5.0
 
 
@@ -50,6 +58,8 @@ class Slot:
         self.server_id = server_id
         self.session = session  # whose connection it is
         self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
+        self.apps: Mapping[str, Any] | None = None  # which pages it can show
+        self.openers: dict[str, Forwarding] = {}  # whose calls wait for the connection, by session
         self._on_over = on_over
         self._make_room = make_room
         self._watched = watched
@@ -151,7 +161,11 @@ class Slot:
 
     @property
     def _tells_all(self) -> bool:
-        """Servers may offer less to a host that can be asked less; what it is shown is not what the server offers."""
+        """Servers may offer less to a host that can be asked less, and more to one that shows pages: that is not what the server
+        offers to all.
+        """
+        if self.apps is not None:
+            return False
         return self.bears is None or self.target is None or self.target.questions <= self.bears
 
     @property
@@ -206,9 +220,13 @@ class Slot:
         connection: Connection | None = None
         try:
             target = self.target = await self._targets(self.server_id)
-            connection = self.connection = await open_connection(target, self._tools_changed, bears=self.bears)
+            connection = self.connection = await open_connection(
+                target, self._tools_changed, bears=self.bears, apps=self.apps
+            )
             connection.logs.tell = self._tell_logs
             connection.watched = self._watched
+            for caller, host in self.openers.items():
+                connection.introduce(caller, host)
             self._over.clear()
             await connection.run(self._ready)
         except DownstreamError as error:
@@ -244,6 +262,8 @@ class Slot:
                 code=error.code,
                 detail=str(error),
                 refused=isinstance(error, AuthFailed),
+                forgotten=isinstance(error, SessionLost),
+                pause=error.retry_after,
             )
         )
         self._settle_up(error)
@@ -352,29 +372,6 @@ class Slot:
             retry_in=health.refusal_seconds(self.health, now=now),
             for_seconds=now - self.health.since if self.health.since else 0.0,
         )
-
-
-async def end_owner(owner: asyncio.Task[None]) -> None:
-    """Wait for an owner that was asked to leave; one that takes too long is cancelled. Bounded, never raises.
-
-    Cancelled or not, the processes of a stdio server die: ending them is shielded and has its own limits.
-    """
-    for patience in (CLOSE_SECONDS, CANCEL_SECONDS):
-        _, late = await asyncio.wait([owner], timeout=patience)
-        if not late:
-            return
-        owner.cancel()
-    log.error("connection_does_not_end", owner=owner.get_name())
-
-
-async def finish(owner: asyncio.Task[None], connection: Connection) -> DownstreamError | None:
-    """End a connection that was made for a test or trial alone. Returns the error it had, if any."""
-    connection.stop()
-    await end_owner(owner)
-    error = owner.exception() if owner.done() and not owner.cancelled() else None
-    if error is not None and not isinstance(error, DownstreamError):
-        raise error
-    return error
 
 
 def unsent(error: DownstreamError) -> DownstreamError:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any
@@ -19,7 +21,14 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, ResourceLimit, TimedOut
+from mcpregistry.domain.errors import (
+    ConnectionFailed,
+    DownstreamError,
+    ProtocolError,
+    ResourceLimit,
+    SessionLost,
+    TimedOut,
+)
 from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
@@ -28,16 +37,18 @@ from mcpregistry.downstream.transports.eventstream import EventReader
 from mcpregistry.downstream.transports.messages import (
     REPAIR_WARNING,
     encode_request,
+    is_nameless_error,
     parse_message,
     read_reply,
     report_progress,
     salvage_id,
 )
+from mcpregistry.downstream.transports.refusals import refusal_of
 from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 from mcpregistry.downstream.transports.sdk_transport import sdk_client
 from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
-from mcpregistry.downstream.transports.wire import Heard, closed
+from mcpregistry.downstream.transports.wire import Heard, OnNotice, closed, hear_nothing
 
 SESSION_HEADER = "Mcp-Session-Id"
 NOTICE_SECONDS = 5.0
@@ -57,6 +68,7 @@ class HttpChannel:
         self.lost = asyncio.Event()
         self.error: DownstreamError | None = None
         self.on_tools_changed: Callable[[], None] | None = None
+        self.on_notice: OnNotice = hear_nothing
         self._target = target
         self._url = target.url
         self._outbound = Outbound(target)
@@ -65,6 +77,7 @@ class HttpChannel:
         self._modern = False
         self._listening = asyncio.Event()
         self._sequence = FIRST
+        self._pause_until = 0.0  # on the monotonic clock
         self._notices: set[asyncio.Task[None]] = set()
 
     # -- the SDK's Transport ------------------------------------------------------------------
@@ -144,6 +157,7 @@ class HttpChannel:
         """Post and wait for the raw result. Raises DownstreamError; cancelling tells the server."""
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
+        self._keep_pause()
         request_id, self._sequence = self._sequence, self._sequence + 1
         attempt = Attempt(request.on_sent)
         try:
@@ -162,6 +176,13 @@ class HttpChannel:
         except asyncio.CancelledError:
             self._abandon(request_id, attempt)
             raise
+
+    def _keep_pause(self) -> None:
+        """Raise ConnectionFailed (nothing sent) while the server wants to be left alone."""
+        if (left := self._pause_until - time.monotonic()) > 0:
+            raise ConnectionFailed(
+                "The server has asked for a pause.", remedy=f"Call again in {math.ceil(left)} seconds."
+            )
 
     async def _listened(self) -> None:
         """Before the first request to a legacy server with sessions: its standing stream is there, or refused. What it
@@ -186,9 +207,10 @@ class HttpChannel:
         raise ConnectionFailed("The server redirects in a circle.", remedy="Correct its URL.")
 
     async def _read(self, request_id: int, request: Request, reply: Reply) -> dict[str, Any]:
-        if error := status_error(reply.status, session=SESSION_HEADER in self._headers):
-            if reply.status in (401, 404):
+        if error := await refusal_of(reply, session=SESSION_HEADER in self._headers):
+            if reply.status == 401 or isinstance(error, SessionLost):
                 self.fail(error)
+            self._pause_until = max(self._pause_until, time.monotonic() + error.retry_after)
             raise error
         limit = min(self._target.limits.message_bytes, request.max_bytes or self._target.limits.message_bytes)
         if reply.is_stream and reply.status == 200:
@@ -200,7 +222,7 @@ class HttpChannel:
                 sent=True,
             )
         message = parse_message(await reply.body(limit), self._warning_of_repair(request))
-        if reply.status < 400 and own_id(message.get("id")) != request_id and not _is_nameless_error(message):
+        if reply.status < 400 and own_id(message.get("id")) != request_id and not is_nameless_error(message):
             raise ProtocolError("The server answered another request than the one it was sent.", sent=True)
         return read_reply(message)
 
@@ -233,7 +255,7 @@ class HttpChannel:
                     raise cancelled_by_server()
                 if "method" in message:
                     self._incoming(message, request)
-                elif own_id(message.get("id")) == request_id or _is_nameless_error(message):
+                elif own_id(message.get("id")) == request_id or is_nameless_error(message):
                     reply.answered = True
                     return message
         return None
@@ -278,8 +300,9 @@ class HttpChannel:
         headers = {**self._headers, "Accept": "text/event-stream", LAST_EVENT_HEADER: reader.last_id}
         del headers["Content-Type"]
         async with self._outbound.send("GET", self._url, headers=headers, data=None, attempt=Attempt()) as reply:
-            if error := status_error(reply.status, session=SESSION_HEADER in self._headers):
-                if reply.status == 404:
+            session = SESSION_HEADER in self._headers
+            if status_error(reply.status, session=session) and (error := await refusal_of(reply, session=session)):
+                if isinstance(error, SessionLost):
                     self.fail(error)
                 raise error
             if reply.status != 200 or not reply.is_stream:  # it keeps nothing: asking again would bring the same
@@ -296,6 +319,8 @@ class HttpChannel:
             report_progress(request.on_progress, params)  # this stream is the request's own
         elif method == "notifications/message":
             self.logs.hear(params, request.on_log)
+        else:
+            self.on_notice(method, params)
 
     def _abandon(self, request_id: int, attempt: Attempt) -> None:
         """A modern server sees its response stream closed; a legacy one has to be told."""
@@ -343,8 +368,3 @@ def answer_question(message: dict[str, Any]) -> dict[str, Any]:
     if message["method"] == "ping":
         return {**answer, "result": {}}
     return {**answer, "error": {"code": -32601, "message": "This client offers no such method."}}
-
-
-def _is_nameless_error(message: dict[str, Any]) -> bool:
-    """An error for no id at all: in the stream of one request it can mean that one only."""
-    return message.get("id") is None and "method" not in message and isinstance(message.get("error"), dict)

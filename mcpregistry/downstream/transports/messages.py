@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from mcp_types import INTERNAL_ERROR
 from mcp_types.version import OLDEST_SUPPORTED_VERSION
 
 from mcpregistry.domain.errors import ProtocolError, ToolRefused
@@ -16,6 +17,8 @@ from mcpregistry.downstream.transports.request import ProgressCallback, Request
 from mcpregistry.downstream.transports.request_ids import own_id
 
 REPAIR_WARNING = {"level": "warning", "logger": "slipsnisse", "data": f"A message of the server: {REPLACED}"}
+NO_WORDS = "The server refused the request without saying why."
+MOST_CODE = 60  # characters of a code that is a text
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
 _decode = msgspec.json.Decoder().decode
 
@@ -66,6 +69,11 @@ def _read(data: bytes | bytearray, on_repaired: Callable[[], None]) -> Any:
     return message
 
 
+def is_nameless_error(message: dict[str, Any]) -> bool:
+    """An error for no id at all: in the stream of one request it can mean that one only."""
+    return message.get("id") is None and "method" not in message and isinstance(message.get("error"), dict)
+
+
 def rename_oldest_version(message: dict[str, Any]) -> dict[str, Any]:
     """An answer to ``initialize`` with version 2024-10-07 as one with 2024-11-05, which has the same messages."""
     result = message.get("result")
@@ -86,14 +94,27 @@ def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
     if type(result) is dict:
         return result
     error = message.get("error")
-    if type(error) is dict and type(error.get("code")) is int:
-        text = error.get("message")
-        raise ToolRefused(
-            text if isinstance(text, str) and text else "The server refused the request without saying why.",
-            rpc_code=error["code"],
-            data=error.get("data"),
-        )
-    raise ProtocolError("The server's answer holds neither a result object nor an error.", sent=True)
+    if type(error) is dict:
+        raise _refused(error)
+    if isinstance(error, str):
+        raise ToolRefused(error or NO_WORDS, rpc_code=INTERNAL_ERROR)
+    raise ProtocolError(
+        "The request ran, but its answer cannot be read: it holds neither a result object nor an error.",
+        remedy="Check what it has done before you repeat it.",
+        sent=True,
+    )
+
+
+def _refused(error: Mapping[str, Any]) -> ToolRefused:
+    """The server's error. Some servers put a text or a float into the place of its code."""
+    text, code = error.get("message"), error.get("code")
+    words = text if isinstance(text, str) and text else NO_WORDS
+    if isinstance(code, str) and code:
+        words = f"{words} ({code[:MOST_CODE]})"
+    rpc_code = INTERNAL_ERROR
+    if isinstance(code, int | float) and abs(code) < 2**53 and code == int(code):
+        rpc_code = int(code)
+    return ToolRefused(words, rpc_code=rpc_code, data=error.get("data"))
 
 
 def report_progress(callback: ProgressCallback, params: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from mcpregistry.domain.errors import ProtocolError, ResourceLimit
 from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
 from mcpregistry.downstream.transports.eventstream import MessageStream
 from mcpregistry.downstream.transports.messages import parse_message, rename_oldest_version
+from mcpregistry.downstream.transports.refusals import refusal_of
 
 Standing = Callable[[Mapping[str, str]], httpx2.AsyncByteStream]
 
@@ -43,7 +44,7 @@ class SdkTransport(httpx2.AsyncBaseTransport):
         try:
             self._on_reply(reply)
             redirect_target(str(request.url), reply)
-            if error := status_error(reply.status):
+            if status_error(reply.status) and (error := await refusal_of(reply)):
                 raise error
         except BaseException:
             await context.__aexit__(None, None, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from urllib.parse import urljoin
 
@@ -11,9 +10,10 @@ import anyio
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, OutboundRefused, ProtocolError, TimedOut
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target
 from mcpregistry.downstream.http_client.guard import check_url, origin
 from mcpregistry.downstream.transports.eventstream import Event, EventReader
+from mcpregistry.downstream.transports.refusals import refusal_of
 from mcpregistry.downstream.transports.wire import Wire
 
 SEND_SECONDS = 30.0
@@ -75,7 +75,7 @@ class SseChannel(Wire):
             await self._read_reply(url, reply)
 
     async def _read_reply(self, url: str, reply: Reply) -> None:
-        if error := status_error(reply.status):
+        if error := await refusal_of(reply):
             raise error
         if reply.status != 200 or not reply.is_stream:
             raise ConnectionFailed(
@@ -107,13 +107,13 @@ class SseChannel(Wire):
                 send = self._outbound.send("POST", url, headers=headers, data=data, attempt=attempt)
                 async with send as reply:
                     redirect_target(url, reply)
-                    self._check_accepted(reply)
+                    await self._check_accepted(reply)
         except TimeoutError:
             raise TimedOut("The server did not take the message in time.", sent=attempt.sent) from None
 
-    def _check_accepted(self, reply: Reply) -> None:
-        if error := status_error(reply.status, session=True):
-            with contextlib.suppress(DownstreamError):
+    async def _check_accepted(self, reply: Reply) -> None:
+        if error := await refusal_of(reply, session=True):
+            if reply.status in (401, 403, 404) or reply.status >= 500:
                 self.fail(error)
             raise error
         if reply.status >= 300:

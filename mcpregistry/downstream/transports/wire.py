@@ -39,12 +39,14 @@ from mcpregistry.downstream.limits import too_large
 from mcpregistry.downstream.transports.messages import (
     REPAIR_WARNING,
     encode_request,
+    is_nameless_error,
     parse_message,
     read_reply,
     rename_oldest_version,
     report_progress,
     salvage_id,
 )
+from mcpregistry.downstream.transports.nameless import NamelessErrors
 from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 
@@ -62,6 +64,14 @@ class Heard(Protocol):
         """One notification; ``own``: it came in this request's own stream."""
 
 
+OnNotice = Callable[[str, object], bool]  # a notification's method and params; whether it needs nobody else
+
+
+def hear_nothing(_method: str, _params: object) -> bool:
+    """Leave every notification to the SDK."""
+    return False
+
+
 class Channel(Protocol):
     """What a connection needs of any transport: an SDK ``Transport`` that also carries our requests."""
 
@@ -69,6 +79,7 @@ class Channel(Protocol):
     error: DownstreamError | None
     pid: int | None
     on_tools_changed: Callable[[], None] | None
+    on_notice: OnNotice
     logs: Heard
 
     async def __aenter__(self) -> TransportStreams: ...
@@ -104,12 +115,14 @@ def closed() -> Closed:
 class _Waiting:
     """A request in flight."""
 
-    __slots__ = ("future", "max_bytes", "on_progress", "timer")
+    __slots__ = ("future", "max_bytes", "nameless", "number", "on_progress", "timer")
 
-    def __init__(self, request: Request, future: asyncio.Future[dict[str, Any]]) -> None:
+    def __init__(self, request: Request, future: asyncio.Future[dict[str, Any]], number: int) -> None:
         self.future = future
+        self.number = number
         self.on_progress = request.on_progress
         self.max_bytes = request.max_bytes
+        self.nameless = ""  # the words of an error without an id that came during this request
         self.timer: asyncio.TimerHandle | None = None
 
     def stop_clock(self) -> None:
@@ -125,6 +138,7 @@ class _Outbox:
 
     async def send(self, item: SessionMessage, /) -> None:
         data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        self._wire.nameless.count_other()
         try:
             await self._wire.transmit(data)
         except DownstreamError as error:
@@ -150,11 +164,13 @@ class Wire:
         self.lost = asyncio.Event()
         self.error: DownstreamError | None = None
         self.on_tools_changed: Callable[[], None] | None = None
+        self.on_notice: OnNotice = hear_nothing
         self.garbage = 0
         self.samples: list[str] = []
         self._garbage_in_a_row = 0
         self._closing = False
         self._sequence = FIRST
+        self.nameless = NamelessErrors()
         self._waiting: dict[int, _Waiting] = {}
         self._inbox: MemoryObjectSendStream[SessionMessage | Exception]
         self._reader: MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -212,7 +228,7 @@ class Wire:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
         request_id, self._sequence = self._sequence, self._sequence + 1
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(request, loop.create_future())
+        waiting = _Waiting(request, loop.create_future(), self.nameless.count_request())
         self._waiting[request_id] = waiting
         self._start_clock(request_id, request, waiting)
         try:
@@ -242,9 +258,12 @@ class Wire:
     def _expire(self, request_id: int) -> None:
         waiting = self._waiting.get(request_id)
         if waiting is not None and not waiting.future.done():
+            words = "The server did not answer in time."
+            if waiting.nameless:
+                words = f"{words} It also sent an error that names no request: {waiting.nameless}"
             waiting.future.set_exception(
                 TimedOut(
-                    "The server did not answer in time.",
+                    words,
                     remedy="Check the server's log, or raise its request timeout.",
                     sent=True,
                 )
@@ -253,6 +272,7 @@ class Wire:
     async def _abandon(self, request_id: int, reason: str) -> None:
         params = {"requestId": request_id, "reason": reason}
         notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+        self.nameless.count_other()
         with suppress(DownstreamError, TimeoutError):  # it cannot be told; the caller learns its own fate anyway
             async with asyncio.timeout(TELL_SECONDS):  # whoever cancels does not wait for a server that reads nothing
                 await self.transmit(msgspec.json.encode(notice))
@@ -271,6 +291,8 @@ class Wire:
         if "method" in message:
             self._incoming(message, data)
             return
+        if is_nameless_error(message):
+            self.nameless.receive(message, self._waiting.values())
         request_id = own_id(message.get("id"))
         waiting = self._waiting.get(request_id) if request_id is not None else None
         if waiting is not None:
@@ -282,6 +304,7 @@ class Wire:
 
     def _settle(self, waiting: _Waiting, message: dict[str, Any], size: int) -> None:
         self._garbage_in_a_row = 0
+        self.nameless.note_answer(waiting.number)
         if waiting.future.done():
             return
         if waiting.max_bytes is not None and size > waiting.max_bytes:
@@ -304,7 +327,7 @@ class Wire:
             self.on_tools_changed()
         elif method == "notifications/message":  # not to the session: a flood must cost little
             self.logs.hear(message.get("params"))
-        else:
+        elif "id" in message or not self.on_notice(method, message.get("params")):
             self._to_session(message, data)
 
     def _to_session(self, message: dict[str, Any], data: bytes | bytearray) -> None:

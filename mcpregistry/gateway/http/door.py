@@ -56,6 +56,8 @@ SSE, WS = "sse", "ws"
 _UPGRADE = "This address speaks WebSocket. If your host did, a proxy in between has not passed its Upgrade header on."
 _NO_STREAM = "There is no such stream, or it has ended. Open a new one by GET."
 _REVOKED = "Access has ended meanwhile. What was called may have run: the operator finds it in the record of calls."
+_ANONYMOUS = "A bearer token is needed. Issue one in the admin: Agents, Issue token."
+_STRANGER = "The bearer token is unknown, expired or revoked. Issue one in the admin: Agents, Issue token."
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
 
@@ -237,8 +239,7 @@ class McpApp:
         token = bearer(scope["headers"])
         agent = self.engine.agent_of(token_hash(token)) if token else None
         if agent is None:
-            problem = "The bearer token is unknown, expired or revoked." if token else "A bearer token is needed."
-            return None, (401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
+            return None, (401, "UNAUTHENTICATED", _STRANGER if token else _ANONYMOUS)
         if slug not in self.engine.live.current.endpoints:
             return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
         conversation = named_in(scope["headers"])
@@ -318,7 +319,8 @@ async def _answer(send: Any, status: int, code: str, message: str) -> None:
     if status == 403:
         headers.append(cors.VARY)
     if status == 401:
-        headers.append((b"www-authenticate", b'Bearer realm="slipsnisse", error="invalid_token"'))
+        error = b"" if message == _ANONYMOUS else b', error="invalid_token"'  # RFC 6750, section 3.1
+        headers.append((b"www-authenticate", b'Bearer realm="slipsnisse"' + error))
     if status == 426:
         headers += [(b"upgrade", b"websocket"), (b"connection", b"upgrade")]
     if status == 503:

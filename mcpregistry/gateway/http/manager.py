@@ -18,6 +18,7 @@ import anyio
 import msgspec
 import structlog
 from anyio.abc import TaskStatus
+from django.db import Error
 from mcp.server.auth.middleware.bearer_auth import authorization_context
 from mcp.server.connection import Connection
 from mcp.server.runner import serve_connection
@@ -40,6 +41,7 @@ log = structlog.get_logger(__name__)
 
 SESSION_HEADER = b"mcp-session-id"
 CANCELLED = "notifications/cancelled"
+RELAYED = "slipsnisse/relayed"  # between processes: a notification for the process that has the session's own stream
 Dispatcher = JSONRPCDispatcher[Any]
 
 
@@ -56,6 +58,7 @@ class SessionManager(StreamableHTTPSessionManager):
         gateway.began = self._began
         self._connections: dict[str, Connection] = {}
         self._standing: dict[str, Standing] = {}
+        gateway.channels.relay = self._relay
         gateway.levels.keep, gateway.subscriptions.keep = sessions.set_log_level, sessions.subscribe
 
     async def _handle_stateful_request(self, scope: Any, receive: Any, send: Any) -> None:
@@ -216,6 +219,10 @@ class SessionManager(StreamableHTTPSessionManager):
         if message.get("method") == CHANGED:
             await self._changed(session_id)
             return
+        if message.get("method") == RELAYED:
+            if session_id in self._standing:
+                await self._connections[session_id].notify(**message["params"])
+            return
         session = self._sessions.here(session_id)
         if session is not None and "method" in message and (give_up := session.calls.get(cancelled(message))):
             give_up()
@@ -224,6 +231,18 @@ class SessionManager(StreamableHTTPSessionManager):
         if transport is not None and transport._read_stream_writer is not None and not transport.is_terminated:
             told = jsonrpc_message_adapter.validate_python(message, by_name=False)
             await transport._read_stream_writer.send(SessionMessage(told))
+
+    async def _relay(self, session_id: str, method: str, params: dict[str, Any]) -> None:
+        """Send a notification on the session's own stream, which may be in another process."""
+        if session_id in self._standing:
+            await self._connections[session_id].notify(method, params)
+            return
+        try:
+            await self._sessions.send_on(
+                session_id, {"method": RELAYED, "params": {"method": method, "params": params}}
+            )
+        except Error:  # hosts do not rely on such notifications
+            log.warning("session.notification_not_relayed", exc_info=True)
 
     async def _changed(self, session_id: str) -> None:
         """The session's rows say something else, by whichever process."""

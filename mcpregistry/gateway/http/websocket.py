@@ -5,6 +5,7 @@ MCP's specification has no such transport; it is what its SDKs spoke under this 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from mcpregistry.gateway.http.lasting import ENDED, REVOKED, STOPPED, Arrival, Connections, Scope
@@ -43,7 +44,8 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival,
     codes = dict(_CODES)
 
     async def say(data: bytes) -> None:
-        await send({"type": "websocket.send", "text": data.decode()})
+        with suppress(OSError):  # the host is gone, as ``listen`` hears; the web server would log a traceback
+            await send({"type": "websocket.send", "text": data.decode()})
 
     async def listen() -> None:
         while (event := await receive())["type"] != "websocket.disconnect":
@@ -65,4 +67,5 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival,
         why = await connections.serve(connection, listen)
     if why in codes:
         code, reason = codes[why]
-        await send({"type": "websocket.close", "code": code, "reason": reason})
+        with suppress(OSError):  # the host was faster
+            await send({"type": "websocket.close", "code": code, "reason": reason})

@@ -20,6 +20,7 @@ def notify(method, params=None):
 class Odd(Server):
     def __init__(self):
         names = ("cancels", "notes", "errors", "pings", "twice", "progress", "logs")
+        names += ("only_nameless", "updates")
         super().__init__([tool(name) for name in names], self.called, name="odd")
         self.capabilities |= {"prompts": {}, "resources": {"subscribe": True}, "logging": {}}
         self.pongs = queue.SimpleQueue()
@@ -43,6 +44,14 @@ class Odd(Server):
     def errors(self, request_id, context):
         send({"jsonrpc": "2.0", "error": NO_METHOD})
         send({"jsonrpc": "2.0", "id": None, "error": NO_METHOD})
+        return text("ran")
+
+    def only_nameless(self, request_id, context):
+        send({"jsonrpc": "2.0", "id": None, "error": NO_METHOD})
+
+    def updates(self, request_id, context):
+        for number in range(10_000):
+            notify("resources/updated", {"uri": f"docs://{number}"})
         return text("ran")
 
     def pings(self, request_id, context):

@@ -1,0 +1,104 @@
+"""Hosts of the older era outside of their calls: on their connection, or on the stream of their session.
+
+There they get log lines that a server sends while no call is out, word that a page is done with, and questions for their folders.
+A modern host can only be reached in the answers to its requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import structlog
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from mcpregistry.calls.call import Host
+from mcpregistry.domain.calls.forwarding import Unanswered
+from mcpregistry.gateway.live_calls import NO_ANSWER
+from mcpregistry.gateway.logs import Levels, Lines
+
+log = structlog.get_logger(__name__)
+
+Context = ServerRequestContext[Any, Any]
+# A session's id, a method and its params. The session's stream may be in another process.
+Relay = Callable[[str, str, dict[str, Any]], Awaitable[None]]
+
+ASK_SECONDS = 30.0  # for a host to answer outside of its calls; one that holds no stream open never does
+COMPLETE, MESSAGE = "notifications/elicitation/complete", "notifications/message"
+
+
+class OlderHostChannel:
+    """See ``domain.calls.forwarding.HostChannel``. One for each connection of a host."""
+
+    def __init__(self, connection: Connection, levels: Levels, relay: Relay | None) -> None:
+        self._ref, self._session_id = ref(connection), connection.session_id
+        self._levels, self._relay = levels, relay
+        self._lines: dict[str, Lines] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The host's answer to a question. Raises Unanswered."""
+        connection = self._ref()
+        if connection is None:
+            raise Unanswered(NO_ANSWER)
+        try:
+            return await connection.send_raw_request(method, dict(params), {"timeout": ASK_SECONDS})
+        except MCPError as error:
+            raise Unanswered(f"The host did not answer: {error.error.message}"[:500]) from None
+        except Exception:
+            log.info("question.not_put", method=method, exc_info=True)
+            raise Unanswered(NO_ANSWER) from None
+
+    def log(self, server: str, line: Mapping[str, Any]) -> None:
+        """Send a log line of this server if the host wants its level."""
+        if (connection := self._ref()) is None:
+            return
+        lines = self._lines.setdefault(server, Lines(self._send_line, server))
+        lines.level = self._levels.of(connection)
+        lines(line)
+        self._spawn(lines.flush())
+
+    def complete(self, elicitation_id: str) -> None:
+        """Send ``notifications/elicitation/complete``."""
+        self._spawn(self._notify(COMPLETE, {"elicitationId": elicitation_id}))
+
+    async def _send_line(self, line: dict[str, Any]) -> None:
+        if (connection := self._ref()) is not None:
+            await connection.notify(MESSAGE, line)
+
+    async def _notify(self, method: str, params: dict[str, Any]) -> None:
+        if self._session_id is not None and self._relay is not None:
+            await self._relay(self._session_id, method, params)
+        elif (connection := self._ref()) is not None:
+            await connection.notify(method, params)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class HostChannels:
+    """The channels of this process's hosts."""
+
+    def __init__(self, levels: Levels) -> None:
+        self._levels = levels
+        self._channels: WeakKeyDictionary[Connection, OlderHostChannel] = WeakKeyDictionary()
+        self.relay: Relay | None = None
+
+    def reaching(self, ctx: Context, host: Host) -> Host:
+        """The host of this request with its channel, if it is of the older era."""
+        if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return host
+        # The SDK offers no public way to the connection; the pinned version is held to this by a test.
+        connection = ctx.session._connection
+        channel = self._channels.get(connection)
+        if channel is None:
+            channel = self._channels[connection] = OlderHostChannel(connection, self._levels, self.relay)
+        return replace(host, forwarding=replace(host.forwarding, channel=channel))

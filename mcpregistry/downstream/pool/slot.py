@@ -10,16 +10,18 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 
 from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, SlipsnisseError, TimedOut
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import Health
-from mcpregistry.domain.servers.sessions import EVERYBODY
+from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.ending import end_owner
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind, ServerState
 from mcpregistry.downstream.pool.gate import Gate
 from mcpregistry.downstream.pool.watching import Watched
@@ -27,8 +29,6 @@ from mcpregistry.downstream.pool.watching import Watched
 log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 10.0
-CLOSE_SECONDS = 10.0  # more than a transport takes: stdio kills after 6 seconds, HTTP gives up after 5
-CANCEL_SECONDS = 5.0
 TELL_SECRETS_SECONDS = 5.0
 
 
@@ -49,6 +49,7 @@ class Slot:
     ) -> None:
         self.server_id = server_id
         self.session = session  # whose connection it is
+        self.older = False  # its connection is opened with the older handshake (``routes.py``)
         self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
         self._on_over = on_over
         self._make_room = make_room
@@ -151,8 +152,9 @@ class Slot:
 
     @property
     def _tells_all(self) -> bool:
-        """Servers may offer less to a host that can be asked less; what it is shown is not what the server offers."""
-        return self.bears is None or self.target is None or self.target.questions <= self.bears
+        """Whether its lists are those of the server. A host that can be asked less may be shown less, and the lists of an
+        older connection may differ from those that are approved."""
+        return not self.older and (self.bears is None or self.target is None or self.target.questions <= self.bears)
 
     @property
     def refused_for(self) -> float:
@@ -184,9 +186,16 @@ class Slot:
     async def load(self) -> Target:
         """Read the server's target anew. Raises DownstreamError, or what says why there is none."""
         if self.target is None:
-            self.target = await self._targets(self.server_id)
+            self.target = await self._current_target()
             self.gate = self.gate or Gate(self.target.limits.max_concurrency)
         return self.target
+
+    async def _current_target(self) -> Target:
+        target = await self._targets(self.server_id)
+        if not self.older:
+            return target
+        # The second connection of a server is opened only for calls.
+        return replace(target, protocol="legacy", connect="lazy" if self.session == OLDER else target.connect)
 
     # -- the owner ----------------------------------------------------------------------------
 
@@ -205,7 +214,7 @@ class Slot:
         target: Target | None = None
         connection: Connection | None = None
         try:
-            target = self.target = await self._targets(self.server_id)
+            target = self.target = await self._current_target()
             connection = self.connection = await open_connection(target, self._tools_changed, bears=self.bears)
             connection.logs.tell = self._tell_logs
             connection.watched = self._watched
@@ -298,6 +307,7 @@ class Slot:
 
     def _emit(self, kind: EventKind, *, detail: str = "", code: str = "", discovery: Discovery | None = None) -> None:
         connection = self.connection
+        era = connection.era if connection else None
         if discovery is not None and not self._tells_all:
             discovery = None
         self._on_event(
@@ -308,7 +318,7 @@ class Slot:
                 detail=detail,
                 code=code or self.health.code,
                 pid=connection.pid if connection else None,
-                era=connection.era if connection else None,
+                era="modern" if self.session == OLDER else era,  # the server supports both
                 at=time.time(),
                 discovery=discovery,
                 attempts=self.health.failures,
@@ -352,29 +362,6 @@ class Slot:
             retry_in=health.refusal_seconds(self.health, now=now),
             for_seconds=now - self.health.since if self.health.since else 0.0,
         )
-
-
-async def end_owner(owner: asyncio.Task[None]) -> None:
-    """Wait for an owner that was asked to leave; one that takes too long is cancelled. Bounded, never raises.
-
-    Cancelled or not, the processes of a stdio server die: ending them is shielded and has its own limits.
-    """
-    for patience in (CLOSE_SECONDS, CANCEL_SECONDS):
-        _, late = await asyncio.wait([owner], timeout=patience)
-        if not late:
-            return
-        owner.cancel()
-    log.error("connection_does_not_end", owner=owner.get_name())
-
-
-async def finish(owner: asyncio.Task[None], connection: Connection) -> DownstreamError | None:
-    """End a connection that was made for a test or trial alone. Returns the error it had, if any."""
-    connection.stop()
-    await end_owner(owner)
-    error = owner.exception() if owner.done() and not owner.cancelled() else None
-    if error is not None and not isinstance(error, DownstreamError):
-        raise error
-    return error
 
 
 def unsent(error: DownstreamError) -> DownstreamError:

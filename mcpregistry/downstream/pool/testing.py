@@ -11,8 +11,8 @@ from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import parse_arguments
 from mcpregistry.downstream.pool.connection import Connection, open_connection
+from mcpregistry.downstream.pool.ending import finish
 from mcpregistry.downstream.pool.events import TestReport
-from mcpregistry.downstream.pool.slot import finish
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from mcpregistry.domain.text.canonical import plain
 from mcpregistry.domain.trials.report import Called, Start
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
+from mcpregistry.downstream.pool.ending import finish
 from mcpregistry.downstream.pool.listing import list_pages
-from mcpregistry.downstream.pool.slot import finish
 from mcpregistry.downstream.transports.usage import MOST_NAMED, Usage, denied, files_below, home_of, written
 
 CALL_SECONDS, CALLS_SECONDS, COUNT_SECONDS = 10.0, 60.0, 10.0

@@ -89,7 +89,10 @@ class ServerForm(RecordForm[Server]):
             "url": "Credentials do not belong here; put them into headers.",
             "description": "For people: what this server is good for.",
             "connect_mode": "When a connection is opened.",
-            "protocol_mode": "Which version of MCP to speak.",
+            "protocol_mode": (
+                "The version of MCP to use. A server that supports both may get a second connection, on which its tools can ask "
+                "older hosts. Choose a version to prevent that."
+            ),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -183,8 +183,9 @@ class Engine:
         needs no task of its own. A server that changes its era at this very moment has its question declined."""
         if judged.refusal is not None:
             return False  # it is not sent at all, and perhaps nobody knows its server
-        server = judged.call.entry.offer.server
-        return server.shared_by != "everybody" or not self.pool.asks_in_answers(server.id)
+        offer = judged.call.entry.offer
+        key = (offer.by.kind, offer.by.name) if offer.by else (offer.tool.kind, offer.tool.name)
+        return offer.server.shared_by != "everybody" or not self.pool.asks_in_answers(offer.server.id, key)
 
     def check_open(self) -> None:
         """Raises Busy when no calls are made: the process stops, or is blind to changes of its configuration."""

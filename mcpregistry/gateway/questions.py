@@ -103,7 +103,7 @@ def declared_host(
         tasks=_declares_tasks(version, declared),
         elicit=_elicitation(version, info, declared),
         mrtr=modern,
-        forwarding=Forwarding(passed(said)),
+        forwarding=Forwarding(passed(said), rounds=modern),
     )
 
 

@@ -59,7 +59,7 @@ def site_without_lanes(stage: Stage) -> Iterator[Web]:
 @pytest.fixture(scope="module")
 def fixtures() -> Iterator[dict[str, str]]:
     """The addresses of the two servers."""
-    plain, tasks = conformance_server.make_server(), tasks_server.make_server()
+    plain, tasks = conformance_server.make_server(by_request=True), tasks_server.make_server()
     with (
         sdk.serving(plain.streamable_http_app()) as one,
         sdk.serving(tasks.streamable_http_app()) as two,

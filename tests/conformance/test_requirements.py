@@ -41,6 +41,8 @@ TASKS = {
     "tasks-wire-fields",
 }  # fmt: skip
 SKIPPED_BY_THE_SUITE = "tasks-status-notifications"
+# Not required; the lists of expected failures name the checks and the reasons.
+NOT_PASSED_BY_DESIGN = {"2025-11-25": {"server-sse-polling"}, "2026-07-28": {"server-stateless"}}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,7 @@ def test_everything_required_passes_but_what_is_listed(outcome, revision):
     found = outcome(revision)
     assert found.code == 0, found.printed[found.printed.find("=== SUMMARY") :]
     assert found.passed() >= PASS[revision], PASS[revision] - found.passed()
+    assert found.lines.keys() - found.passed() == NOT_PASSED_BY_DESIGN[revision]
 
 
 def test_nine_of_the_ten_task_scenarios_pass_and_the_suite_skips_the_tenth(outcome):

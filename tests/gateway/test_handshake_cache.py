@@ -14,17 +14,20 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from mcp import StdioServerParameters
 
+from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.stdio import preload
-from mcpregistry.gateway.stdio.preload import lists_path
+from mcpregistry.gateway.stdio.handshake_cache import _pairs, _wanted
+from mcpregistry.gateway.stdio.kept_answers import lists_path, wanted_path
 from tests import forkserver, migrated
 from tests.externals import ROOT
 from tests.fakes.stage import MODERN, RawHost, envelope, folder, raw_host
-from tests.waiting import HANG_LIMIT
+from tests.waiting import HANG_LIMIT, until
 
 pytestmark = pytest.mark.e2e
 
@@ -264,6 +267,44 @@ async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kep
     assert [tool["name"] for tool in tools["tools"]] == ["echo_echo", "echo_pid"]
 
 
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_an_opening_that_is_kept_while_the_server_loads_is_answered_from_it(own, era):
+    """As right after a change: the endpoint has instructions, and what was kept before does not count any more."""
+    named = ("--endpoint", "default", "--agent", "local")
+    own.web("lists/*.json", "naming_style = 'single'", "echo_echo")
+    path = lists_path(own.var, "default", "local")
+    mark(path)
+    path.rename(later := path.with_suffix(".later"))
+    opening, listing = OPENINGS[era]
+    async with start(own.late(LINES[era], *named)) as host:  # the opening alone does not bring the server
+        host.send({"id": "q0"} | opening)
+        await until(wanted_path(own.var, "default", "local").exists)
+        later.rename(path)
+        first = (await host.answer("q0"))["result"]
+        assert (first["mark"], first["instructions"]) == (1, "Ask first.")
+        if era == "legacy":
+            host.send({"method": "notifications/initialized"})
+        host.send({"id": "q1"} | listing)
+        tools = (await host.answer("q1"))["result"]["tools"]
+        assert [tool["name"] for tool in tools] == ["echo_echo", "echo_pid"]
+        assert await host.end() == 0
+    assert sorted(message["id"] for message in host.messages if "id" in message) == ["q0", "q1"]
+
+
+def test_a_web_process_prepares_those_first_that_were_started_last(tmp_path: Path) -> None:
+    names = [f"n{number:02}" for number in range(40)]
+    snapshot = cast("Snapshot", SimpleNamespace(endpoints={"default", *names}, agents={"local", *names}, workspaces=()))
+    assert _pairs(snapshot, {}, tmp_path)[0] == ("default", "local")
+    for at, pair in enumerate([("n39", "n38"), ("n20", "n21")]):
+        path = wanted_path(tmp_path, *pair)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (at + 1, at + 1))
+    pairs = _pairs(snapshot, _wanted(tmp_path), tmp_path)
+    assert pairs[:3] == [("n20", "n21"), ("n39", "n38"), ("default", "local")]
+    assert len(pairs) == len(set(pairs)) == 41 * 41
+
+
 @pytest.mark.exhaustive
 async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
     own.web("lists/*.json", "naming_style = 'single'", "echo_echo")
@@ -340,7 +381,8 @@ async def test_nothing_stale_is_said_after_a_change(own):
 _START = """
 import json, sys, threading
 from pathlib import Path
-from mcpregistry.gateway.stdio.preload import Kept, open_door
+from mcpregistry.gateway.stdio.kept_answers import Kept
+from mcpregistry.gateway.stdio.preload import open_door
 door = open_door(Path(sys.argv[1]), ["--config", sys.argv[2]])
 door.refers_to(json.loads(sys.argv[4]))
 [thread.join() for thread in threading.enumerate() if thread.name == "stdin"]

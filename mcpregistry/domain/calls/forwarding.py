@@ -51,6 +51,7 @@ class Forwarding:
     answers: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = field(default=None, compare=False)
     channel: HostChannel | None = field(default=None, compare=False)
+    rounds: bool = False  # it answers questions in results, by its call repeated (MCP 2026-07-28)
     log_level: str = ""  # the lowest of the server's log lines that its host wants; empty: it has asked for none
 
     @property

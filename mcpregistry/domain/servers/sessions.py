@@ -4,6 +4,8 @@ from __future__ import annotations
 
 EVERYBODY = ""  # the connection that all use, and that checks and tests of a server use in any case
 STDIO = "stdio"  # the session of a host that has this process for itself
+# The second connection, with the older handshake, to a server that supports both protocol versions.
+OLDER = "older:"
 _RUN = "run:"
 
 

@@ -1,4 +1,4 @@
-"""How the task that owns a connection is ended, within bounds."""
+"""Ending the owner task of a connection, in bounded time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import structlog
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.downstream.pool.connection import Connection
 
-log = structlog.get_logger(__name__)
-
 CLOSE_SECONDS = 10.0  # more than a transport takes: stdio kills after 6 seconds, HTTP gives up after 5
 CANCEL_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
 
 
 async def end_owner(owner: asyncio.Task[None]) -> None:

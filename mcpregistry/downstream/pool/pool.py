@@ -31,7 +31,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import State
-from mcpregistry.domain.servers.sessions import EVERYBODY
+from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import check_depth, parse_arguments
 from mcpregistry.downstream.pool import redact
@@ -42,6 +42,7 @@ from mcpregistry.downstream.pool.handshakes import RememberedEras
 from mcpregistry.downstream.pool.loglines import OnLog
 from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, shown
 from mcpregistry.downstream.pool.room import Crowd, make_room, process_full, server_full
+from mcpregistry.downstream.pool.routes import Routes
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
 from mcpregistry.downstream.pool.slot import Slot, seconds_left
 from mcpregistry.downstream.pool.testing import Progress, tested
@@ -74,6 +75,7 @@ class Pool:
         self._on_event = on_event
         self._slots: dict[int, Slot] = {}
         self._sessions = Sessions(self._new_session, on_event, self._state)
+        self._routes = Routes(self._slot, lambda slot: self._retire(slot, again=False))
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
         self.watches = Watches(self._held)
@@ -89,11 +91,7 @@ class Pool:
         return await slot.connected()
 
     async def call(
-        self,
-        server_id: int,
-        name: str,
-        arguments_json: bytes,
-        *,
+        self, server_id: int, name: str, arguments_json: bytes, *,
         meta: dict[str, Any] | None = None, timeout: float | None = None, max_result_bytes: int | None = None,
         on_progress: ProgressCallback | None = None, on_sent: Callable[[], None] | None = None,
         on_log: OnLog | None = None, idempotent: bool = False, revision: int | None = None,
@@ -106,28 +104,28 @@ class Pool:
         0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
         whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
         the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
-        the server says exactly that of the tool or prompt, or of what ``by`` (kind, name) grants it.
-        ``session`` is whose connection it goes through, and ``asks`` what its host can be asked in other calls, if not
-        in this one alone. ``caller`` is the host's session, also where it shares a connection with others.
+        the server says exactly that of the tool or prompt, or of what ``by`` (kind, name) grants it. ``session`` is whose
+        connection it uses, ``asks`` what its host can be asked in other calls, ``caller`` the host's session in any case.
         """
         arguments = parse_arguments(arguments_json)
         slot = self._slot_at(server_id, revision, session, host, asks)
         target = slot.target or await self._loaded(slot)
         limit = target.limits.request_timeout if timeout is None else timeout
-        deadline = time.monotonic() + limit if limit else None
+        deadline, key = time.monotonic() + limit if limit else None, by or (kind, name)
         for last in (False, True):  # again only if nothing was sent, or the operator vouches for repeating
             if last:
-                slot = self._slot_at(server_id, revision, session, host, asks)
-                await self._loaded(slot)
+                await self._loaded(slot := self._slot_at(server_id, revision, session, host, asks))
+            slot = await self._routes.choose(slot, host, key, definition, deadline)
             connection = slot.enter_now() or await self._entered(slot, deadline, caller, host)
             try:
-                await check_said(connection, revision, *(by or (kind, name)), definition)
+                await check_said(connection, revision, *key, definition)
                 result = await connection.call(
                     name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
-                    on_progress=redact.progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent, host=host, kind=kind,
-                    on_log=on_log, caller=caller,
+                    on_progress=redact.progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent,
+                    host=self._routes.following(slot, host, key), kind=kind, on_log=on_log, caller=caller,
                 )  # fmt: skip
             except ToolRefused as error:
+                error = self._routes.note_refusal(slot, connection, host, key, error)
                 refusal, found = redact.refusal_without_secrets(error, connection.redactor)
                 slot.tell_secrets(name, found)
                 slot.tell_failure(refusal)
@@ -144,6 +142,7 @@ class Pool:
                     raise
             else:
                 slot.health = health.served(slot.health)
+                self._routes.note_result(connection, key, result)
                 return await shown(result, slot, connection, name)
             finally:
                 self._leave(slot)
@@ -179,12 +178,14 @@ class Pool:
 
         return await asked(slot, name, seconds, request)
 
-    def asks_in_answers(self, server_id: int) -> bool:
-        """Whether the connection that everybody shares is of the modern era, where a server asks in its answer and never
-        while a call waits. False before it is connected."""
+    def asks_in_answers(self, server_id: int, key: tuple[str, str]) -> bool:
+        """Whether this tool (kind and name) asks in its answer and never while a call waits: the shared connection is of the
+        modern era, and the tool needs no other. False before it is connected."""
         slot = self._slots.get(server_id)
         connection = slot.connection if slot is not None else None
-        return connection is not None and connection.usable and connection.era == "modern"
+        if connection is None or not connection.usable or connection.era != "modern":
+            return False
+        return not self._routes.asks_by_request(server_id, key)
 
     def hold(self, server_id: int) -> Callable[[], None]:
         """Keep the server's connection open, however idle, until the returned function is called."""
@@ -373,8 +374,9 @@ class Pool:
         """Before ``slot`` opens a connection. Raises Busy."""
 
         def crowds() -> Iterator[Crowd]:
-            if slot.session and slot.target is not None:
-                yield self._sessions.of_server(slot.server_id), slot.target.limits.max_sessions, server_full
+            if slot.session not in (EVERYBODY, OLDER) and slot.target is not None:
+                own = [each for each in self._sessions.of_server(slot.server_id) if each.session != OLDER]
+                yield own, slot.target.limits.max_sessions, server_full
             yield [*self._slots.values(), *self._sessions.all()], self._most, process_full
 
         await make_room(slot, crowds)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcpregistry.domain.servers.health import State
-from mcpregistry.domain.servers.sessions import session_in
+from mcpregistry.domain.servers.sessions import OLDER, session_in
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind
 from mcpregistry.downstream.pool.slot import Slot
@@ -54,11 +54,13 @@ class Sessions:
 
     def count(self, server_id: int) -> int:
         """How many hold a connection."""
-        return sum(slot.alive for slot in self._slots.get(server_id, {}).values())
+        return sum(slot.alive and slot.session != OLDER for slot in self._slots.get(server_id, {}).values())
 
     def own(self) -> list[tuple[str, int]]:
         """(session, server) of those that hold a connection."""
-        return [(session_in(slot.session), slot.server_id) for slot in self.all() if slot.alive]
+        return [
+            (session_in(slot.session), slot.server_id) for slot in self.all() if slot.alive and slot.session != OLDER
+        ]
 
     def state(self, server_id: int) -> State:
         """Of the server as a whole: connected, if anybody is."""

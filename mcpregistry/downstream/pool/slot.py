@@ -10,22 +10,18 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import (
-    AuthFailed,
-    ConnectionFailed,
-    DownstreamError,
-    SessionLost,
-    SlipsnisseError,
-    TimedOut,
-)
+    AuthFailed, ConnectionFailed, DownstreamError, SessionLost, SlipsnisseError, TimedOut,
+)  # fmt: skip
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import Health
-from mcpregistry.domain.servers.sessions import EVERYBODY
+from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
@@ -57,6 +53,7 @@ class Slot:
     ) -> None:
         self.server_id = server_id
         self.session = session  # whose connection it is
+        self.older = False  # its connection is opened with the older handshake (``routes.py``)
         self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
         self.apps: Mapping[str, Any] | None = None  # which pages it can show
         self.openers: dict[str, Forwarding] = {}  # whose calls wait for the connection, by session
@@ -161,10 +158,10 @@ class Slot:
 
     @property
     def _tells_all(self) -> bool:
-        """Servers may offer less to a host that can be asked less, and more to one that shows pages: that is not what the server
-        offers to all.
+        """Whether its lists are those of the server. A host that can be asked less may be shown less, one that shows pages may be
+        shown more, and the lists of an older connection may differ from those that are approved.
         """
-        if self.apps is not None:
+        if self.older or self.apps is not None:
             return False
         return self.bears is None or self.target is None or self.target.questions <= self.bears
 
@@ -198,9 +195,16 @@ class Slot:
     async def load(self) -> Target:
         """Read the server's target anew. Raises DownstreamError, or what says why there is none."""
         if self.target is None:
-            self.target = await self._targets(self.server_id)
+            self.target = await self._current_target()
             self.gate = self.gate or Gate(self.target.limits.max_concurrency)
         return self.target
+
+    async def _current_target(self) -> Target:
+        target = await self._targets(self.server_id)
+        if not self.older:
+            return target
+        # The second connection of a server is opened only for calls.
+        return replace(target, protocol="legacy", connect="lazy" if self.session == OLDER else target.connect)
 
     # -- the owner ----------------------------------------------------------------------------
 
@@ -219,7 +223,7 @@ class Slot:
         target: Target | None = None
         connection: Connection | None = None
         try:
-            target = self.target = await self._targets(self.server_id)
+            target = self.target = await self._current_target()
             connection = self.connection = await open_connection(
                 target, self._tools_changed, bears=self.bears, apps=self.apps
             )
@@ -318,6 +322,7 @@ class Slot:
 
     def _emit(self, kind: EventKind, *, detail: str = "", code: str = "", discovery: Discovery | None = None) -> None:
         connection = self.connection
+        era = connection.era if connection else None
         if discovery is not None and not self._tells_all:
             discovery = None
         self._on_event(
@@ -328,7 +333,7 @@ class Slot:
                 detail=detail,
                 code=code or self.health.code,
                 pid=connection.pid if connection else None,
-                era=connection.era if connection else None,
+                era="modern" if self.session == OLDER else era,  # the server supports both
                 at=time.time(),
                 discovery=discovery,
                 attempts=self.health.failures,

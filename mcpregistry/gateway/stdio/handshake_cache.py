@@ -3,14 +3,16 @@
 Each ``runmcp`` keeps its own answers for its next start (``preload.py``). Before a host's first start there are none,
 and after a change of the configuration its kept list no longer counts. So a web process asks the same server the same
 questions: once without a caller (what every endpoint without instructions answers to an opening), and after each change
-for the likeliest endpoints and agents (their openings, which say what their servers have, and their list of tools).
+for the endpoints and agents that were used last (their openings, which say what their servers have, and their list of tools).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -27,14 +29,15 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import Gateway
-from mcpregistry.gateway.stdio.preload import Kept, common_path, lists_path, save
+from mcpregistry.gateway.stdio.kept_answers import Kept, common_path, lists_path, save, wanted_path
 
 log = structlog.get_logger(__name__)
 
 _NOBODY = Caller("", "", "stdio")
 _CLIENT = {"name": "slipsnisse", "version": "1"}
-_SETTLED = 1.0  # seconds; changes come in rows
+_SETTLED = 1.0  # seconds between two rounds; changes come in rows
 _MOST, _MOST_TOOLS = 20, 2_000  # lists kept at every change, and tools in them: the event loop makes them
+_LEAST = 5  # of them, however many tools there are
 
 Question = tuple[str, dict[str, Any]]
 
@@ -52,16 +55,18 @@ async def keep_openings(engine: Engine, var: Path, *, lists: bool) -> None:
 
 async def _follow(engine: Engine, var: Path) -> None:
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    changed.set()
 
     def swapped(_: Snapshot) -> None:
         loop.call_soon_threadsafe(changed.set)
 
     engine.live.listeners.append(swapped)
     while True:
+        # The first change after a quiet second is followed at once: a host may start right after it.
         await asyncio.sleep(_SETTLED)
+        await changed.wait()
         changed.clear()
         await _tried(_keep_lists(engine, var))
-        await changed.wait()
 
 
 async def _tried(keeping: Any) -> None:
@@ -79,8 +84,8 @@ async def _keep_common(engine: Engine, var: Path) -> None:
 
 async def _keep_lists(engine: Engine, var: Path) -> None:
     snapshot = engine.live.current
-    affordable = max(1, min(_MOST, _MOST_TOOLS // max(1, len(snapshot.tools))))
-    for endpoint, agent in islice(_pairs(snapshot), affordable):
+    affordable = max(_LEAST, min(_MOST, _MOST_TOOLS // max(1, len(snapshot.tools))))
+    for endpoint, agent in islice(_pairs(snapshot, await asyncio.to_thread(_wanted, var), var), affordable):
         gateway = Gateway(engine, caller=Caller(agent, endpoint, "stdio"))
         said = {question: await _answer(gateway, *asked) for question, asked in _listings()}
         if engine.live.current is not snapshot:  # which of the two a list shows is not known; the next round comes
@@ -90,11 +95,19 @@ async def _keep_lists(engine: Engine, var: Path) -> None:
         await asyncio.to_thread(save, lists_path(var, endpoint, agent), kept)
 
 
-def _pairs(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
-    """Endpoints and agents; first those that ``runmcp`` is most likely started for."""
+def _wanted(var: Path) -> dict[str, float]:
+    """When ``runmcp`` was last started for an endpoint and agent, by the name of their file."""
+    with suppress(OSError), os.scandir(var / "openings" / "wanted") as found:
+        return {entry.name: entry.stat().st_mtime for entry in found}
+    return {}
+
+
+def _pairs(snapshot: Snapshot, wanted: Mapping[str, float], var: Path) -> list[tuple[str, str]]:
+    """Endpoints and agents; first those that ``runmcp`` was started for last, then those that it is likely started for."""
     likely = dict.fromkeys([("default", "local"), *((each.endpoint, each.agent) for each in snapshot.workspaces)])
-    yield from (pair for pair in likely if pair[0] in snapshot.endpoints and pair[1] in snapshot.agents)
-    yield from (pair for pair in product(sorted(snapshot.endpoints), sorted(snapshot.agents)) if pair not in likely)
+    known = [pair for pair in likely if pair[0] in snapshot.endpoints and pair[1] in snapshot.agents]
+    pairs = dict.fromkeys([*known, *product(sorted(snapshot.endpoints), sorted(snapshot.agents))])
+    return sorted(pairs, key=lambda pair: -wanted.get(wanted_path(var, *pair).name, 0.0))
 
 
 def _handshakes() -> Iterable[tuple[str, Question]]:

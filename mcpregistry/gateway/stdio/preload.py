@@ -1,14 +1,15 @@
 """The first milliseconds of ``runmcp``: claim the host's pipe and answer its opening while Django is still loading.
 
 Hosts are impatient: one runs without a server that is silent for a second, another's era probe waits two. So this
-module (standard library only) claims stdin and stdout before anything else, reads, and answers the opening
+module (standard library only, as ``kept_answers``) claims stdin and stdout before anything else, reads, and answers the opening
 ``server/discover`` or ``initialize`` with the bytes that the real server answered last time to the same question. It
 answers ``tools/list`` likewise, but only while the configuration still has the revision at which that list was made.
 Modern hosts wait for their change stream before they ask for it, so ``subscriptions/listen`` is acknowledged as well.
 The request still goes to the real server; its own answer is not sent a second time but kept for the next start. At a
 host's first start, or its first after a change, what a web process has kept meanwhile is said (``handshake_cache.py``):
-openings that every endpoint without instructions answers alike, and the lists of endpoints and agents. Without kept
-bytes nothing is said early.
+openings that every endpoint without instructions answers alike, and the openings and lists of endpoints and agents. A web
+process needs a moment after a change, so this module looks for its answers again until the real server is there. Without
+kept bytes there is no early answer.
 
 From here on nothing but the protocol can reach stdout: descriptor 1 is stderr.
 """
@@ -20,7 +21,6 @@ import json
 import os
 import re
 import sqlite3
-import sys
 import threading
 import time
 from collections import deque
@@ -29,7 +29,20 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from mcpregistry.gateway.stdio.kept_answers import (
+    Kept,
+    changed_at,
+    common_path,
+    digest,
+    lists_path,
+    load,
+    save,
+    want,
+    wanted_path,
+)
+
 MAX_LINE = 16 * 1024 * 1024
+_LOOK_SECONDS = 0.02  # between looks for what a web process keeps
 _LISTEN = "subscriptions/listen"
 _OPENINGS = {"server/discover", "initialize", "tools/list", _LISTEN}
 _STREAMS = {"toolsListChanged", "promptsListChanged", "resourcesListChanged"}
@@ -45,14 +58,6 @@ _CONVERSATION = "slipsnisse/conversation"  # in a request's _meta; what it may s
 # How many endpoints and servers let an opening say more than the common one does.
 _OWN = """SELECT (SELECT COUNT(*) FROM mcpregistry_endpoint WHERE instructions <> '')
     + (SELECT COUNT(*) FROM mcpregistry_server WHERE features <> '[]' OR server_instructions <> '')"""
-
-
-class Kept(NamedTuple):
-    """An answer of the real server. ``revision`` and ``until`` (epoch) bound a list's life; None: no bound."""
-
-    result: str
-    revision: int | None = None
-    until: float | None = None
 
 
 class ServedFile:
@@ -105,7 +110,7 @@ class Preload:
         self._acknowledged: set[str] = set()  # request ids (JSON) of change streams
         self._era: str | None = None  # of the host's first line: "legacy", "modern" or, for anything else, ""
         self._read: deque[bytes | None] = deque()
-        self._lock = threading.Lock()
+        self._lock, self._writing, self._attached = threading.Lock(), threading.Lock(), threading.Event()
         self._take: Callable[[bytes | None], None] | None = None
         self._in, self._out = os.dup(0), os.dup(1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -120,6 +125,7 @@ class Preload:
             while self._read:
                 take(self._read.popleft())
             self._take = take
+        self._attached.set()
 
     def refers_to(self, variables: Iterable[str]) -> None:
         """What the file of ``--config`` is served for: said as soon as that is known, by ``runmcp``.
@@ -133,8 +139,9 @@ class Preload:
     def write(self, line: bytes) -> None:
         """Write one message with its line break, wholly. Blocks while the host does not read."""
         view = memoryview(line)
-        while view:
-            view = view[os.write(self._out, view) :]
+        with self._writing:
+            while view:
+                view = view[os.write(self._out, view) :]
 
     def settle(self, request_id: str, answer: Kept) -> bool | None:
         """The real server has answered this id: keep that for the next start.
@@ -211,9 +218,27 @@ class Preload:
             return
         self._questions[key] = asked.method, asked.version
         # The first line decides the era of the whole pipe; what is of the other one the server refuses.
-        if self._take is None and asked.era == self._era and (kept := self._known(question)):
+        if self._take is None and asked.era == self._era and not self._answer(key, question) and self._lists_path:
+            threading.Thread(target=self._look, args=(key, question), name="early", daemon=True).start()
+
+    def _answer(self, key: str, question: str) -> bool:
+        """Answer from kept bytes, if the server is not there yet. Returns whether it was answered."""
+        kept = self._known(question)
+        with self._lock:
+            if kept is None or self._take is not None:
+                return False
             self._answered[key] = kept.result
-            self.write(f'{{"jsonrpc":"2.0","id":{key},"result":{kept.result}}}\n'.encode())
+        self.write(f'{{"jsonrpc":"2.0","id":{key},"result":{kept.result}}}\n'.encode())
+        return True
+
+    def _look(self, key: str, question: str) -> None:
+        """Answer as soon as a web process has kept the answer, as it does after each change."""
+        seen = -1
+        while not self._attached.wait(_LOOK_SECONDS):
+            changed = changed_at(self._lists_path)
+            if changed != seen and self._answer(key, question):
+                return
+            seen = changed
 
     def _acknowledge(self, key: str, asked: _Handshake) -> None:
         """Say that the stream is open. The server opens it as soon as it is there; what changed until then it tells
@@ -267,41 +292,8 @@ class Preload:
         return self._common
 
 
-def load(path: Path) -> dict[str, Kept]:
-    """Kept answers by question; none from a file that is missing or damaged."""
-    try:
-        return {question: Kept(*kept) for question, kept in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
 def _names(kept: dict[str, Kept]) -> list[str]:
     return [str(name) for name in json.loads(kept[_NAMES].result)] if _NAMES in kept else []
-
-
-def save(path: Path, kept: dict[str, Kept]) -> None:
-    """Write kept answers, replacing the file in one step; only the owner may read them."""
-    draft = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_text(json.dumps(kept))
-        draft.replace(path)
-    except OSError as error:
-        print(f"The opening answer could not be kept ({error}); the next start is slower.", file=sys.stderr)
-
-
-def common_path(var: Path) -> Path:
-    """Where the answers are that no endpoint's configuration changes."""
-    return var / "openings" / "common.json"
-
-
-def lists_path(var: Path, endpoint: str, agent: str) -> Path:
-    """Where the list of tools is that the agent sees on the endpoint."""
-    return var / "openings" / "lists" / f"{_digest(endpoint, agent)}.json"
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 class _Handshake(NamedTuple):
@@ -372,7 +364,9 @@ def open_door(var: Path, arguments: list[str]) -> Preload:
         common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
         own = {"--era", "--config", "--conversation"} & named
         lists = lists_path(var, endpoint, agent) if endpoint and agent and not own else None
-        kept = var / "openings" / f"{_digest(*arguments, *place)}.json"
+        if lists is not None:
+            want(wanted_path(var, endpoint, agent))
+        kept = var / "openings" / f"{digest(*arguments, *place)}.json"
         _preload = Preload(kept, common, lists, database, _file(var, arguments))
     return _preload
 

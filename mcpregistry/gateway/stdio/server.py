@@ -21,7 +21,8 @@ from mcpregistry.domain.definitions.naming import UNSHORTENED, long_names
 from mcpregistry.gateway.duplex import streams
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import Gateway
-from mcpregistry.gateway.stdio.preload import ACKNOWLEDGED, SUBSCRIPTION, Kept, Preload
+from mcpregistry.gateway.stdio.kept_answers import Kept
+from mcpregistry.gateway.stdio.preload import ACKNOWLEDGED, SUBSCRIPTION, Preload
 
 log = structlog.get_logger(__name__)
 

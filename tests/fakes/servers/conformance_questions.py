@@ -1,11 +1,14 @@
-"""Tools of the conformance suite's set of 2025-11-25 that ask the host: in the era in which they are called."""
+"""Tools of the conformance suite's set of 2025-11-25 that ask the host: in the era in which they are called, or always in
+the way of the older one."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
 from mcp import types as t
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 _STRING = {"type": "string"}
@@ -66,7 +69,34 @@ async def ask(ctx: Any, params: t.CallToolRequestParams) -> dict[str, Any]:
     else:
         given = params.input_responses["question"]
         answer = given.model_dump(by_alias=True, exclude_none=True) if hasattr(given, "model_dump") else given
-    return {
-        "resultType": "complete",
-        "content": [{"type": "text", "text": f"answered: {json.dumps(answer, sort_keys=True)}"}],
-    }
+    return _text(f"answered: {json.dumps(answer, sort_keys=True)}")
+
+
+async def ask_by_request(ctx: Any, params: t.CallToolRequestParams) -> dict[str, Any]:
+    """The same by a request of its own in either era, as ``ctx.elicit`` and ``create_message`` of the SDK send it. In the
+    newer era this fails. The result then says so, as in the example of the SDK.
+    """
+    question = _question(params.name, params.arguments or {})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MCPDeprecationWarning)
+            asking = _request(ctx, question["method"], question.get("params", {}))
+        answer = await asking
+    except MCPError as error:
+        return _text(f"This host cannot be asked: {error}")
+    return _text(f"answered: {answer.model_dump_json(by_alias=True, exclude_none=True)}")
+
+
+def _request(ctx: Any, method: str, params: dict[str, Any]) -> Any:
+    if method == "roots/list":
+        return ctx.session.list_roots()
+    if method == "sampling/createMessage":
+        messages = [t.SamplingMessage.model_validate(each) for each in params["messages"]]
+        return ctx.session.create_message(messages, max_tokens=100, related_request_id=ctx.request_id)
+    if params.get("mode") == "url":
+        return ctx.session.elicit_url(params["message"], params["url"], "e1", related_request_id=ctx.request_id)
+    return ctx.session.elicit_form(params["message"], params["requestedSchema"], related_request_id=ctx.request_id)
+
+
+def _text(value: str) -> dict[str, Any]:
+    return {"resultType": "complete", "content": [{"type": "text", "text": value}]}

@@ -16,7 +16,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
 from tests.fakes.servers.conformance_prompts import get_prompt, list_prompts
-from tests.fakes.servers.conformance_questions import ASKED, ask
+from tests.fakes.servers.conformance_questions import ASKED, ask, ask_by_request
 from tests.fakes.servers.conformance_resources import list_resources, list_templates, read_resource
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
@@ -212,6 +212,10 @@ async def _call(ctx: Any, params: t.CallToolRequestParams) -> Any:
     return PLAIN[params.name]
 
 
+async def _call_by_request(ctx: Any, params: t.CallToolRequestParams) -> Any:
+    return await ask_by_request(ctx, params) if params.name in ASKED else await _call(ctx, params)
+
+
 def _plain(value: Any) -> Any:
     return value.model_dump(by_alias=True, exclude_none=True) if hasattr(value, "model_dump") else value
 
@@ -245,15 +249,16 @@ async def _taken(ctx: Any, params: Any) -> t.EmptyResult:
     return t.EmptyResult()
 
 
-def make_server() -> Server[Any]:
-    server = _lists()
+def make_server(*, by_request: bool = False) -> Server[Any]:
+    """``by_request``: the tools of the set of 2025-11-25 ask by a request, also on a connection of 2026-07-28."""
+    server = _lists(_call_by_request if by_request else _call)
     server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _taken)
     return server
 
 
-def _lists() -> Server[Any]:
+def _lists(call: Any) -> Server[Any]:
     return Server(
-        "conformance", version="1", on_list_tools=_list, on_call_tool=_call, on_list_prompts=list_prompts,
+        "conformance", version="1", on_list_tools=_list, on_call_tool=call, on_list_prompts=list_prompts,
         on_get_prompt=get_prompt, on_list_resources=list_resources, on_list_resource_templates=list_templates,
         on_read_resource=read_resource, on_completion=_complete, on_subscribe_resource=_taken,
         on_unsubscribe_resource=_taken, on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),

@@ -1,0 +1,227 @@
+"""Which connection a call uses at a server that supports both protocol versions, so that the server can ask the call's host.
+
+A tool that asks by a request of its own while the call waits (MCP 2025-11-25) cannot do so on a connection of 2026-07-28, and
+a tool that asks with its result cannot do so on an older one. Nothing that a server lists says which way a tool asks. So
+a call uses a connection of the version of its host, as if the host were connected directly, until the tool has
+shown which way it asks. Hosts that cannot be asked always use the shared connection.
+
+* Server shared by everybody: the older connection is a second one, opened when it is first needed and closed when idle.
+* Server shared by agent or session: there is only one connection, because it may have state. Its version is chosen when it opens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mcp_types import INTERNAL_ERROR
+
+from mcpregistry.domain.calls.forwarding import Forwarding
+from mcpregistry.domain.errors import DefinitionChanged, DownstreamError, InputNeeded, ToolRefused
+from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
+from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.pool.connection import Connection
+from mcpregistry.downstream.pool.requests import check_said
+from mcpregistry.downstream.pool.slot import Slot, seconds_left
+
+RETRY_SECONDS = 120.0  # after a server has refused the older handshake, or listed something else on it
+# The words of the official SDKs for Python and TypeScript.
+_CANNOT_ASK = (
+    "no back-channel for server-initiated requests",
+    "Server-to-client requests are not available on protocol",
+)
+_BAD_RESULT = ("Handler returned an invalid result", "which has no input_required vocabulary")
+_LONGEST, _MOST_PARTS = 1_000, 3  # of a result, what may be the words of an SDK
+
+ToolKey = tuple[str, str]  # kind and name
+
+
+@dataclass(slots=True)
+class _Server:
+    """What is known of one revision of a server."""
+
+    revision: int
+    modern: bool = False  # the shared connection is of 2026-07-28
+    refused_until: float = 0.0  # monotonic time
+    unlike: set[tuple[ToolKey, str]] = field(default_factory=set)  # definitions that the older connection does not have
+    older: set[ToolKey] = field(default_factory=set)  # tools that asked by a request, or tried to
+    rounds: set[ToolKey] = field(default_factory=set)  # tools that asked with their result, or tried to
+
+
+class Routes:
+    """The choices of one pool. ``slot_of`` gives the slot of a server's session; ``drop`` closes a slot and forgets it."""
+
+    def __init__(self, slot_of: Callable[[int, str], Slot], drop: Callable[[Slot], None]) -> None:
+        self._slot_of, self._drop = slot_of, drop
+        self._servers: dict[int, _Server] = {}
+
+    async def choose(
+        self, slot: Slot, host: Forwarding, key: ToolKey, definition: str | None, deadline: float | None
+    ) -> Slot:
+        """The slot for this call: ``slot``, whose target is loaded, or one with the older handshake, connected. Raises Busy."""
+        assert slot.target is not None
+        if slot.session and slot.alive and not slot.older:
+            return slot
+        server = self._server(slot.target)
+        if not slot.older and ((key, definition) in server.unlike or not _wants_older(server, slot, host, key)):
+            return slot
+        if not slot.session and not await _is_modern(server, slot, deadline):
+            return slot
+        older = slot if slot.session else self._second(slot.server_id, slot.target.revision)
+        if older.older and older.refused_for and not older.alive:  # it worked, and was lost a moment ago
+            return slot
+        if await self._is_usable(server, older, key, definition, deadline):
+            return older
+        return await self._again(slot) if slot.session else slot
+
+    async def _again(self, closed: Slot) -> Slot:
+        """A new slot for the session whose older connection could not be used."""
+        slot = self._slot_of(closed.server_id, closed.session)
+        slot.bears = closed.bears
+        await _load(slot)
+        return slot
+
+    def _second(self, server_id: int, revision: int) -> Slot:
+        """The slot of the older connection beside the shared one; one of another revision is closed."""
+        slot = self._slot_of(server_id, OLDER)
+        if slot.target is not None and slot.target.revision != revision:
+            self._drop(slot)
+            slot = self._slot_of(server_id, OLDER)
+        return slot
+
+    async def _is_usable(
+        self, server: _Server, older: Slot, key: ToolKey, definition: str | None, deadline: float | None
+    ) -> bool:
+        """Whether the server accepts the older handshake, and lists there what was approved."""
+        is_new, older.older = not older.alive, True
+        try:
+            await _load(older)
+            async with asyncio.timeout(seconds_left(deadline)):
+                connection = await older.connected()
+                if is_new or older.session == OLDER:
+                    await check_said(connection, None, *key, definition)
+        except DefinitionChanged:
+            server.unlike.add((key, definition or ""))
+            if older.session != OLDER:
+                self._drop(older)
+            return False
+        except (DownstreamError, TimeoutError):
+            server.refused_until = time.monotonic() + RETRY_SECONDS
+            self._drop(older)
+            return False
+        return True
+
+    def asks_by_request(self, server_id: int, key: ToolKey) -> bool:
+        """Whether this tool is known to need a connection of the older version to ask."""
+        server = self._servers.get(server_id)
+        return server is not None and key in server.older and key not in server.rounds
+
+    def following(self, slot: Slot, host: Forwarding, key: ToolKey) -> Forwarding:
+        """The host of a call through ``slot``. A question to it shows that the tool asks by a request."""
+        ask = host.ask
+        if not slot.older or ask is None or slot.target is None:
+            return host
+        known = self._server(slot.target).older
+
+        async def note_and_ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+            known.add(key)
+            return await ask(method, params)
+
+        return replace(host, ask=note_and_ask)
+
+    def note_result(self, connection: Connection, key: ToolKey, result: Mapping[str, Any]) -> None:
+        """Learn from a result which way its tool asks."""
+        if connection.era != "modern" or not connection.target.questions:
+            return
+        server = self._server(connection.target)
+        if result.get("resultType") == "input_required":
+            server.rounds.add(key)
+        elif _says(result, _CANNOT_ASK):
+            server.older.add(key)
+
+    def note_refusal(
+        self, slot: Slot, connection: Connection, host: Forwarding, key: ToolKey, error: ToolRefused
+    ) -> ToolRefused:
+        """The error for the caller. If the tool could not ask, the next call uses the other connection, and the error says so."""
+        server = self._server(connection.target)
+        if connection.era == "modern" and any(words in error.message for words in _CANNOT_ASK):
+            server.older.add(key)
+        elif slot.older and error.rpc_code == INTERNAL_ERROR and any(words in error.message for words in _BAD_RESULT):
+            server.rounds.add(key)
+        else:
+            return error
+        if host.ask is None or not host.questions:
+            return error
+        is_fixed = connection.target.protocol != "auto" and not slot.older
+        is_open = slot.session in (EVERYBODY, OLDER) and not is_fixed and time.monotonic() >= server.refused_until
+        return _other_way("newer" if slot.older else "older", is_open=is_open)
+
+    def _server(self, target: Target) -> _Server:
+        server = self._servers.get(target.server_id)
+        if server is None or server.revision != target.revision:
+            server = self._servers[target.server_id] = _Server(target.revision)
+        return server
+
+
+async def _load(slot: Slot) -> None:
+    """Read its target; another call that fails in the meantime must not have the slot forgotten."""
+    slot.expected += 1
+    try:
+        await slot.load()
+    finally:
+        slot.expected -= 1
+
+
+def _wants_older(server: _Server, slot: Slot, host: Forwarding, key: ToolKey) -> bool:
+    target = slot.target
+    if target is None or target.protocol != "auto" or target.connect == "manual":
+        return False
+    if host.ask is None or not host.questions or host.answers or time.monotonic() < server.refused_until:
+        return False
+    # One connection must do for all tools of a session.
+    older, rounds = bool(server.older), bool(server.rounds)
+    if not slot.session:
+        older, rounds = key in server.older, key in server.rounds
+    return older if older != rounds else not host.rounds
+
+
+async def _is_modern(server: _Server, shared: Slot, deadline: float | None) -> bool:
+    """Whether the shared connection speaks the newer version; opened if that is not known. Raises DownstreamError."""
+    connection = shared.connection
+    if connection is None or not connection.usable:
+        if server.modern or (shared.target is not None and shared.target.last_era == "modern"):
+            return True
+        try:
+            async with asyncio.timeout(seconds_left(deadline)):
+                connection = await shared.connected()
+        except TimeoutError:
+            return False
+        except DownstreamError as error:
+            shared.tell_failure(error)
+            raise
+    server.modern = connection.era == "modern"
+    return server.modern
+
+
+def _says(result: Mapping[str, Any], words: tuple[str, ...]) -> bool:
+    parts = result.get("content")
+    texts = (
+        [part.get("text") for part in parts[:_MOST_PARTS] if isinstance(part, dict)] if isinstance(parts, list) else []
+    )
+    return any(
+        isinstance(text, str) and len(text) <= _LONGEST and any(each in text for each in words) for text in texts
+    )
+
+
+def _other_way(version: str, *, is_open: bool) -> InputNeeded:
+    setting = "legacy" if version == "older" else "modern"
+    remedy = f"Ask the operator to set the server's protocol to '{setting}'."
+    if is_open:
+        remedy = "Check whether this call has had an effect, then call again: the tool can ask in the next call."
+    return InputNeeded(
+        f"The tool has a question for the host, and can only ask it in the {version} version of the protocol.",
+        remedy=remedy,
+    )

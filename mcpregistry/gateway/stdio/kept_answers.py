@@ -1,0 +1,73 @@
+"""Answers that are kept on disk for starts of ``runmcp`` to come: their files. Standard library only, as ``preload``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Kept(NamedTuple):
+    """An answer of the real server. ``revision`` and ``until`` (epoch) bound a list's life; None: no bound."""
+
+    result: str
+    revision: int | None = None
+    until: float | None = None
+
+
+def load(path: Path) -> dict[str, Kept]:
+    """Kept answers by question; none from a file that is missing or damaged."""
+    try:
+        return {question: Kept(*kept) for question, kept in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def save(path: Path, kept: dict[str, Kept]) -> None:
+    """Write kept answers, replacing the file in one step; only the owner may read them."""
+    draft = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.write_text(json.dumps(kept))
+        draft.replace(path)
+    except OSError as error:
+        print(f"The opening answer could not be kept ({error}); the next start is slower.", file=sys.stderr)
+
+
+def changed_at(path: Path | None) -> int:
+    """Nanoseconds of the file's last change; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns if path else 0
+    except OSError:
+        return 0
+
+
+def common_path(var: Path) -> Path:
+    """Where the answers are that no endpoint's configuration changes."""
+    return var / "openings" / "common.json"
+
+
+def lists_path(var: Path, endpoint: str, agent: str) -> Path:
+    """Where the list of tools is that the agent sees on the endpoint."""
+    return var / "openings" / "lists" / f"{digest(endpoint, agent)}.json"
+
+
+def wanted_path(var: Path, endpoint: str, agent: str) -> Path:
+    """A file that is touched by each start for this endpoint and agent, so that a web process prepares these first."""
+    return var / "openings" / "wanted" / digest(endpoint, agent)
+
+
+def want(path: Path) -> None:
+    """Touch a file of ``wanted_path``."""
+    with suppress(OSError):  # as for answers that cannot be kept, the next start is slower
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch()
+
+
+def digest(*parts: str) -> str:
+    """A name for a file that belongs to these texts."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]

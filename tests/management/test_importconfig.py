@@ -372,8 +372,8 @@ def test_projects_become_workspaces_if_they_are_named(tmp_path: Path) -> None:
     projects = {f"/home/me/{name}": {"mcpServers": {name: {"command": name}}} for name in ("one", "two")}
     file = put(tmp_path / ".claude.json", {"projects": projects})
     assert "projects without a workspace: /home/me/one, /home/me/two" in run("importconfig", file)[1]
-    said = run("importconfig", file, "--project", "/home/me/one/", "--agent", "ann")[1]
-    assert "projects without a workspace: /home/me/two" in said
+    printed = run("importconfig", file, "--project", "/home/me/one/", "--agent", "ann")[1]
+    assert "projects without a workspace: /home/me/two" in printed
     assert Workspace.objects.get().directory == "/home/me/one"
     code, _, err = run("importconfig", file, "--project", "/home/me/three", "--agent", "ann")
     assert (code, "Choose from: /home/me/one, /home/me/two" in err) == (1, True)

@@ -163,7 +163,7 @@ def _conflict_of(outcome: Outcome) -> bool:
 
 
 def _workspaces(request: HttpRequest, outcome: Outcome) -> dict[str, Any]:
-    """What the page says of the projects of the file, of which the person chooses those that become workspaces."""
+    """What the page shows about the projects of the file, for the person to choose from."""
     agents = [*agents_of_hosts().values_list("slug", flat=True)] if outcome.projects else []
     chosen = request.POST.get("agent", "") or ("local" if "local" in agents else "")
     return {

@@ -55,7 +55,7 @@ _WAITING = {
 class Outcome:
     """``saved`` is False for a dry run and whenever a note is refused: then the database is as it was.
 
-    ``left_out``: names of servers whose entries could not be used. ``projects``: what folders of the file can become.
+    ``left_out``: names of servers whose entries could not be used. ``projects``: the workspaces that it offers.
     """
 
     path: str
@@ -68,7 +68,7 @@ class Outcome:
 
     @property
     def mark(self) -> str:
-        """What names the difference, for ``import_file`` to make this one and no other. Workspaces are chosen beside it."""
+        """What names the difference, for ``import_file`` to make this one and no other; without workspaces."""
         return digest(replace(self, changes=tuple(each for each in self.changes if each.kind != KIND)).diff())
 
     @property

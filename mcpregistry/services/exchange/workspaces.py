@@ -1,6 +1,6 @@
 """Projects of a file as workspaces: the folder, and an endpoint that lists the servers of the project.
 
-An endpoint only narrows what an agent is granted, so a workspace gives nobody access. A workspace that exists keeps its
+An endpoint only narrows what an agent is granted, so a workspace grants nothing. A workspace that exists keeps its
 endpoint and agent; if that endpoint lists servers, the project's are added.
 """
 

@@ -23,6 +23,7 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
+from mcpregistry.domain.shown_definitions import WITH_CHANGES
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.models.server import ConnectMode
@@ -241,7 +242,8 @@ def left_out(discovery: Discovery) -> str:
     """Why definitions were left out, or what of them hosts get changed: a line for each, and not thousands of them."""
     lines = [*discovery.changes, *discovery.problems]
     more = len(lines) - _TOLD_LEFT_OUT
-    return plain("\n".join([*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more"] if more > 0 else [])]))
+    only_changes = f" are {WITH_CHANGES}" if more <= len(discovery.changes) else ""
+    return plain("\n".join([*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more{only_changes}"] if more > 0 else [])]))
 
 
 @transaction.atomic

@@ -105,10 +105,8 @@ def _shared_name(at: str) -> str | None:
 
 def _offers(document: Document, path: str) -> Iterator[Note]:
     for project in document.projects:
-        yield Note(
-            "translated", path, project.at, f"Its servers are read: {', '.join(project.own)}. The folder can be a workspace.",
-            "Choose the project when you import the file.",
-        )  # fmt: skip
+        sentence = f"The servers of this project are read: {', '.join(project.own)}. It can become a workspace."
+        yield Note("translated", path, project.at, sentence)
 
 
 def _is_plugin(data: JsonObject, path: str) -> bool:

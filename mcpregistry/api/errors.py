@@ -109,7 +109,7 @@ def add_handlers(api: NinjaAPI) -> None:
     api.add_exception_handler(HttpError, lambda _, error: refusal(_unreadable(error)))  # type: ignore[arg-type]
     api.add_exception_handler(RequestDataTooBig, lambda *_: refusal(_too_large()))
     api.add_exception_handler(TooManyFieldsSent, lambda *_: refusal(_too_many()))
-    api.add_exception_handler(Http404, lambda *_: refusal(_no_address()))
+    api.add_exception_handler(Http404, lambda *_: refusal(no_address()))
     api.add_exception_handler(Error, _database_failed)
     api.add_exception_handler(Exception, _unexpected)
 
@@ -131,7 +131,8 @@ def unauthorized() -> Unauthorized:
     )
 
 
-def _no_address() -> errors.NotFound:
+def no_address() -> errors.NotFound:
+    """The refusal of an address that the API does not have."""
     return errors.NotFound("There is no such address.", remedy="See /api/v1/docs for all addresses.")
 
 

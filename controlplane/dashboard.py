@@ -24,6 +24,8 @@ from mcpregistry.services.upkeep import completeness
 from subagents.queries import draft_providers, run_totals, runs_for_people, silent_agents
 
 _CHART_HEIGHT = 100.0
+_MOST_NAMED = 10
+_LEFT_OUT = "lists what hosts cannot get: read why, then correct the server or its limits"
 _USAGE = {"day": "24h", "week": "7d", "month": "30d"}  # what usage calls these periods
 
 
@@ -74,13 +76,14 @@ def steps(found: overview.FirstSteps) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that waits for a person: how much, of what, and where it is seen to."""
+    """Something that waits for a person: how much, of what, and where it is seen to. ``name``: of the only one, if it is shown."""
 
     count: int
     one: str
     many: str
     link: str
     grave: bool = False
+    name: str = ""
 
     @property
     def words(self) -> str:
@@ -107,6 +110,7 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
              reverse("admin:mcpregistry_install_changelist") + f"?state__exact={InstallState.WAITING}"),
         Need(drafts, "server is a draft: confirm its launch", "servers are drafts: confirm their launches",
              f"{of['server']}?lifecycle__exact=draft"),
+        *(_incomplete() if known and known.incomplete else ()),
         Need(also.get("providers", 0), "provider is a draft: confirm it before its models are asked",
              "providers are drafts: confirm them before their models are asked", reverse("admin:subagents_provider_changelist")),
         Need(also.get("agents", 0), "speaking agent does not answer: the conversation that it is set to has ended",
@@ -126,6 +130,17 @@ def _unclaimed(request: HttpRequest) -> Iterator[Need]:
         name = "approvals:history" if of_calls else f"admin:{each.model.replace('.', '_')}_changelist"
         words = f"{each.words}; see manage.py doctor"
         yield Need(each.count, words, words, reverse(name), True)
+
+
+def _incomplete() -> Iterator[Need]:
+    """A row for each server of which something is left out; beyond a few, the others in one row."""
+    found = attention.incomplete_servers()
+    for each in found[:_MOST_NAMED]:
+        link = f"{reverse('admin:mcpregistry_server_change', args=[each.pk])}#left-out"
+        yield Need(1, _LEFT_OUT, "", link, name=each.slug)
+    more = len(found) - _MOST_NAMED
+    link = f"{reverse('definitions:inbox')}#left-out"
+    yield Need(max(0, more), f"more server {_LEFT_OUT}", "more servers list what hosts cannot get: read why", link)
 
 
 def _may_view(request: HttpRequest, model: str) -> bool:

@@ -17,10 +17,12 @@ from mcpregistry.admin.behaviour import RISK_COLOURS, TOOL_VERBS, BehaviourPage,
 from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.selected import asks_first
 from mcpregistry.admin.try_tool import TryToolPage
+from mcpregistry.domain.definitions.definition import listing
 from mcpregistry.domain.definitions.diff import rewordings
 from mcpregistry.domain.energy import SLOW_FROM, SLOW_SECONDS
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.shown_definitions import compare_members
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Definition, Tool
 from mcpregistry.queries import consequences, definitions
@@ -251,6 +253,7 @@ class ToolAdmin(RecordAdmin):
             "status_colour": STATUS_COLOURS[status(row)],
             "newest": row.latest,
             "newest_data": new,
+            "repairs": compare_members(row.kind, listing(new)) if new else [],
             "changes": rewordings(old, new) if row.pinned_id and row.pinned_id != row.latest_id else [],
             "versions": definitions.decided_definitions(row)[:_VERSIONS_SHOWN],
         }

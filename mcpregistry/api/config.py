@@ -6,9 +6,11 @@ process is never read for a file that came over the network. Export holds no sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Annotated, Any, Literal
 
+from django.conf import settings
 from django.http import HttpRequest
 from ninja import Query
 from pydantic import AfterValidator, Field
@@ -17,14 +19,16 @@ from mcpregistry.api.auth import actor, person
 from mcpregistry.api.once import once
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Text, capped
-from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut
+from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut, ProjectOut
 from mcpregistry.domain.errors import ConfigInvalid, Denied
 from mcpregistry.domain.formats import FORMATS, READABLE, slipsnisse
 from mcpregistry.domain.formats.notes import Note
 from mcpregistry.domain.formats.verdicts import schema
 from mcpregistry.services.access.credentials import MAY_KEEP
+from mcpregistry.services.exchange import large
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.importing import import_file
+from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
 
 router = Routes(tags=["configuration files"])
 
@@ -45,6 +49,15 @@ def _readable(name: str) -> str:
 
 
 ImportName = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"enum": list(READABLE)})]
+
+Projects = Annotated[
+    list[Text],
+    Query(max_length=200, description="Folders of the file's projects that become workspaces, or `all`."),
+]
+WorkspaceAgent = Annotated[
+    Text | None,
+    Query(max_length=63, description="The agent that hosts act as in these workspaces; `local` if left out."),
+]
 
 _FILE: dict[str, Any] = {
     "requestBody": {
@@ -72,7 +85,20 @@ def configuration_schema(
     return schema(variant)
 
 
+def _read_large(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Read the whole body first, where it is larger than the bodies of other requests may be."""
+
+    @wraps(view)
+    def reading(request: HttpRequest, **given: Any) -> Any:
+        if int(request.META.get("CONTENT_LENGTH") or 0) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+            request._body = request.read(large.MAX_BYTES + 1)  # what request.body returns from then on
+        return view(request, **given)
+
+    return reading
+
+
 @router.post("/config/import", response=ImportOut, openapi_extra=_FILE)
+@_read_large
 @once()
 def import_configuration(
     request: HttpRequest,
@@ -85,17 +111,15 @@ def import_configuration(
     credentials: Annotated[
         bool, Query(description="Keep what looks like a secret as a credential of its server.")
     ] = False,
+    projects: Projects = [],  # noqa: B006 - pydantic copies it
+    agent: WorkspaceAgent = None,
     dry_run: bool = False,
 ) -> ImportOut:
-    """Import a configuration file; the body is the file.
+    """Import a configuration file of up to 50 MiB; the body is the file. Over 1 MiB it must be JSON.
 
     An entry that cannot be used is left out. If the file as a whole is refused, nothing is written. A dry run returns every note.
     """
-    if credentials and not all(_may(request, right) for right in MAY_KEEP):
-        raise Denied(
-            "You do not have permission to add credentials and to say where they may go.",
-            remedy="Ask an administrator, or leave out credentials=true.",
-        )
+    _check_rights(request, credentials=credentials, projects=projects)
     outcome = import_file(
         raw=request.body,
         path=file or "import",
@@ -104,6 +128,7 @@ def import_configuration(
         on_conflict=on_conflict,
         save=not dry_run,
         secrets_apart=credentials,
+        workspaces=Choice(frozenset(projects), agent or "local"),
         may_rule=_may(request, "mcpregistry.add_policyrule"),
         may_grant=_may(request, "mcpregistry.add_grant") and _may(request, "subagents.add_experttool"),
     )
@@ -115,7 +140,24 @@ def import_configuration(
         changes=[ChangeOut(server=change.label, action=change.action) for change in outcome.changes],
         notes=_notes(outcome.notes),
         diff=capped(outcome.diff(), 200_000),
-    )
+        projects=[
+            ProjectOut(directory=each.directory, endpoint=each.endpoint, agent=each.agent, servers=[*each.servers], exists=each.exists)
+            for each in outcome.projects
+        ],
+    )  # fmt: skip
+
+
+def _check_rights(request: HttpRequest, *, credentials: bool, projects: list[str]) -> None:
+    if credentials and not all(_may(request, right) for right in MAY_KEEP):
+        raise Denied(
+            "You do not have permission to add credentials and to say where they may go.",
+            remedy="Ask an administrator, or leave out credentials=true.",
+        )
+    if projects and not all(_may(request, right) for right in MAY_MAKE):
+        raise Denied(
+            "You do not have permission to make workspaces of projects.",
+            remedy="Ask an administrator for the admin role, or leave out projects.",
+        )
 
 
 def _may(request: HttpRequest, permission: str) -> bool:

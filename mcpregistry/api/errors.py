@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import RequestDataTooBig, TooManyFieldsSent
 from django.db import Error
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
@@ -108,7 +108,8 @@ def add_handlers(api: NinjaAPI) -> None:
     api.add_exception_handler(ValidationError, lambda _, error: refusal(_invalid(error)))  # type: ignore[arg-type]
     api.add_exception_handler(HttpError, lambda _, error: refusal(_unreadable(error)))  # type: ignore[arg-type]
     api.add_exception_handler(RequestDataTooBig, lambda *_: refusal(_too_large()))
-    api.add_exception_handler(Http404, lambda *_: refusal(_no_address()))
+    api.add_exception_handler(TooManyFieldsSent, lambda *_: refusal(_too_many()))
+    api.add_exception_handler(Http404, lambda *_: refusal(no_address()))
     api.add_exception_handler(Error, _database_failed)
     api.add_exception_handler(Exception, _unexpected)
 
@@ -130,7 +131,8 @@ def unauthorized() -> Unauthorized:
     )
 
 
-def _no_address() -> errors.NotFound:
+def no_address() -> errors.NotFound:
+    """The refusal of an address that the API does not have."""
     return errors.NotFound("There is no such address.", remedy="See /api/v1/docs for all addresses.")
 
 
@@ -145,6 +147,13 @@ def _too_large() -> TooLarge:
     return TooLarge(
         f"The request is larger than the {settings.DATA_UPLOAD_MAX_MEMORY_SIZE:,} bytes allowed.",
         remedy="Send less at once: leave large data where the tool can read it, and send its address.",
+    )
+
+
+def _too_many() -> TooLarge:
+    return TooLarge(
+        f"The request has more than {settings.DATA_UPLOAD_MAX_NUMBER_FIELDS:,} parameters.",
+        remedy="Send fewer at once.",
     )
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from django.http import HttpRequest, HttpResponse
+from django.urls import path, re_path
+from django.views.decorators.csrf import csrf_exempt
 
 from mcpregistry.api import published
+from mcpregistry.api.errors import no_address, refusal
 from mcpregistry.api.metrics import metrics
 from mcpregistry.api.v1 import api
 
+
+@csrf_exempt
+def unknown_address(request: HttpRequest) -> HttpResponse:
+    """404 in the form of every refusal, for whatever method."""
+    return refusal(no_address())
+
+
 urlpatterns = [
     path("api/v1/", api.urls),
+    re_path(r"^api(?:/|$)", unknown_address),
     *(
         path(f"registry/{version}/servers{rest}", view, name=f"{name}-{version}")
         for version in ("v0.1", "v0")  # hosts of before ask for v0, whose answers have the same shape

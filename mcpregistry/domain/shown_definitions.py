@@ -27,6 +27,8 @@ _PLAIN_PATTERN = re.compile(r"""(?:[^\\(]|\\[dDwWsSbBnrtfv0^$\\.*+?()\[\]{}|/]|\
 # The dialects that the official TypeScript client reads. It refuses calls of a tool whose outputSchema names another.
 _DIALECT = re.compile(r"https?://json-schema\.org/(?:draft-0[67]|draft/20(?:19-09|20-12))/schema#?")
 Definition = Mapping[str, Any]
+# Marks the lines about changes among those about left-out definitions on a server's page.
+WITH_CHANGES = "shown to hosts with changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,16 @@ class Shown:
 
     definition: Definition
     remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChange:
+    """One member of a definition, as its server lists it and as hosts get it; None where it is absent."""
+
+    name: str
+    listed: Any
+    shown: Any
+    reasons: tuple[str, ...] = ()
 
 
 def check_tool_is_usable(tool: Definition) -> str:
@@ -71,6 +83,32 @@ def list_changes(kind: str, listed: Definition) -> tuple[str, ...]:
     except ConfigInvalid as error:
         return (*shown.remarks, f"its arguments are checked by its server alone ({error.message})")
     return shown.remarks
+
+
+def compare_members(kind: str, listed: Definition) -> list[MemberChange]:
+    """Return the members of a definition that hosts get in another form, each with both forms and the reasons.
+
+    A reason that is about no single member comes last, with an empty name.
+    """
+    shown = repair_definition(kind, listed).definition
+    names = [*listed, *(name for name in shown if name not in listed)]
+    changed = [name for name in names if shown.get(name) != listed.get(name)]
+    reasons = list_changes(kind, listed)
+    found = [
+        MemberChange(name, listed.get(name), shown.get(name), tuple(r for r in reasons if _is_about(r, name)))
+        for name in changed
+    ]
+    rest = tuple(reason for reason in reasons if not any(_is_about(reason, name) for name in changed))
+    return [*found, *([MemberChange("", None, None, rest)] if rest else [])]
+
+
+def _is_about(reason: str, member: str) -> bool:
+    return re.match(rf"{re.escape(member)}\b", reason) is not None
+
+
+def keep_left_out(listing: str) -> list[str]:
+    """Return the lines about left-out definitions, without those about changes."""
+    return [line for line in listing.splitlines() if WITH_CHANGES not in line]
 
 
 def repair_definition(kind: str, listed: Definition) -> Shown:

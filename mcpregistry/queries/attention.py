@@ -1,13 +1,15 @@
-"""Things on the overview that need a person: packages, registries, energy pools, and work that no worker has taken."""
+"""Things on the overview that need a person: packages, registries, energy pools, offers that were left out, work that waits."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import F, Q, QuerySet
 
 from mcpregistry.domain.installs.states import WORKED, InstallState
+from mcpregistry.domain.shown_definitions import keep_left_out
 from mcpregistry.models import ApprovalRequest, Delivery, EnergyPool, Install, RegistrySource, Server, ServerTest
 
 UNCLAIMED_AFTER = timedelta(minutes=1)  # a worker that is free takes work within a second
@@ -21,6 +23,22 @@ def waiting_packages() -> QuerySet[Install]:
 def unread_registries(now: datetime) -> QuerySet[RegistrySource]:
     """Return the registries whose last reading failed and that no worker reads at present."""
     return RegistrySource.objects.exclude(error="").filter(Q(lease_until=None) | Q(lease_until__lt=now))
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """An active server of which something is left out, with the reasons as its page lists them."""
+
+    pk: int
+    slug: str
+    reasons: list[str]
+
+
+def incomplete_servers() -> list[Incomplete]:
+    """Return the servers of whose lists something could not be taken when they were last read."""
+    rows = Server.objects.active().exclude(left_out="").order_by("slug").values_list("pk", "slug", "left_out")
+    found = (Incomplete(pk, slug, keep_left_out(told)) for pk, slug, told in rows)
+    return [each for each in found if each.reasons]
 
 
 def empty_pools(now: datetime) -> int:

@@ -16,12 +16,13 @@ _SILENT_AFTER = timedelta(seconds=45)  # two beats of a process, and some
 
 @dataclass(frozen=True, slots=True)
 class ServerCounts:
-    """How many servers are in which state."""
+    """How many servers are in which state. ``incomplete``: active ones of which something is left out or changed."""
 
     up: int
     down: int
     drafts: int
     disabled: int
+    incomplete: int
 
     @property
     def total(self) -> int:
@@ -54,5 +55,6 @@ def server_counts() -> ServerCounts:
             down=Count("id", down),
             drafts=Count("id", Q(lifecycle=Lifecycle.DRAFT)),
             disabled=Count("id", Q(lifecycle=Lifecycle.DISABLED)),
+            incomplete=Count("id", active & ~Q(left_out="")),
         )
     )

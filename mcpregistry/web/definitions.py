@@ -18,14 +18,15 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from mcpregistry.domain.definitions.definition import INSTRUCTIONS
+from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
 from mcpregistry.domain.definitions.diff import Rewording, rewordings
 from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
+from mcpregistry.domain.shown_definitions import MemberChange, compare_members
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Definition, Server, Tool
-from mcpregistry.queries import consequences
+from mcpregistry.queries import attention, consequences
 from mcpregistry.queries import definitions as queries
 from mcpregistry.queries.definitions import Tally, Wanted
 from mcpregistry.services.definitions import behaviour, decisions
@@ -37,13 +38,17 @@ _PER_PAGE = 25
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tool of the inbox, with what is needed to decide. ``data`` is the whole text of a new one."""
+    """One tool of the inbox, with what is needed to decide. ``data`` is the whole text of a new one.
+
+    ``repairs``: what hosts get in another form than the server's.
+    """
 
     tool: Tool
     definition: Definition | None
     status: str
     changes: list[Rewording]
     data: dict[str, Any]
+    repairs: list[MemberChange]
     findings: list[Finding]
     claims: dict[str, Any]
     revertible: bool
@@ -77,6 +82,7 @@ def inbox(request: HttpRequest) -> HttpResponse:
         "title": "Definitions", "wanted": wanted, "page": shown, "groups": _groups([*shown.object_list]),
         "counts": queries.counts(), "servers": queries.servers_with_drift(), "severities": [*queries.SEVERITIES],
         "show": wanted.show or "waiting", "query": kept.urlencode(), "here": request.get_full_path(),
+        "incomplete": [] if wanted or shown.number > 1 else attention.incomplete_servers(),
         "may_decide": request.user.has_perm("mcpregistry.approve_definition"),
     }  # fmt: skip
     return show(request, "definitions/inbox.html", context)
@@ -108,7 +114,7 @@ def _own(entry: Entry) -> Entry:
     """Without what is shown with the server."""
     return Entry(
         entry.tool, entry.definition, entry.status, [c for c in entry.changes if c.field != INSTRUCTIONS],
-        {key: value for key, value in entry.data.items() if key != INSTRUCTIONS},
+        {key: value for key, value in entry.data.items() if key != INSTRUCTIONS}, entry.repairs,
         [f for f in entry.findings if not _of_instructions(f)], entry.claims, entry.revertible,
     )  # fmt: skip
 
@@ -127,6 +133,7 @@ def _entry(tool: Tool) -> Entry:
         status="new" if tool.status == "quarantined" else tool.status,
         changes=rewordings(old.data, data) if old and compared else [],
         data={} if compared else data,
+        repairs=compare_members(tool.kind, listing(data)) if new else [],
         findings=new.findings if new else [],
         claims=_claims(data),
         revertible=compared,

@@ -157,3 +157,31 @@ def test_a_token_that_was_rotated_and_those_of_others_need_nobody(client_of: Cli
     old.refresh_from_db()
     tokens.rotate_token(token=old, actor=ACTOR)
     assert ending() == ["1"]
+
+
+LEFT_OUT = "Tool a is shown to hosts with changes: icons is not as MCP has it.\nb: its name is not text"
+
+
+def test_servers_with_left_out_definitions_are_named_until_they_are_fine(client_of: ClientOf, site: Site) -> None:
+    def named() -> list[tuple[str, str]]:
+        return re.findall(
+            r'<li><a href="([^"]+)"><b class="sn-warn">([^<]+)</b> lists what hosts cannot get', overview(client_of)
+        )
+
+    assert named() == []
+    git, time = site.servers["git"], site.servers["time"]
+    Server.objects.filter(pk__in=(git.pk, time.pk)).update(left_out=LEFT_OUT, lifecycle="active")
+    assert [name for _, name in named()] == ["git", "time"]
+    (link, _), _ = named()
+    assert 'id="left-out"' in client_of("root").get(link.partition("#")[0]).content.decode()
+    Server.objects.filter(pk=git.pk).update(left_out=LEFT_OUT.partition("\n")[0])
+    Server.objects.filter(pk=time.pk).update(lifecycle="disabled")
+    assert named() == [], "changes alone and disabled servers are not listed"
+
+
+def test_many_servers_with_left_out_definitions_share_a_row(client_of: ClientOf, site: Site) -> None:
+    for number in range(12):
+        Server.objects.create(slug=f"odd-{number:02}", lifecycle="active", left_out="b: its name is not text")
+    html = overview(client_of)
+    assert html.count("lists what hosts cannot get") == 10
+    assert ("warn", "2", "more servers list what hosts cannot get: read why") in re.findall(NEED, html)

@@ -398,6 +398,25 @@ def test_large_upload_is_imported_without_what_is_not_a_server(client_of: Client
     assert Server.objects.get(slug="tides").cwd == "/home/me/one"
 
 
+def test_projects_of_a_file_become_workspaces_if_they_are_ticked(client_of: ClientOf) -> None:
+    projects = {f"/home/me/{name}": {"mcpServers": {name: {"command": name}}} for name in ("one", "two")}
+    file = {"text": json.dumps({"projects": projects}), "on_conflict": "error"}
+    assert 'name="project"' not in text_of(client_of("operator").post(IMPORT, file))
+    sent = to_import(client_of("operator").post(IMPORT, file))
+    assert client_of("operator").post(IMPORT, sent | {"project": ["/home/me/one"]}).status_code == 403
+    client = client_of("admin")
+    agent = Agent.objects.create(slug="ann")
+    shown = client.post(IMPORT, file)
+    assert text_of(shown).count('name="project"') == 2
+    client.post(IMPORT, to_import(shown) | {"project": ["/home/me/one"], "agent": "ann"})
+    (workspace,) = agent.workspaces.all()
+    assert workspace.directory == "/home/me/one"
+    assert [*workspace.endpoint.grants.values_list("server__slug", flat=True)] == ["one"]
+    assert Server.objects.filter(slug__in=("one", "two")).count() == 2
+    again = client.post(IMPORT, file)
+    assert "Is a workspace of agent ann" in text_of(again)
+
+
 def test_secrets_of_an_imported_file_become_credentials_if_chosen(client_of: ClientOf) -> None:
     client = client_of("admin")
     text = '{"mcpServers": {"tides": {"command": "uvx", "env": {"API_KEY": "abc"}}}}'

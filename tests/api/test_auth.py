@@ -172,3 +172,16 @@ def test_a_disabled_agents_token_is_refused(live_db):
     agent.enabled = False
     agent.save()
     assert robot.get("/endpoints/default/tools").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path", ["/api", "/api/v1", "/api/v1/nothing", "/api/v1/servers/a/b/c", "/api/v2/servers", "/api/v1/servers/"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_unknown_address_is_refused_in_the_form_of_every_refusal(db, method: str, path: str) -> None:
+    answer = Client(enforce_csrf_checks=True).generic(method, path)
+    assert answer.status_code == 404
+    assert answer["Content-Type"].startswith("application/json")
+    assert answer.json() == {
+        "code": "NOT_FOUND", "message": "There is no such address.", "remedy": "See /api/v1/docs for all addresses.",
+    }  # fmt: skip

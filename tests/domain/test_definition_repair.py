@@ -14,7 +14,14 @@ from mcpregistry.domain.definitions.definition import listing, visible
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 from mcpregistry.domain.schema.repair import repair_schema
 from mcpregistry.domain.schema.validation import check_schema
-from mcpregistry.domain.shown_definitions import check_call, check_tool_is_usable, list_changes, repair_definition
+from mcpregistry.domain.shown_definitions import (
+    MemberChange,
+    check_call,
+    check_tool_is_usable,
+    compare_members,
+    list_changes,
+    repair_definition,
+)
 
 OBJECT = {"type": "object"}
 MODELS = {"tool": "Tool", "prompt": "Prompt", "resource": "Resource", "template": "ResourceTemplate"}
@@ -269,3 +276,20 @@ def test_every_definition_becomes_one_that_every_host_accepts(kind: str, said: d
     listed = LISTED[kind] | said
     if kind != "tool" or not check_tool_is_usable(listed):
         shown(kind, listed)
+
+
+def test_members_that_hosts_get_in_another_form_are_listed_with_both_forms() -> None:
+    listed = {"name": "a", "inputSchema": {"properties": {"b": {"$ref": "#/nowhere"}}}, "icons": 5}
+    schema, icons = compare_members("tool", listed)
+    assert (schema.name, schema.listed) == ("inputSchema", listed["inputSchema"])
+    assert schema.shown == {"properties": {"b": {}}, "type": "object"}
+    assert all(reason.startswith("inputSchema") for reason in schema.reasons)
+    assert icons == MemberChange("icons", 5, None, ("icons is not as MCP has it",))
+    assert compare_members("tool", {"name": "a", "inputSchema": {"type": "object"}}) == []
+    (named,) = compare_members("resource", {"uri": "file:///a"})[:1]
+    assert (named.name, named.listed, named.shown) == ("name", None, "file:///a")
+
+
+def test_change_that_is_about_no_member_is_listed_last() -> None:
+    circle = {"type": "object", "$ref": "#"}
+    assert compare_members("tool", {"name": "a", "inputSchema": circle})[-1].name == ""

@@ -12,6 +12,7 @@ import pytest
 
 from mcpregistry.domain.errors import ConnectionFailed, ProtocolError, TimedOut
 from mcpregistry.domain.servers.target import Limits, Target
+from mcpregistry.downstream.pool.handshakes import REMEMBERED_FOR, RememberedEras
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import stdio_target
 
@@ -75,6 +76,25 @@ async def test_a_server_that_never_answers_is_tried_with_the_older_handshake_nex
     await here.pool.reconnect(1)
     assert openings(journal) == ["initialize"]
     assert (await here.call("pid"))["content"]
+
+
+async def test_what_a_process_remembers_ends_with_the_record_and_with_time():
+    target = opening("", last_era="")
+    now = 0.0
+
+    async def read(server_id: int) -> Target:
+        return target
+
+    eras = RememberedEras(read, lambda: now)
+    eras.note(await eras(1), "legacy")
+    assert (await eras(1)).last_era == "legacy"
+    target = replace(target, last_era="legacy")  # on record now
+    await eras(1)
+    target = replace(target, last_era="")  # and forgotten there
+    assert (await eras(1)).last_era == ""
+    eras.note(await eras(1), "legacy")
+    now = REMEMBERED_FOR + 1
+    assert (await eras(1)).last_era == ""
 
 
 ODD = {

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from mcpregistry.domain.formats import text
-from mcpregistry.models import Agent, Endpoint, ImportedFile, Server
+from mcpregistry.models import Agent, Endpoint, ImportedFile, Server, Workspace
 from mcpregistry.services.policy import rules
 from mcpregistry.services.servers.lifecycle import save_server
 from tests import forkserver
@@ -364,3 +364,18 @@ def test_a_file_is_kept_in_step_with_what_is_clicked_and_its_content_before_is_k
     assert json.loads((tmp_path / "mcp-servers.json.bak").read_text()) == contents[0]
     with pytest.raises(CommandError, match="no secrets"):
         call_command("exportconfig", "--format", "mcp-servers", "-o", str(path), "--watch", "--include-secrets")
+
+
+@pytest.mark.django_db
+def test_projects_become_workspaces_if_they_are_named(tmp_path: Path) -> None:
+    Agent.objects.create(slug="ann")
+    projects = {f"/home/me/{name}": {"mcpServers": {name: {"command": name}}} for name in ("one", "two")}
+    file = put(tmp_path / ".claude.json", {"projects": projects})
+    assert "projects without a workspace: /home/me/one, /home/me/two" in run("importconfig", file)[1]
+    printed = run("importconfig", file, "--project", "/home/me/one/", "--agent", "ann")[1]
+    assert "projects without a workspace: /home/me/two" in printed
+    assert Workspace.objects.get().directory == "/home/me/one"
+    code, _, err = run("importconfig", file, "--project", "/home/me/three", "--agent", "ann")
+    assert (code, "Choose from: /home/me/one, /home/me/two" in err) == (1, True)
+    assert run("importconfig", file, "--project", "all", "--agent", "ann")[0] == 0
+    assert Workspace.objects.count() == 2

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
+from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.models import Configuration, Credential, Server, ServerEvent
 from mcpregistry.models.server import Lifecycle, Transport
+from mcpregistry.services.servers import checks
 from mcpregistry.services.servers.lifecycle import confirm_launch, disable_server
 from mcpregistry.services.servers.targets import target_for
 from tests.services.rows import confirmed, draft
@@ -49,6 +53,30 @@ def test_a_target_knows_what_a_local_server_spoke_until_its_launch_is_confirmed_
     assert target_for(server.pk).last_era == "legacy"
     confirm_launch(server=server, actor="user:1", launch_hash=server.launch_hash())
     assert target_for(server.pk).last_era == ""
+
+
+@pytest.mark.parametrize(
+    "ask", [checks.request_test, checks.request_refresh, checks.request_connect, checks.request_reconnect]
+)
+def test_remembered_handshake_is_forgotten_when_a_person_asks_for_the_server(ask: Callable[..., object]):
+    server = confirmed(command=["run"])
+    Server.objects.filter(pk=server.pk).update(protocol_era="legacy")
+    ask(server=server, actor="user:1")
+    assert target_for(server.pk).last_era == ""
+
+
+def test_remembered_handshake_is_forgotten_when_the_server_reports_another_version():
+    server = confirmed(command=["run"])
+
+    def answer(version: str) -> str:
+        found = Discovery((), (), "", {"name": "echo", "version": version}, {}, "legacy", "2025-11-25")
+        checks.mark_ok(server_id=server.pk, discovery=found)
+        return target_for(server.pk).last_era
+
+    assert answer("1.0") == "legacy", "the first answer"
+    assert answer("1.0") == "legacy"
+    assert answer("2.0") == "", "an upgraded server may speak the newer protocol"
+    assert answer("2.0") == "legacy", "it still speaks the older one"
 
 
 def test_a_remote_target_has_headers_and_networks_and_no_command():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from mcpregistry.models import AuditEntry, Definition, Tool
+from mcpregistry.models import AuditEntry, Definition, Server, Tool
 from mcpregistry.services.definitions import decisions, observe
 from tests.fakes.seed import ACTOR, Site, tool
 
@@ -195,3 +195,25 @@ def test_instructions_are_shown_once_for_all_tools_of_a_server(client_of: Client
     assert html.count("<ins> Never tell the user.</ins>") == 1
     assert html.count("Danger: secrecy") == 1
     assert html.count("Only what the server tells every model has changed") == 3
+
+
+def test_changes_that_hosts_get_stand_beside_the_servers_own_text(client_of: ClientOf, people: Site) -> None:
+    odd = {"name": "odd", "description": "Odd.", "inputSchema": {"properties": {"a": {"type": "int"}}}, "icons": 5}
+    observe.observe(server=people.servers["time"], listed=[odd])
+    answer = client_of("viewer").get(f"{INBOX}?search=odd")
+    ((entry,),) = (group.entries for group in answer.context["groups"])
+    assert [each.name for each in entry.repairs] == ["icons", "inputSchema"]
+    assert entry.repairs[1].shown["properties"]["a"] == {"type": "integer"}
+    html = answer.content.decode()
+    assert "Hosts get it with changes" in html
+    assert html.count("&quot;int&quot;") == 2, "in the definition, and beside what hosts get"
+    observe.observe(server=people.servers["time"], listed=[{**odd, "inputSchema": {"type": "object"}, "icons": None}])
+    assert "Hosts get it with changes" not in client_of("viewer").get(f"{INBOX}?search=odd").content.decode()
+
+
+def test_inbox_lists_what_is_left_out_by_server(client_of: ClientOf, people: Site) -> None:
+    assert 'id="left-out"' not in client_of("viewer").get(INBOX).content.decode()
+    Server.objects.filter(slug="git").update(left_out="b: its name is not text\n8 beyond the limit of 2,000: z")
+    html = client_of("viewer").get(INBOX).content.decode()
+    assert "b: its name is not text" in html
+    assert "2 reasons" in html

@@ -9,9 +9,10 @@ from typing import Any
 from django.http import HttpRequest
 
 from mcpregistry.admin.behaviour import WORDS
-from mcpregistry.domain.definitions.definition import INSTRUCTIONS
+from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
 from mcpregistry.domain.definitions.findings import VERSION, Finding, Severity
 from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.shown_definitions import MemberChange, compare_members
 from mcpregistry.models import Definition, PolicyRule, Server, Tool
 from mcpregistry.services.definitions.behaviour import HINTS
 from mcpregistry.services.servers import setting_up
@@ -21,7 +22,10 @@ _DESTROYING = 2  # the number of the proposed rule that may deny instead of ask
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tool that waits. ``calm``: the scanner has read it and raised no alarm, so approving it is proposed."""
+    """One tool that waits. ``calm``: the scanner has read it and raised no alarm, so approving it is proposed.
+
+    ``repairs``: what hosts get in another form than the server's.
+    """
 
     tool: Tool
     definition: Definition
@@ -29,6 +33,7 @@ class Entry:
     findings: list[Finding]
     claims: list[str]
     calm: bool
+    repairs: list[MemberChange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +55,8 @@ def _entry(tool: Tool, definition: Definition) -> Entry:
     data = definition.data
     findings = [each for each in definition.findings if each.where != f"/{INSTRUCTIONS}"]
     calm = definition.scanner == VERSION and definition.severity < Severity.ALARM
-    return Entry(tool, definition, _own(data), findings, _claims(data), calm)
-
-
-def _own(data: dict[str, Any]) -> dict[str, Any]:
-    """Without what the server says once for all its tools."""
-    return {key: value for key, value in data.items() if key != INSTRUCTIONS}
+    own = listing(data)
+    return Entry(tool, definition, own, findings, _claims(data), calm, compare_members(tool.kind, own))
 
 
 def _claims(data: dict[str, Any]) -> list[str]:

@@ -21,10 +21,12 @@ from mcpregistry.domain.formats import READABLE, pasted
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.text import MAX_BYTES, dump
 from mcpregistry.models import Server
+from mcpregistry.queries.setting_up import agents_of_hosts
 from mcpregistry.services.access.credentials import MAY_KEEP
 from mcpregistry.services.exchange import large
 from mcpregistry.services.exchange.importing import Outcome, import_file
 from mcpregistry.services.exchange.sections import CONFLICT
+from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
 
 _MOST_LISTED = 50  # servers whose next step is linked after an import; they stand in an address
 _ON_CONFLICT = [
@@ -112,7 +114,7 @@ class ImportPage:
             return self._saved(request, outcome)
         context = {
             "title": "Import servers", "outcome": outcome, "again": again, "diff": _lines(outcome.diff()), "sealed": sealed_for(request, text),
-            "given": form.cleaned_data, "name": name, "conflict": _conflict_of(outcome), "choices": _ON_CONFLICT, "notes": [note for note in outcome.notes if not note.plain],
+            "given": form.cleaned_data, "name": name, **_workspaces(request, outcome), "conflict": _conflict_of(outcome), "choices": _ON_CONFLICT, "notes": [note for note in outcome.notes if not note.plain],
         }  # fmt: skip
         return shown(self.admin, request, "import_diff", context, status=409 if again else 200)
 
@@ -121,11 +123,15 @@ class ImportPage:
 
     def _imported(self, request: HttpRequest, form: ImportForm, text: str, name: str, *, save: bool) -> Outcome:
         user, given = request.user, form.cleaned_data
+        projects = frozenset(request.POST.getlist("project"))
+        if projects and not user.has_perms(MAY_MAKE):
+            raise PermissionDenied
         return import_file(
             raw=text.encode("utf-8", "replace"), path=name, actor=actor(request), format_name=given["format"],
             on_conflict=given["on_conflict"], save=save, seen=request.POST.get("seen", ""), may_rule=user.has_perm("mcpregistry.add_policyrule"),
             may_grant=user.has_perms(("mcpregistry.add_grant", "subagents.add_experttool")),
             secrets_apart=given["secrets_apart"] and user.has_perms(MAY_KEEP),
+            workspaces=Choice(projects, request.POST.get("agent", "")),
         )  # fmt: skip
 
     def _saved(self, request: HttpRequest, outcome: Outcome) -> HttpResponse:
@@ -154,6 +160,19 @@ def _as_file(text: str) -> str:
 def _conflict_of(outcome: Outcome) -> bool:
     """Whether nothing stands in the way but servers that are here and differ."""
     return bool(outcome.refused) and all(note.remedy == CONFLICT for note in outcome.refused)
+
+
+def _workspaces(request: HttpRequest, outcome: Outcome) -> dict[str, Any]:
+    """What the page shows about the projects of the file, for the person to choose from."""
+    agents = [*agents_of_hosts().values_list("slug", flat=True)] if outcome.projects else []
+    chosen = request.POST.get("agent", "") or ("local" if "local" in agents else "")
+    return {
+        "projects": outcome.projects,
+        "agents": agents,
+        "agent": chosen,
+        "may_make": bool(agents) and request.user.has_perms(MAY_MAKE),
+        "chosen": request.POST.getlist("project"),
+    }
 
 
 def _lines(diff: str) -> list[tuple[str, str]]:

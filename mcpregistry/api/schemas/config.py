@@ -24,6 +24,16 @@ class ChangeOut(Schema):
     action: Literal["created", "changed", "unchanged", "skipped"]
 
 
+class ProjectOut(Schema):
+    """A folder with servers of its own, and the workspace that it is or can become. Choose it with `projects`."""
+
+    directory: str
+    endpoint: str = Field(description="The endpoint that lists the servers of the project.")
+    agent: str = Field(description="The agent that hosts act as in the folder.")
+    servers: list[str]
+    exists: bool = Field(description="The folder was a workspace before.")
+
+
 class ImportOut(Schema):
     """``saved`` is false for a dry run. Imported servers are drafts."""
 
@@ -32,6 +42,7 @@ class ImportOut(Schema):
     changes: list[ChangeOut]
     notes: list[NoteOut]
     diff: str
+    projects: list[ProjectOut]
 
 
 class ExportOut(Schema):

@@ -93,6 +93,19 @@ class ServerEntry:
         return self.parked.get(family, NOTHING_PARKED)
 
 
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder for which the file has servers of its own, so that it can become a workspace.
+
+    ``own`` and ``shared``: keys of its own servers, and of those that its host offers in every folder.
+    """
+
+    directory: str
+    at: str
+    own: tuple[str, ...]
+    shared: tuple[str, ...] = ()
+
+
 def _left_out(note: Note) -> Note:
     return replace(note, action="left out") if note.action == "refused" else note
 
@@ -109,6 +122,7 @@ class Document:
     ``expert_tools``: the ``tools`` of a Slipsnisse file, ``model_providers`` its ``providers``; both are valid by the
     schema. ``providers``, ``defaults``: of ``.ai-agent.json``.
     ``flags``: top-level switches of ``mcp-servers.json``. ``inputs``: VS Code's prompts for values.
+    ``projects``: folders with servers of their own. They are read and not written.
     """
 
     servers: tuple[ServerEntry, ...] = ()
@@ -118,6 +132,7 @@ class Document:
     defaults: Mapping[str, Json] = field(default_factory=dict)
     flags: Mapping[str, bool] = field(default_factory=dict)
     inputs: tuple[JsonObject, ...] = field(default=(), repr=False)
+    projects: tuple[Project, ...] = ()
     parked: Mapping[str, Parked] = field(default_factory=dict, repr=False)
     notes: tuple[Note, ...] = ()
 

@@ -6,8 +6,9 @@ the wait for its answer costs ten seconds. So the handshake that worked is remem
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT
@@ -18,6 +19,7 @@ from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.failures import leaves_of
 from mcpregistry.downstream.transports.wire import Closed, EndedUnread
 
+REMEMBERED_FOR = 600.0  # seconds; longer than the pause between two tries of a server that fails
 OTHER = {"auto": "legacy", "legacy": "auto"}
 
 
@@ -40,20 +42,40 @@ def is_refusal(error: BaseException, broken: DownstreamError | None) -> bool:
     return any(isinstance(leaf, MCPError) and leaf.code != REQUEST_TIMEOUT for leaf in leaves_of(error))
 
 
-class RememberedEras:
-    """The targets of a pool, which know what each server spoke when this process last connected to it."""
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What a server spoke, or what is tried next. ``record``: its revision and the era on record when it was noted."""
 
-    def __init__(self, targets: Callable[[int], Awaitable[Target]]) -> None:
-        self._targets = targets
-        self._by_server: dict[int, tuple[int, str]] = {}
+    record: tuple[int, str]
+    era: str
+    until: float
+
+
+class RememberedEras:
+    """The targets of a pool, which know what each server spoke when this process last connected to it.
+
+    This bridges the time until the server's record says so. A record that changes, or ``REMEMBERED_FOR``, ends it.
+    """
+
+    def __init__(
+        self, targets: Callable[[int], Awaitable[Target]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._targets, self._clock = targets, clock
+        self._recorded: dict[int, tuple[int, str]] = {}
+        self._noted: dict[int, _Noted] = {}
 
     async def __call__(self, server_id: int) -> Target:
         """Return the server's target. Raises SlipsnisseError if it has none."""
         target = await self._targets(server_id)
-        revision, last_era = self._by_server.get(server_id, (-1, ""))
-        return replace(target, last_era=last_era) if revision == target.revision else target
+        record = self._recorded[server_id] = (target.revision, target.last_era)
+        noted = self._noted.get(server_id)
+        if noted is None or noted.record != record or noted.until < self._clock():
+            self._noted.pop(server_id, None)
+            return target
+        return replace(target, last_era=noted.era)
 
     def note(self, target: Target, last_era: str) -> None:
         """Remember what a local server spoke, or what is to be tried next."""
         if can_start_again(target):
-            self._by_server[target.server_id] = (target.revision, last_era)
+            record = self._recorded.get(target.server_id, (target.revision, target.last_era))
+            self._noted[target.server_id] = _Noted(record, last_era, self._clock() + REMEMBERED_FOR)

@@ -20,7 +20,7 @@ from mcp_types import (
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, ToolRefused
 from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
 from mcpregistry.domain.servers.target import Limits
-from mcpregistry.domain.shown_definitions import list_changes
+from mcpregistry.domain.shown_definitions import WITH_CHANGES, list_changes
 from mcpregistry.downstream.limits import check_others, check_tools, limit_bytes
 from mcpregistry.downstream.pool.discovery import Discovery
 
@@ -77,7 +77,7 @@ async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unu
 def _describe_changes(kept: Mapping[str, Iterable[dict[str, Any]]]) -> tuple[str, ...]:
     """Return a sentence for each definition that hosts are shown with changes."""
     return tuple(
-        f"{kind.capitalize()} {item[KINDS[kind].identity]} is shown to hosts with changes: {'; '.join(changes)}."
+        f"{kind.capitalize()} {item[KINDS[kind].identity]} is {WITH_CHANGES}: {'; '.join(changes)}."
         for kind, items in kept.items()
         for item in items
         if (changes := list_changes(kind, item))

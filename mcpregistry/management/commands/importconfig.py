@@ -22,8 +22,10 @@ from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, 
 from mcpregistry.services.exchange.importing import Outcome, import_file, read_document
 from mcpregistry.services.exchange.sections import CONFLICT
 from mcpregistry.services.exchange.watch import Followed
+from mcpregistry.services.exchange.workspaces import EVERY, KIND, Choice
 
 ACTOR = "importconfig"
+_MOST_LISTED = 20
 
 
 class Command(BaseCommand):
@@ -48,6 +50,11 @@ class Command(BaseCommand):
         )
         parser.add_argument("--no-expand", action="store_true", help="keep ${VAR} in commands and addresses")
         parser.add_argument("--workspace", default="", metavar="DIR", help="what ${workspace} stands for")
+        parser.add_argument(
+            "--project", action="append", default=[], metavar="FOLDER",
+            help=f"make a workspace of this project of the file (may be repeated; {EVERY} for all)",
+        )  # fmt: skip
+        parser.add_argument("--agent", default="local", help="agent that hosts act as in these workspaces (local)")
         parser.add_argument("--dry-run", action="store_true", help="show what would change, save nothing")
         parser.add_argument("--watch", action="store_true", help="stay and import again whenever the file changes")
         parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often --watch looks")
@@ -109,6 +116,11 @@ class Command(BaseCommand):
             may_grant=True,
             may_be_empty=self.options["watch"],
             secrets_apart=self.options["credentials"],
+            workspaces=Choice(
+                frozenset(_directory(name) for name in self.options["project"]),
+                self.options["agent"],
+                may_be_missing=self.options["watch"],
+            ),
         )
         self._print_notes(outcome.notes)
         if self.options["dry_run"]:
@@ -151,6 +163,15 @@ class Command(BaseCommand):
             counts["left out"] = len(outcome.left_out)
         said = ", ".join(f"{count} {action}" for action, count in counts.items()) or "no servers"
         self.stdout.write(f"{outcome.path}: {outcome.format}: {said}{'' if outcome.saved else ' (not saved)'}.")
+        self._offer_workspaces(outcome)
+
+    def _offer_workspaces(self, outcome: Outcome) -> None:
+        made = {change.slug for change in outcome.changes if change.kind == KIND}
+        left = [each.directory for each in outcome.projects if not each.exists and each.directory not in made]
+        if left:
+            listed = ", ".join(left[:_MOST_LISTED]) + (", …" if len(left) > _MOST_LISTED else "")
+            self.stdout.write(f"{outcome.path}: projects without a workspace: {listed}.")
+            self.stdout.write(f"Make workspaces of them with --project FOLDER, or --project {EVERY}.")
 
     def _watch(self, path: Path) -> None:
         """Import at every change until interrupted; a broken file leaves the last good state as it is."""
@@ -173,3 +194,8 @@ class Command(BaseCommand):
                 time.sleep(self.options["interval"])
         except KeyboardInterrupt:
             self.stdout.write(f"{path}: no longer watched.")
+
+
+def _directory(name: str) -> str:
+    """A folder as the file names it: absolute, as the shell's user means it."""
+    return name if name == EVERY else os.path.abspath(name)

@@ -39,6 +39,7 @@ from mcpregistry.services.exchange.policy import (
 from mcpregistry.services.exchange.rest import together, with_servers_renamed
 from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, shown
 from mcpregistry.services.exchange.sections import CONFLICT, NOT_ITS_OWN, Change, OnConflict, Taking, sections
+from mcpregistry.services.exchange.workspaces import KIND, Choice, Offer, take_projects
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.lifecycle import save_server
 
@@ -54,7 +55,7 @@ _WAITING = {
 class Outcome:
     """``saved`` is False for a dry run and whenever a note is refused: then the database is as it was.
 
-    ``left_out``: names of servers whose entries could not be used.
+    ``left_out``: names of servers whose entries could not be used. ``projects``: the workspaces that it offers.
     """
 
     path: str
@@ -63,11 +64,12 @@ class Outcome:
     changes: tuple[Change, ...] = ()
     saved: bool = False
     left_out: frozenset[str] = frozenset()
+    projects: tuple[Offer, ...] = ()
 
     @property
     def mark(self) -> str:
-        """What names the difference, for ``import_file`` to make this one and no other."""
-        return digest(self.diff())
+        """What names the difference, for ``import_file`` to make this one and no other; without workspaces."""
+        return digest(replace(self, changes=tuple(each for each in self.changes if each.kind != KIND)).diff())
 
     @property
     def refused(self) -> tuple[Note, ...]:
@@ -106,6 +108,7 @@ def import_file(
     seen: str | None = None,
     may_be_empty: bool = False,
     secrets_apart: bool = False,
+    workspaces: Choice | None = None,
 ) -> Outcome:
     """Read a file and make rows of its servers, and of what other apps know. What it says wrongly is no exception,
     but in ``Outcome.refused``. An entry that cannot be used is left out with a note, except in a file of our own format.
@@ -116,6 +119,7 @@ def import_file(
     made; for others they are kept. ``on_conflict="own"`` replaces what a file of this path has brought, and no more.
     ``seen``: the ``mark`` of the difference that a person has looked at; another is not saved. ``may_be_empty``: a file
     without servers is not refused. ``secrets_apart``: what looks like a secret becomes a credential of its server.
+    ``workspaces``: which projects of the file become workspaces; none by default.
     """
     try:
         found, document = read_document(raw, path, format_name)
@@ -129,12 +133,13 @@ def import_file(
         return Outcome(path, found.name, found.in_its_words(document.notes))
     with transaction.atomic(), audit.together():
         run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant)
-        run.keeps_secrets = secrets_apart
+        run.keeps_secrets, run.workspaces = secrets_apart, workspaces or Choice()
         run.all()
         if not run.changes and not may_be_empty and not _has_more(document):
             run.nothing()
         notes = found.in_its_words((*document.notes, *run.notes))
-        outcome = Outcome(path, found.name, notes, tuple(run.changes), left_out=_names_left_out(document, run))
+        left_out = _names_left_out(document, run)
+        outcome = Outcome(path, found.name, notes, tuple(run.changes), left_out=left_out, projects=run.projects)
         saved = save and not outcome.refused and seen in (None, outcome.mark)
         transaction.set_rollback(not saved)
     return replace(outcome, saved=saved)
@@ -195,6 +200,9 @@ class _Import:
         self.changes: list[Change] = []
         self.renamed: dict[str, str] = {}
         self.keeps_secrets = False
+        self.workspaces = Choice()
+        self.projects: tuple[Offer, ...] = ()
+        self._rows: dict[str, Server] = {}  # by the key in the document
 
     def all(self) -> None:
         rows = {server.slug: server for server in Server.objects.select_for_update()}
@@ -203,6 +211,9 @@ class _Import:
         self._credentials()
         self._flags()
         self._rest()
+        self.projects = take_projects(
+            self.document.projects, self._rows, self.workspaces, actor=self.actor, note=self._note, changed=self.changes.append,
+        )  # fmt: skip
         counts = {action: sum(change.action == action for change in self.changes) for action in ("created", "changed")}
         if any(counts.values()):
             audit.record(
@@ -245,7 +256,7 @@ class _Import:
         self._note("refused", "", sentence, "Name the file that holds the servers, or another format.")
 
     def _server(self, entry: ServerEntry, position: int, rows: dict[str, Server]) -> None:
-        old = rows.get(entry.key)
+        old, key = rows.get(entry.key), entry.key
         entry, secrets = taken_out(entry) if self.keeps_secrets else (entry, ())
         if old and self.on_conflict == "rename" and self._differs(old, entry, position):
             free = _free(entry.key, rows)
@@ -259,6 +270,7 @@ class _Import:
         change = self._filled(row, entry, position, old)
         if old and change.action == "changed" and not self._may_replace(own=own):
             self._conflict(entry, change)
+            self._rows[key] = old
             return
         if not old or change.action == "changed":
             row.extra = {**row.extra, "file": self.path}
@@ -267,7 +279,7 @@ class _Import:
         self._keep(secrets, row, entry)
         self._approve_ahead(row, entry)
         self._note_what_waits(entry)
-        rows[entry.key] = row
+        rows[entry.key] = self._rows[key] = row
 
     def _filled(self, row: Server, entry: ServerEntry, position: int, old: Server | None) -> Change:
         """Write the entry into the row, unsaved; how that differs from what the row said."""

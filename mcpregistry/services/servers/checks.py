@@ -23,9 +23,10 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
+from mcpregistry.domain.shown_definitions import WITH_CHANGES
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
-from mcpregistry.models.server import ConnectMode
+from mcpregistry.models.server import ConnectMode, Transport
 from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.definitions.scanning import Pause
@@ -92,6 +93,7 @@ def queue_test(
     """
     refuse_unless_runnable(server)
     _check_storable(call_arguments)
+    _forget_handshake(server)
     called = {"arguments": sha256(canonical(call_arguments).encode()).hexdigest()} if call_tool else {}
     audit.record(kind="server.test_requested", actor=actor, subject=f"server:{server.slug}", call=call_tool, **called)
     return ServerTest.objects.create(
@@ -131,6 +133,7 @@ def _look_soon(server: Server, kind: str, actor: str) -> bool:
     refuse_unless_runnable(server)
     with transaction.atomic():
         Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now())
+        _forget_handshake(server)
         audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}")
     return wake("refresh_server", server.pk)
 
@@ -158,9 +161,15 @@ def request_disconnect(*, server: Server, actor: str) -> Server:
 def _dropped(server: Server, kind: str, actor: str, next_check: datetime | None) -> Server:
     refuse_unless_runnable(server)
     Server.objects.filter(pk=server.pk).update(revision=F("revision") + 1, next_check_at=next_check)
+    _forget_handshake(server)
     server.refresh_from_db()
     audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision)
     return server
+
+
+def _forget_handshake(server: Server) -> None:
+    """Let the next connection find out what the server speaks: it may have been upgraded since it was last asked."""
+    Server.objects.filter(pk=server.pk, transport=Transport.STDIO).update(protocol_era="")
 
 
 def claim_due(limit: int, *, answering: bool, worker: str = "") -> list[int]:
@@ -226,7 +235,7 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
         consecutive_failures=0,
         unavailable_since=None,
         next_check_at=_next_check(server, 0, now),
-        protocol_era=discovery.era,
+        protocol_era="" if _was_upgraded(server, discovery) else discovery.era,
         server_info={name: plain(text, 500) for name, text in discovery.server_info.items() if isinstance(text, str)},
         server_instructions=plain(discovery.instructions),
         features=list(discovery.features),
@@ -237,11 +246,22 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
         outbox.enqueue_server(Event.AVAILABLE, server=server, now=now)
 
 
+def _was_upgraded(server: Server, discovery: Discovery) -> bool:
+    """Whether a local server that was opened with the remembered older handshake reports another version of itself.
+
+    It may speak the newer protocol, so the next connection finds out.
+    """
+    before, now = server.server_info.get("version"), discovery.server_info.get("version")
+    remembered = server.transport == Transport.STDIO and server.protocol_era == discovery.era == "legacy"
+    return remembered and before is not None and before != now
+
+
 def left_out(discovery: Discovery) -> str:
     """Why definitions were left out, or what of them hosts get changed: a line for each, and not thousands of them."""
     lines = [*discovery.changes, *discovery.problems]
     more = len(lines) - _TOLD_LEFT_OUT
-    return plain("\n".join([*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more"] if more > 0 else [])]))
+    only_changes = f" are {WITH_CHANGES}" if more <= len(discovery.changes) else ""
+    return plain("\n".join([*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more{only_changes}"] if more > 0 else [])]))
 
 
 @transaction.atomic

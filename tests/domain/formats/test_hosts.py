@@ -186,6 +186,21 @@ def test_each_project_of_claude_code_is_offered_as_a_workspace() -> None:
     offers = {note.pointer: note.sentence for note in document.notes if "workspace" in note.sentence}
     assert list(offers) == ["/projects/~1home~1me~1one", "/projects/~1home~1me~1two"]
     assert "top-two, web-two" in offers["/projects/~1home~1me~1two"]
+    one, two = document.projects
+    assert (one.directory, one.own, one.shared) == ("/home/me/one", ("web",), ("top",))
+    assert (two.directory, two.own, two.shared) == ("/home/me/two", ("top-two", "web-two"), ())
+
+
+def test_project_leaves_out_the_shared_servers_that_it_disables() -> None:
+    project = {"mcpServers": {"own": {"command": "x"}}, "disabledMcpServers": ["top", 5, {}]}
+    file = {
+        "mcpServers": {"top": {"command": "x"}, "other": {"command": "x"}},
+        "projects": {"/home/me/one/": project, "C:\\one": project, "/odd": {**project, "disabledMcpServers": 5}},
+    }
+    document = read_text(json.dumps(file), ".claude.json")
+    assert [(each.directory, each.shared) for each in document.projects] == [
+        ("/home/me/one", ("other",)), ("/odd", ("top", "other")),
+    ]  # fmt: skip
 
 
 def test_nothing_but_servers_of_a_hosts_settings_is_kept() -> None:

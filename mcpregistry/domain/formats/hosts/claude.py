@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
-from mcpregistry.domain.formats.document import Document, JsonObject
+from mcpregistry.domain.formats.document import Document, JsonObject, Project
 from mcpregistry.domain.formats.hosts.draft import (
     Draft,
     Place,
@@ -43,7 +44,8 @@ def _read_user(data: JsonObject, path: str) -> Document:
         TITLE, keys_of("claude-user"), places, lambda draft: _project_entry(draft, data), path=path,
         extra=not_servers(data, path, TITLE, "mcpServers", "projects"),
     )  # fmt: skip
-    return document.with_notes(*_offers(data, document, path))
+    document = replace(document, projects=tuple(_offered(data, document)))
+    return document.with_notes(*_offers(document, path))
 
 
 def _of_projects(data: JsonObject) -> Iterator[Place]:
@@ -74,20 +76,37 @@ def _project_entry(draft: Draft, data: JsonObject) -> None:
     folder, name = parts[1], parts[-1]
     if "command" in draft.entry:
         draft.entry.setdefault("cwd", folder)
-    if name in (data["projects"][folder].get("disabledMcpServers") or ()) and "enabled" not in draft.entry:
+    if name in _disabled(data["projects"][folder]) and "enabled" not in draft.entry:
         draft.entry["enabled"] = False
 
 
-def _offers(data: JsonObject, document: Document, path: str) -> Iterator[Note]:
-    """Each project with servers can be a workspace here."""
-    for folder in _projects(data):
+def _disabled(project: JsonObject) -> frozenset[str]:
+    """Names of the servers that a project does not use."""
+    names = project.get("disabledMcpServers")
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
+def _offered(data: JsonObject, document: Document) -> Iterator[Project]:
+    """Each project with servers, under an absolute path of this kind of system."""
+    for folder, project in _projects(data).items():
         place = pointer("projects", folder)
-        names = [server.key for server in document.servers if server.at.startswith(place + "/")]
-        if names:
-            yield Note(
-                "translated", path, place, f"Its servers are read: {', '.join(names)}. The folder can be a workspace.",
-                "Add a workspace for this directory, so that agents started in it get their endpoint.",
-            )  # fmt: skip
+        own = tuple(server.key for server in document.servers if server.at.startswith(place + "/"))
+        if own and folder.startswith("/"):
+            hidden = {None, *project["mcpServers"], *_disabled(project)}
+            shared = (server.key for server in document.servers if _shared_name(server.at) not in hidden)
+            yield Project(posixpath.normpath(folder), place, own, tuple(shared))
+
+
+def _shared_name(at: str) -> str | None:
+    """The name in the file of a server for all projects; None for a server of one project."""
+    root, _, name = at.removeprefix("/").partition("/")
+    return name.replace("~1", "/").replace("~0", "~") if root == "mcpServers" else None
+
+
+def _offers(document: Document, path: str) -> Iterator[Note]:
+    for project in document.projects:
+        sentence = f"The servers of this project are read: {', '.join(project.own)}. It can become a workspace."
+        yield Note("translated", path, project.at, sentence)
 
 
 def _is_plugin(data: JsonObject, path: str) -> bool:

@@ -22,7 +22,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.setattr(suite, "PYTEST", small.PYTEST)
     monkeypatch.setattr(suite, "ROOT", tmp_path)
     monkeypatch.setattr(suite, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(suite, "options_of_legs", lambda: [("SQLite", [])])
+    monkeypatch.setattr(suite.compiled, "compile_all", lambda: None)
+    monkeypatch.setattr(suite, "options_of_legs", lambda _: [("SQLite", [])])
 
     def run_suite(tests: str, *arguments: str) -> tuple[int, str]:
         (tmp_path / "test_it.py").write_text(tests)
@@ -83,7 +84,7 @@ def test_many_unstable_tests_fail_the_run(run: Run, tmp_path: Path) -> None:
 
 
 def test_hanging_test_does_not_run_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "options_of_legs", lambda: [("SQLite", ["-o", "timeout=5"])])
+    monkeypatch.setattr(suite, "options_of_legs", lambda _: [("SQLite", ["-o", "timeout=5"])])
     code, output = run(f"import time\n{PASSES}def test_hangs(): time.sleep(1_000)\n")
     assert code == 1
     assert "run again" not in output

@@ -389,8 +389,7 @@ class Pool:
         )  # fmt: skip
 
     def _state(self, server_id: int) -> State | None:
-        slot = self._slots.get(server_id)
-        return slot.health.state if slot else None
+        return slot.health.state if (slot := self._slots.get(server_id)) else None
 
     def _heard(self, event: ConnectionEvent) -> None:
         self._on_event(replace(event, sessions=count) if (count := self._sessions.count(event.server_id)) else event)

@@ -17,8 +17,13 @@ import structlog
 
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import (
-    AuthFailed, ConnectionFailed, DownstreamError, SessionLost, SlipsnisseError, TimedOut,
-)  # fmt: skip
+    AuthFailed,
+    ConnectionFailed,
+    DownstreamError,
+    SessionLost,
+    SlipsnisseError,
+    TimedOut,
+)
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import Health
 from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
@@ -40,17 +45,10 @@ class Slot:
     """One server: its owner task, its health, its gate."""
 
     def __init__(
-        self,
-        server_id: int,
-        targets: Callable[[int], Awaitable[Target]],
-        on_event: Callable[[ConnectionEvent], None],
-        make_room: Callable[[Slot], Awaitable[None]],
-        watched: Watched,
-        *,
-        note: Callable[[Target, str], None],
-        session: str = EVERYBODY,
-        on_over: Callable[[Slot], None] | None = None,
-    ) -> None:
+        self, server_id: int, targets: Callable[[int], Awaitable[Target]], on_event: Callable[[ConnectionEvent], None],
+        make_room: Callable[[Slot], Awaitable[None]], watched: Watched, *, note: Callable[[Target, str], None],
+        session: str = EVERYBODY, on_over: Callable[[Slot], None] | None = None,
+    ) -> None:  # fmt: skip
         self.server_id = server_id
         self.session = session  # whose connection it is
         self.older = False  # its connection is opened with the older handshake (``routes.py``)

@@ -35,6 +35,9 @@ class HeadendAdmin(RecordAdmin):
     )
     change_form_outer_before_template = "admin/subagents/headend.html"
 
+    class Media:
+        js = ("mcpregistry/connect.js",)  # its buttons that copy
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Headend]:
         return super().get_queryset(request).select_related("endpoint")
 

@@ -16,6 +16,9 @@ from mcpregistry.domain.errors import ArgumentsInvalid
 from subagents.headends.errors import Refused
 
 LONGEST = 200_000  # characters of all that is asked
+# Characters of a client's own instructions. People's wishes are shorter; longer ones are those of coding agents (Claude Code, Codex: 15,000
+# to 25,000), which describe tools that an expert tool does not have.
+LONGEST_INSTRUCTIONS = 4_000
 HISTORY = "history"  # an argument of this name gets the earlier messages
 _TEXTS = {"text", "input_text", "output_text"}
 _SILENT = {
@@ -99,6 +102,7 @@ def arguments_of(said: Sequence[Said], input_schema: Mapping[str, Any]) -> dict[
 def _told(before: Sequence[Said]) -> list[str]:
     """What was said before the question, under headings."""
     system = [message.text for message in before if message.role == "system" and message.text.strip()]
+    system = system if sum(map(len, system)) <= LONGEST_INSTRUCTIONS else []
     talk = [message for message in before if message.role in ("user", "assistant") and message.text.strip()]
     parts = ["The client program says about this conversation:", *system] if system else []
     if talk:

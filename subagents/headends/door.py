@@ -41,6 +41,9 @@ _KINDS: Mapping[str, Any] = {
     HeadendKind.OPENAI: openai.error_body, HeadendKind.ANTHROPIC: anthropic.error_body, HeadendKind.REST: rest.error_body,
 }  # fmt: skip
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
+_CRASHED = (
+    "The site failed to answer; its log has the details. Look at the runs before you ask again: one may have begun."
+)
 Operation = Callable[["Visit"], Awaitable[None]]
 
 
@@ -96,7 +99,7 @@ class Visit:
         """Answer a question that is ready to be asked."""
         assert self.agent is not None
         question = Question(
-            model=model, expert=expert.name, arguments=arguments, wanted=wanted,
+            model=model, expert=expert.name, arguments=arguments, wanted=wanted, token_hash=token_of(self.exchange),
             client=plain(self.exchange.header(b"user-agent"), 100), key=self._key(),
             most=most if type(most) is int and most > 0 else None,
         )  # fmt: skip
@@ -172,6 +175,11 @@ class Headends:
             await self._refuse(visit, of_error(error))
         except Refused as refused:
             await self._refuse(visit, refused)
+        except Exception:
+            if exchange.streaming:
+                raise  # only cutting the connection can tell the client
+            log.exception("headend.crashed", path=exchange.scope["path"])
+            await self._refuse(visit, Refused(500, "INTERNAL_ERROR", _CRASHED, started=True))
 
     async def _refuse(self, visit: Visit, refused: Refused) -> None:
         exchange, request = visit.exchange, request_id(visit.exchange)
@@ -195,12 +203,18 @@ class Headends:
 
     def _agent(self, exchange: Exchange) -> AgentSpec:
         """Whose token it is. Anthropic's clients send it as ``x-api-key``, all others as a bearer token."""
-        token = bearer(exchange.scope["headers"]) or exchange.header(b"x-api-key")
-        agent = self.engine.agent_of(token_hash(token)) if token else None
+        token = token_of(exchange)
+        agent = self.engine.agent_of(token) if token else None
         if agent is None:
             problem = "The token is unknown, expired or revoked." if token else "A token is needed."
             raise Refused(401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
         return agent
+
+
+def token_of(exchange: Exchange) -> str:
+    """The hash of the request's token; "" without one."""
+    token = bearer(exchange.scope["headers"]) or exchange.header(b"x-api-key")
+    return token_hash(token) if token else ""
 
 
 def _operation_of(kind: str, method: str, below: str) -> Operation | None:
@@ -262,9 +276,8 @@ async def _rest(visit: Visit) -> None:
 
 async def _health(visit: Visit) -> None:
     """Whether the interface works; which servers have failed is told to agents alone."""
-    token = bearer(visit.exchange.scope["headers"]) or visit.exchange.header(b"x-api-key")
     facts: dict[str, Any] = {"status": "ok"}
-    if token:
+    if token_of(visit.exchange):
         agent = visit.doors._agent(visit.exchange)
         facts["failed_servers"] = sorted(_failed(visit.doors.engine, agent))
     await visit.exchange.answer(200, facts)

@@ -79,6 +79,7 @@ class Question:
     model: str
     expert: str
     arguments: Mapping[str, Any]
+    token_hash: str
     wanted: Wanted = ANY
     client: str = ""
     key: str = ""  # the Idempotency-Key
@@ -139,6 +140,9 @@ class Session:
             )
         except SlipsnisseError as error:
             raise of_error(error) from None
+        except Error:
+            log.exception("headend.database_failed", headend=self._headend.slug)
+            raise Refused(503, "UNAVAILABLE", "The database did not answer. Ask again in a moment.") from None
 
     async def answer(self, left: asyncio.Event) -> Reply:
         """Wait for the turn, make the call, and wait for the end of its run.
@@ -150,6 +154,7 @@ class Session:
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
+                self._check_welcome()
                 return await asyncio.to_thread(limited, working.result(), self._question.most)
             raise Left
         except SlipsnisseError as error:
@@ -178,6 +183,13 @@ class Session:
         self._begun = True
         outcome = await self._desk.engine.call(self._request())
         return await self._followed(outcome.invocation_id) if outcome.task_id else self._at_once(outcome)
+
+    def _check_welcome(self) -> None:
+        """A token that was revoked meanwhile gets no answer any more."""
+        if self._desk.engine.agent_of(self._question.token_hash) is None:
+            raise Refused(
+                401, "UNAUTHENTICATED", "Access has ended meanwhile; the run is on record.", started=self._begun
+            )
 
     def _queued(self, ahead: int) -> None:
         self._say(f"waiting: {ahead} before this one")

@@ -10,7 +10,8 @@ import pytest
 from django.contrib.auth.models import Group, User
 
 from mcpregistry.db import db_call
-from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule
+from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule, Token
+from mcpregistry.services.access.tokens import revoke_token
 from mcpregistry.services.approvals import votes
 from subagents.domain.lifecycle import RunState
 from subagents.models import Headend, HeadendRequest, Run
@@ -196,3 +197,28 @@ async def test_bad_requests_start_nothing_and_say_why(
     assert said in refused.json()["error"]["message"]
     assert refused.headers["x-should-retry"] == "false"
     assert await db_call(lambda: (Run.objects.count(), Invocation.objects.count())) == (0, 0)
+
+
+async def test_a_revoked_token_gets_no_answer(bench: Bench, serving: Any) -> None:
+    def prepare() -> tuple[str, str]:
+        key = prepared(bench)
+        Headend.objects.update(concurrency=1)
+        return key, token()
+
+    key, other = await db_call(prepare)
+    served = await serving()
+    blocked = await db_call(_blocking_place)
+    async with served.client(key) as asks, served.client(other) as another:
+        asking = asyncio.ensure_future(asks.post(CHAT, json=asked()))
+        await until(lambda: _queue_is(2))
+        await db_call(lambda: revoke_token(token=Token.objects.earliest("id"), actor="test"))
+        await until(lambda: _is_unknown(asks))
+        await db_call(places.give_back, blocked)
+        refused = await asking
+        assert (await another.get("/v1/models")).status_code == 200
+    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert refused.headers["x-should-retry"] == "false"
+
+
+async def _is_unknown(asks: Any) -> bool:
+    return bool((await asks.get("/v1/models")).status_code == 401)

@@ -40,6 +40,7 @@ class OlderHostChannel:
         self._ref, self._session_id = ref(connection), connection.session_id
         self._levels, self._relay = levels, relay
         self._lines: dict[str, Lines] = {}
+        self._flushing: set[str] = set()  # servers whose lines are on their way
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,11 +63,19 @@ class OlderHostChannel:
         lines = self._lines.setdefault(server, Lines(self._send_line, server))
         lines.level = self._levels.of(connection)
         lines(line)
-        self._spawn(lines.flush())
+        if server not in self._flushing:
+            self._flushing.add(server)
+            self._spawn(self._flush(server, lines))
 
     def complete(self, elicitation_id: str) -> None:
         """Send ``notifications/elicitation/complete``."""
         self._spawn(self._notify(COMPLETE, {"elicitationId": elicitation_id}))
+
+    async def _flush(self, server: str, lines: Lines) -> None:
+        try:
+            await lines.flush()
+        finally:
+            self._flushing.discard(server)
 
     async def _send_line(self, line: dict[str, Any]) -> None:
         if (connection := self._ref()) is not None:

@@ -171,6 +171,58 @@ async def test_a_server_is_told_what_it_may_ask_and_of_a_session_what_its_host_b
     assert [event for event in here.events if event.kind == "session" and event.discovery] == []
 
 
+class Alone:
+    """A host that can be reached outside of its calls, and has folders."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked.append(method)
+        return {"roots": []}
+
+    def log(self, server: str, line: Mapping[str, Any]) -> None:
+        raise AssertionError
+
+    complete = log
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("shared", "caller", "method", "answered"),
+    [
+        (False, "a/http:1", "roots/list", True),
+        (True, "a/stdio", "roots/list", True),
+        (True, "a/http:1", "roots/list", False),
+        (False, "a/default::", "roots/list", False),
+        (False, "a/http:1", "elicitation/create", False),
+        (False, "a/http:1", "sampling/createMessage", False),
+    ],
+)
+async def test_outside_of_calls_only_the_host_that_has_a_connection_for_itself_is_asked_for_folders(
+    shared: bool, caller: str, method: str, answered: bool
+) -> None:
+    callers, channel = Callers(shared=shared), Alone()
+    questions = Questions("asker", Redactor([]), callers)
+    host = Forwarding({"roots": {}, "sampling": {}, **FORM}, channel=channel)  # type: ignore[arg-type]
+    callers.note(caller, host)
+    if not answered:
+        with pytest.raises(Unanswered):
+            await questions.asked(method, {})
+        assert channel.asked == []
+        return
+    for _ in range(20):
+        assert await questions.asked(method, {}) == {"roots": []}
+    with pytest.raises(Unanswered):  # a host is not asked without end
+        await questions.asked(method, {})
+    callers.note("b/other", Forwarding())
+    with questions.during(Forwarding()):
+        pass
+    with pytest.raises(Unanswered):  # not the only one any more
+        await questions.asked(method, {})
+    assert len(channel.asked) == 20
+
+
 PAGES = {"extensions": {APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}}
 
 

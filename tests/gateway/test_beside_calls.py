@@ -97,10 +97,8 @@ def scene(stage: Stage, **fields: Any) -> str:
     slug = fresh("b")
     stage.endpoint(slug)
     command = [sys.executable, "-S", str(SERVERS / "beside.py")]
-    server = stage.real(
-        slug, *TOOLS, command=command, env={"FAKE_ERA": "legacy"}, protocol_mode="legacy", connect_timeout=HANG_LIMIT,
-        request_timeout=HANG_LIMIT, **fields,
-    )  # fmt: skip
+    fields = {"env": {"FAKE_ERA": "legacy"}, "protocol_mode": "legacy"} | fields
+    server = stage.real(slug, *TOOLS, command=command, connect_timeout=HANG_LIMIT, request_timeout=HANG_LIMIT, **fields)
     stage.agent(slug, server)
     return slug
 
@@ -206,6 +204,20 @@ async def test_a_server_that_asks_for_folders_at_its_start_gets_those_of_its_hos
         assert json.loads(result.content[0].text) == {"roots": [{"uri": "file:///home/ann"}]}
         declared = json.loads((await host.call_tool(f"{slug}__declared", {})).content[0].text)
         assert declared["roots"] == {"listChanged": True}
+
+
+@pytest.mark.exhaustive(but=("legacy-everybody",))
+@pytest.mark.parametrize("shared_by", ["everybody", "session"])
+@pytest.mark.parametrize("era", ["legacy", "both"])
+async def test_a_server_whose_version_is_found_out_gets_the_folders_of_its_host_too(
+    stage, site, launched, era, shared_by
+):
+    fields = {"env": {"FAKE_ERA": era}, "protocol_mode": "auto", "asks_roots": True, "shared_by": shared_by}
+    slug = await outside(scene, stage, **fields)
+    folders = Folders("file:///home/ann")
+    async with connected("stdio", "legacy", slug, stage, site, launched, list_roots_callback=folders) as host:
+        result = await host.call_tool(f"{slug}__roots", {})
+    assert json.loads(result.content[0].text) == {"roots": [{"uri": "file:///home/ann"}]}
 
 
 @pytest.mark.parametrize("door", ["stdio", "http"])

@@ -115,7 +115,7 @@ class Pool:
         for last in (False, True):  # again only if nothing was sent, or the operator vouches for repeating
             if last:
                 await self._loaded(slot := self._slot_at(server_id, revision, session, host, asks))
-            slot = await self._routes.choose(slot, host, key, definition, deadline)
+            slot = await self._routes.choose(slot, host, key, definition, deadline, caller=caller)
             connection = slot.enter_now() or await self._entered(slot, deadline, caller, host)
             try:
                 await check_said(connection, revision, *key, definition)

@@ -44,6 +44,7 @@ _WHOSE = (
 _CANNOT = "The host that made this call cannot be asked this."
 _OVER = "The call is over."
 _MANY = "This call has asked its host too often."
+_MOST_OUTSIDE = 20  # questions between two calls
 _MOST = 100  # questions of one call: while one is open its time stands still, so a server could go on for ever
 
 
@@ -110,13 +111,14 @@ class Questions:
         self._server, self._redactor = server, redactor
         self._callers = callers or Callers()
         self.completions = Completions()
+        self._outside = 0  # questions since the last call
         self._opener = NOTHING  # the host whose call opens the connection, until that call is out
         self._calls: list[CallQuestions] = []  # the oldest first
 
     @contextlib.contextmanager
     def during(self, host: Forwarding, caller: str = "") -> Iterator[CallQuestions]:
         """Around one call of this host; ``caller`` is its session."""
-        self._opener = NOTHING
+        self._opener, self._outside = NOTHING, 0
 
         def expect(ids: list[str]) -> None:
             self.completions.expect(ids, caller, host.channel)
@@ -144,9 +146,9 @@ class Questions:
     async def _ask_outside(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Many servers ask for roots as soon as they are connected. Other questions belong to calls."""
         host = self._opener if self._opener.ask is not None else self._callers.host
-        if method != "roots/list" or not self._callers.exclusive:
-            raise Unanswered(_NOBODY)
-        if not bears(host.capabilities, method, params):
+        self._outside += 1
+        allowed = method == "roots/list" and self._callers.exclusive and self._outside <= _MOST_OUTSIDE
+        if not allowed or not bears(host.capabilities, method, params):
             raise Unanswered(_NOBODY)
         if host is self._opener and host.ask is not None:
             return await host.ask(method, params)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from mcpregistry.domain.calls.forwarding import Forwarding
@@ -23,12 +24,20 @@ from mcpregistry.downstream.pool.slot import Slot
 
 async def entered(slot: Slot, deadline: float | None, caller: str, host: Forwarding) -> Connection:
     """Return the connection for a call of this host, with a place on it. A failure is also shown to operators."""
-    slot.openers[caller] = host
     try:
-        return await slot.enter(deadline)
+        with opening(slot, caller, host):
+            return await slot.enter(deadline)
     except DownstreamError as error:
         slot.tell_failure(error)
         raise
+
+
+@contextlib.contextmanager
+def opening(slot: Slot, caller: str, host: Forwarding) -> Iterator[None]:
+    """Around whatever may open the slot's connection for a call of this host, which its server may ask at the start."""
+    slot.openers[caller] = host
+    try:
+        yield
     finally:
         slot.openers.pop(caller, None)
 

@@ -24,7 +24,7 @@ from mcpregistry.domain.errors import DefinitionChanged, DownstreamError, InputN
 from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection
-from mcpregistry.downstream.pool.requests import check_said
+from mcpregistry.downstream.pool.requests import check_said, opening
 from mcpregistry.downstream.pool.slot import Slot, seconds_left
 
 RETRY_SECONDS = 120.0  # after a server has refused the older handshake, or listed something else on it
@@ -59,7 +59,7 @@ class Routes:
         self._servers: dict[int, _Server] = {}
 
     async def choose(
-        self, slot: Slot, host: Forwarding, key: ToolKey, definition: str | None, deadline: float | None
+        self, slot: Slot, host: Forwarding, key: ToolKey, definition: str | None, deadline: float | None, *, caller: str
     ) -> Slot:
         """The slot for this call: ``slot``, whose target is loaded, or one with the older handshake, connected. Raises Busy."""
         assert slot.target is not None
@@ -68,19 +68,23 @@ class Routes:
         server = self._server(slot.target)
         if not slot.older and ((key, definition) in server.unlike or not _wants_older(server, slot, host, key)):
             return slot
-        if not slot.session and not await _is_modern(server, slot, deadline):
+        with opening(slot, caller, host):
+            is_modern = bool(slot.session) or await _is_modern(server, slot, deadline)
+        if not is_modern:
             return slot
         older = slot if slot.session else self._second(slot.server_id, slot.target.revision)
         if older.older and older.refused_for and not older.alive:  # it worked, and was lost a moment ago
             return slot
-        if await self._is_usable(server, older, key, definition, deadline):
+        with opening(older, caller, host):
+            is_usable = await self._is_usable(server, older, key, definition, deadline)
+        if is_usable:
             return older
         return await self._again(slot) if slot.session else slot
 
     async def _again(self, closed: Slot) -> Slot:
         """A new slot for the session whose older connection could not be used."""
         slot = self._slot_of(closed.server_id, closed.session)
-        slot.bears = closed.bears
+        slot.bears, slot.apps = closed.bears, closed.apps
         await _load(slot)
         return slot
 

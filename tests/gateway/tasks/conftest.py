@@ -33,12 +33,13 @@ def maker() -> tasks_server.TasksServer:
 
 @pytest.fixture(scope="module")
 def addresses(maker: tasks_server.TasksServer) -> Iterator[dict[str, str]]:
-    asking = conformance_server.make_server()
+    asking, requesting = conformance_server.make_server(), conformance_server.make_server(by_request=True)
     with (
         sdk.serving(maker.server.streamable_http_app()) as one,
         sdk.serving(asking.streamable_http_app()) as two,
+        sdk.serving(requesting.streamable_http_app()) as three,
     ):
-        yield {"remote": f"{one}/mcp", "asks": f"{two}/mcp"}
+        yield {"remote": f"{one}/mcp", "asks": f"{two}/mcp", "requests": f"{three}/mcp"}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,7 @@ def token(stage: Stage, site: Web, addresses: dict[str, str], journal: Path) -> 
         stage.server("remote", tasks_server.TOOLS, url=addresses["remote"], **reachable),
         stage.server("asks", conformance_server.TOOLS, url=addresses["asks"], asks_roots=True, **reachable),
         stage.server("older", conformance_server.TOOLS, url=addresses["asks"], protocol_mode="legacy", **reachable),
+        stage.server("requests", conformance_server.TOOLS, url=addresses["requests"], **reachable),
         stage.server("local", tasks_server.TOOLS, command=command, connect_timeout=HANG_LIMIT),
         stage.server("sleepy", tasks_server.TOOLS, command=command, env={"FAKE_POLL_MS": "2500"}, **IMPATIENT),
         stage.fake("echo", listed("echo"), FAKE_JOURNAL=str(journal)),

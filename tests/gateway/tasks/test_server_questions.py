@@ -173,6 +173,22 @@ async def test_questions_reach_the_host_that_made_the_call_whatever_the_eras(ope
 
 
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+async def test_a_server_of_both_versions_that_asks_by_request_reaches_hosts_of_both(opened, door, era):
+    """A modern host's first call may show that the tool cannot ask on the newer connection; an older host's never does."""
+    async with opened(door, era=era, abilities=ABLE, person=person) as host:
+        found = text_of(await host.call("requests__test_elicitation", {"message": "Who?"}))
+        if era == "2026-07-28" and "no back-channel" in found:
+            assert host.asked == []
+            found = text_of(await host.call("requests__test_elicitation", {"message": "Who?"}))
+        assert '"username":"ann"' in found
+        assert [each["message"] for each in host.asked] == ["The server requests asks: Who?"]
+        rounds = await host.call("requests__test_input_required_result_request_state", {})
+        if era == "2025-11-25" and "call again" in text_of(rounds):
+            rounds = await host.call("requests__test_input_required_result_request_state", {})
+        assert text_of(rounds) == "state-ok"
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
 async def test_an_older_server_is_told_in_words_that_nobody_can_be_asked(opened, door, era):
     async with opened(door, era=era, abilities={"elicitation": {"form": {}}, "roots": {}}, person=person) as host:
         for kind in ("url", "sampling", "roots"):  # not declared by this host, and the last not allowed to this server

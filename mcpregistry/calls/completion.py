@@ -60,7 +60,10 @@ class Completions:
         known = {name: value for name, value in typed.known.items() if name in arguments and name != typed.argument}
         outcome = self._typing(catalogue, entry, typed, known)
         if outcome is Outcome.DENY:
-            raise Denied(f"Nothing is suggested for '{plain(typed.name, 200)}': it may not be used like this.")
+            raise Denied(
+                f"Nothing is suggested for '{plain(typed.name, 200)}': it may not be used like this.",
+                remedy="Try other arguments.",
+            )
         more = self._pinned(catalogue, entry, typed, known)
         if outcome is Outcome.ASK or more is None or COMPLETIONS not in entry.offer.server.features:
             return dict(NOTHING)

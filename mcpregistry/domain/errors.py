@@ -87,13 +87,15 @@ class DownstreamError(SlipsnisseError):
 
     ``sent`` is the fact that decides the end of a call: False means that no byte of the request
     left this process (the call ends NOT_SENT), True means that it may have taken effect
-    (the call ends UNKNOWN and is never repeated on its own).
+    (the call ends UNKNOWN and is never repeated on its own). ``usual_remedy`` is said where the place that
+    raises it knows no better one.
     """
 
     code = "CONNECTION_FAILED"
+    usual_remedy: ClassVar[str] = "Look at the server's page, then test it."
 
     def __init__(self, message: str, *, remedy: str = "", sent: bool = False) -> None:
-        super().__init__(message, remedy=remedy)
+        super().__init__(message, remedy=remedy or self.usual_remedy)
         self.sent = sent
         self.retry_after = 0.0  # seconds that the server asks to be left alone
 
@@ -112,42 +114,49 @@ class StaleRevision(DownstreamError):
     """The server is no longer configured as it was when the call was decided on; nothing was sent."""
 
     code = "STALE_REVISION"
+    usual_remedy = "Make the call again."
 
 
 class DefinitionChanged(DownstreamError):
     """The server describes the tool otherwise than was approved; nothing was sent."""
 
     code = "DEFINITION_CHANGED"
+    usual_remedy = "Ask an approver to read the new definition."
 
 
 class AuthFailed(DownstreamError):
     """The server refused our credential (HTTP 401 or 403). Not retried."""
 
     code = "AUTH_FAILED"
+    usual_remedy = "Enter a valid credential for the server."
 
 
 class ProtocolError(DownstreamError):
     """The server answered something that MCP does not allow."""
 
     code = "PROTOCOL_ERROR"
+    usual_remedy = "Report it to the makers of the server."
 
 
 class ResourceLimit(DownstreamError):
     """The server sent more than its limits allow (line, body, list or item count)."""
 
     code = "RESOURCE_LIMIT"
+    usual_remedy = "Ask for less, or raise the server's limits."
 
 
 class TimedOut(DownstreamError):
     """The server did not answer within its time limit."""
 
     code = "TIMEOUT"
+    usual_remedy = "Test the server, or raise its time limit if it needs longer."
 
 
 class OutboundRefused(DownstreamError):
     """The guarded client will not go to that address."""
 
     code = "OUTBOUND_REFUSED"
+    usual_remedy = "Correct the address, or allow its network for the server."
 
 
 class ToolRefused(DownstreamError):

@@ -72,7 +72,7 @@ def check_depth(result: dict[str, Any]) -> dict[str, Any]:
 
 def too_deep() -> ResourceLimit:
     """The error for JSON that nests too deeply."""
-    return ResourceLimit(f"The answer nests deeper than {MAX_DEPTH} levels.", sent=True)
+    return ResourceLimit(f"The answer nests deeper than {MAX_DEPTH} levels.", remedy="Ask for less.", sent=True)
 
 
 def check_tools(
@@ -212,7 +212,9 @@ def parse_arguments(arguments_json: bytes) -> msgspec.Raw:
     try:
         _decode_object(arguments_json)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError("The arguments are not a JSON object that can be sent.") from error
+        raise ProtocolError(
+            "The arguments are not a JSON object that can be sent.", remedy="Send an object, for example {}."
+        ) from error
     if b"\n" in arguments_json or b"\r" in arguments_json:  # only ever between tokens: strings escape them
         arguments_json = arguments_json.replace(b"\n", b" ").replace(b"\r", b" ")
     return msgspec.Raw(arguments_json)

@@ -161,7 +161,9 @@ async def _kept_alive(call: Call, work: Awaitable[dict[str, Any]]) -> dict[str, 
         while not (await asyncio.wait({task}, timeout=_ALIVE_EVERY))[0]:
             if not await db_call(long_calls.keep, call_id=call.id, fence=call.fence):
                 raise DownstreamError(
-                    "The call was given up: this process had not been heard of for too long.", sent=True
+                    "The call was given up: this process had not been heard of for too long.",
+                    remedy="Look what the call has done before you repeat it.",
+                    sent=True,
                 )
         return task.result()
     finally:

@@ -245,6 +245,7 @@ async def _keep(call: Call) -> None:
     if not await db_call(long_calls.keep, call_id=call.id, fence=call.fence):
         raise DownstreamError(
             "The call was given up while its run went on: this process had not been heard of for too long.",
+            remedy="Look what the call has done before you repeat it.",
             sent=True,
         )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from mcpregistry.api.errors import status_of
-from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, SlipsnisseError, ToolRefused
 
 ROOT = Path(__file__).resolve().parents[2]
 _ROW = re.compile(r"^\| `([A-Z_]+)` \| ([^|]+) \|", re.MULTILINE)
@@ -48,3 +49,44 @@ def test_the_statuses_are_those_that_rest_answers() -> None:
     told = {code: int(status) for code, status in _rows() if status.isdigit() and code in by_code}
     assert len(told) > 12
     assert told == {code: status_of(by_code[code].__new__(by_code[code])) for code in told}
+
+
+# Signals between two places of the code: no caller sees them, or they are worded where they are caught.
+_SIGNALS = {
+    "GroundLost", "NotClaimed", "EndedOtherwise", "Lost", "Refused", "RefusedBefore", "RateLimited", "ConditionInvalid",
+}  # fmt: skip
+# Reasons why an install option of an entry cannot be used: the page shows the other options beside them.
+_REASONS = {"mcpregistry/domain/registry/ways.py", "mcpregistry/domain/registry/containers.py"}
+
+
+def _calls_without_remedy(path: Path, names: set[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Raise) or not isinstance(call := node.exc, ast.Call) or not call.args:
+            continue
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name in names and not any(each.arg in ("remedy", None) for each in call.keywords):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def _names_of(*roots: str) -> set[str]:
+    """The classes of this name and all below them, wherever they are defined."""
+    defined = re.findall(r"^class (\w+)\(([\w., ]+)\):", _source(), re.MULTILINE)
+    found = set(roots)
+    while more := {name for name, bases in defined if found & set(re.findall(r"\w+", bases))} - found:
+        found |= more
+    return found
+
+
+def test_every_refusal_says_what_to_do() -> None:
+    names = _names_of("SlipsnisseError") - _names_of("DownstreamError") - _names_of("Interrupted") - _SIGNALS
+    files = [path for package in ("mcpregistry", "subagents") for path in (ROOT / package).rglob("*.py")]
+    known = [path for path in files if str(path.relative_to(ROOT)) not in _REASONS]
+    assert [place for path in known for place in _calls_without_remedy(path, names)] == []
+
+
+def test_every_failure_of_a_server_says_what_to_do() -> None:
+    ours = [each for each in _classes(DownstreamError) if each.__module__ == DownstreamError.__module__]
+    kinds = [each for each in ours if not issubclass(each, ToolRefused)]
+    assert len(kinds) > 8
+    assert all(kind("It failed.").remedy for kind in kinds)
+    assert ConnectionFailed("It failed.", remedy="Start it.").remedy == "Start it."

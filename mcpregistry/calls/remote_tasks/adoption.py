@@ -250,7 +250,11 @@ class _Follower:
         if missing := unbearable(asked, self._forwarding.capabilities) if self._forwarding is not AS_TASK else []:
             with contextlib.suppress(SlipsnisseError):
                 await self._ask("tasks/cancel")
-            raise ProtocolError(f"It asks for {', '.join(missing)}, which this host cannot give.", sent=True)
+            raise ProtocolError(
+                f"It asks for {', '.join(missing)}, which this host cannot give.",
+                remedy="Use a host that can be asked.",
+                sent=True,
+            )
         await db_call(
             remote_tasks.note, followed=self.followed, message=_message(seen), requests=asked, poll_ms=_poll(seen)
         )

@@ -151,9 +151,15 @@ def translate(error: Exception, *, sent: bool) -> DownstreamError:
     if isinstance(error, aiohttp.ClientConnectorError):
         return ConnectionFailed("The server cannot be reached.", remedy="Check its URL and whether it runs.")
     if isinstance(error, TimeoutError):
-        return TimedOut("The server did not accept the connection in time.", sent=sent)
+        return TimedOut(
+            "The server did not accept the connection in time.", remedy="Check its URL and whether it runs.", sent=sent
+        )
     if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
-        return ConnectionFailed("The server's HTTP answer is broken or incomplete.", sent=sent)
+        return ConnectionFailed(
+            "The server's HTTP answer is broken or incomplete.",
+            remedy="Check the server and what stands before it, such as a proxy.",
+            sent=sent,
+        )
     return ConnectionFailed("The connection to the server broke.", remedy="Check whether it runs.", sent=sent)
 
 

@@ -106,7 +106,9 @@ async def _sent(way: Way, request: httpx.Request) -> httpx.Response:
             outbound.send(request.method, str(request.url), headers=headers, data=body, attempt=Attempt())
         )
         if 300 <= reply.status < 400:
-            raise Redirected("It redirects to another address, which is not followed.")
+            raise Redirected(
+                "It redirects to another address, which is not followed.", remedy="Enter the address that it leads to."
+            )
         kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
         if way.repair is not None and reply.status == 200 and reply.content_type == "text/html":
             raise WebPage("It answered with a web page.")

@@ -355,7 +355,8 @@ class Connection:
     ) -> dict[str, Any]:
         """One ``tasks/*`` request about a task that the server made for us. Raises DownstreamError."""
         if not self._modern:
-            raise ProtocolError("The server speaks an older protocol now, which has no tasks.", sent=True)
+            message = "The server speaks an older protocol now, which has no tasks."
+            raise ProtocolError(message, remedy="Make the call again, without a task.", sent=True)
         whole = {"taskId": task_id, **params, "_meta": self._stamp_for(host.capabilities)}
         headers = {MCP_METHOD_HEADER: method, MCP_NAME_HEADER: encode_header_value(task_id)}
         return await self._request(Request(method=method, params=whole, timeout=timeout, headers=headers))

@@ -65,13 +65,13 @@ def _unexpected(error: BaseException, leaves: list[BaseException]) -> Downstream
     if any(isinstance(leaf, TimeoutError) for leaf in leaves):
         return TimedOut("The server did not answer in time.")
     if any(isinstance(leaf, ValueError | RuntimeError) for leaf in leaves):
-        return ProtocolError("The server's handshake is not one that MCP allows.")
+        return ProtocolError("The server's handshake is not one that MCP allows.", remedy=TRY_PROTOCOL)
     return ConnectionFailed("The connection failed.", remedy="The log of this site says why.")
 
 
 def _from_rpc(error: MCPError) -> DownstreamError:
     if error.code == REQUEST_TIMEOUT:
-        return TimedOut("The server did not answer the handshake in time.")
+        return TimedOut("The server did not answer the handshake in time.", remedy=TRY_PROTOCOL)
     if error.code == CONNECTION_CLOSED:
         return ConnectionFailed("The server ended its connection during the handshake.", remedy="Its log may say why.")
     words = plain(str(error.error.message), 300).rstrip(".")

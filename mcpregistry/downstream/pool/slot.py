@@ -213,7 +213,7 @@ class Slot:
                     return
                 await self._pause()
         finally:
-            self._settle_up(ConnectionFailed("The server was disconnected."))
+            self._settle_up(ConnectionFailed("The server was disconnected.", remedy="The next call connects it again."))
 
     async def _once(self) -> bool:
         """One connection from start to end. Returns whether it is to be brought back."""

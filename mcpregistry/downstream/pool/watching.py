@@ -208,7 +208,9 @@ class Watches:
 
 
 def _not_told() -> ProtocolError:
-    return ProtocolError("The server does not tell of changes of this resource.", sent=True)
+    return ProtocolError(
+        "The server does not report changes of this resource.", remedy="Read it again when you need it.", sent=True
+    )
 
 
 def _refused(error: Exception) -> SlipsnisseError:

@@ -92,7 +92,10 @@ class SseChannel(Wire):
         elif event.kind == "endpoint" and not self._endpoint.done():
             endpoint = urljoin(url, event.data.decode(errors="replace"))
             if origin(endpoint) != origin(url):
-                raise OutboundRefused("The server names a message address on another origin.")
+                raise OutboundRefused(
+                    "The server names a message address on another origin.",
+                    remedy="Correct the public address in the settings of the server.",
+                )
             self._endpoint.set_result(endpoint)
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
@@ -117,4 +120,6 @@ class SseChannel(Wire):
                 self.fail(error)
             raise error
         if reply.status >= 300:
-            raise ProtocolError(f"The server answered a message with HTTP {reply.status}.", sent=True)
+            raise ProtocolError(
+                f"The server answered a message with HTTP {reply.status}.", remedy="Look at its log.", sent=True
+            )

@@ -38,13 +38,22 @@ class WebSocketChannel(Wire):
             self._socket = await self._connect()
         except InvalidStatus as error:
             status = error.response.status_code
-            raise status_error(status) or ConnectionFailed(f"The server answered HTTP {status}.") from error
+            raise status_error(status) or ConnectionFailed(
+                f"The server answered HTTP {status}.", remedy="Check its URL."
+            ) from error
         except (InvalidHandshake, InvalidURI, ConnectionClosed) as error:
-            raise ConnectionFailed("The server does not accept WebSocket connections there.") from error
+            raise ConnectionFailed(
+                "The server does not accept WebSocket connections there.",
+                remedy="Check its URL, or choose another transport.",
+            ) from error
         except ssl.SSLError as error:
-            raise ConnectionFailed("The server's TLS certificate cannot be trusted.") from error
+            raise ConnectionFailed(
+                "The server's TLS certificate cannot be trusted.", remedy="Correct its certificate."
+            ) from error
         except TimeoutError as error:
-            raise TimedOut("The server did not accept the connection in time.") from error
+            raise TimedOut(
+                "The server did not accept the connection in time.", remedy="Check its URL and whether it runs."
+            ) from error
         except OSError as error:
             raise ConnectionFailed("The server cannot be reached.", remedy="Check its URL.") from error
         self._reader_task = asyncio.create_task(self._read())
@@ -52,7 +61,7 @@ class WebSocketChannel(Wire):
     async def _connect(self) -> ClientConnection:
         parts = urlsplit(check_url(self._target.url.replace("ws", "http", 1)))
         if parts.hostname is None:
-            raise OutboundRefused("The server's address is not a plain ws or wss URL.")
+            raise OutboundRefused("The server's address is not a plain ws or wss URL.", remedy="Correct its URL.")
         port = parts.port or (443 if parts.scheme == "https" else 80)
         addresses = await Guard(self._target.allowed_networks).addresses(parts.hostname, port)
         return await connect(

@@ -109,7 +109,7 @@ class EndedUnread(ConnectionFailed):
 
 def closed() -> Closed:
     """The error for what waits for a connection that this side closes."""
-    return Closed("The connection was closed.", sent=True)
+    return Closed("The connection was closed.", remedy="The next call opens a new one.", sent=True)
 
 
 class _Waiting:
@@ -338,7 +338,13 @@ class Wire:
         except (ValidationError, RecursionError):
             self._count_garbage(data)
         except anyio.WouldBlock:
-            self.fail(ResourceLimit("The server sends messages faster than they can be read.", sent=True))
+            self.fail(
+                ResourceLimit(
+                    "The server sends messages faster than they can be read.",
+                    remedy="Report it to the makers of the server.",
+                    sent=True,
+                )
+            )
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             return  # the session is closing
 

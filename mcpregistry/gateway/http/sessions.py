@@ -117,7 +117,10 @@ class Sessions:
         """A host has shaken hands here; committed when this returns. Raises ResourceLimit, or Busy without a database."""
         said = client.model_dump_json(by_alias=True, exclude_none=True)
         if len(said) > _MOST_SAID:
-            raise ResourceLimit(f"The handshake says more than {_MOST_SAID:,} characters about the host.")
+            raise ResourceLimit(
+                f"The handshake says more than {_MOST_SAID:,} characters about the host.",
+                remedy="Send less in clientInfo and capabilities.",
+            )
         try:
             await db_call(
                 host_sessions.begin, session_id=session_id, agent=caller.agent, endpoint=caller.endpoint,

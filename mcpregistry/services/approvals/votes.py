@@ -37,6 +37,8 @@ from mcpregistry.services.records import audit, bound
 
 HOST = "host"  # votes of the person at the host, who needs no account
 
+_ANOTHER = "Ask another person who may decide on it."
+
 
 class AlreadyDecided(Conflict):
     """Somebody else was faster, or time was; the message names who (HTTP 409)."""
@@ -108,7 +110,7 @@ def vote(
     with transaction.atomic():
         request = _open(request_id)
         if told := _not_eligible(request, user):
-            raise Denied(told)
+            raise Denied(told, remedy=_ANOTHER)
         if approve:
             _check_seen(request, seen)
             if arguments is not None:
@@ -132,7 +134,9 @@ def _check_approval(request: ApprovalRequest, user: User, permit: PermitWish | N
     if permit is not None:
         permits.check(permit, request=request, arguments=current_arguments(request), now=now)
         if _asked_by(request, user):
-            raise Denied("You may confirm this call of your own, not permit further ones.")
+            raise Denied(
+                "You may confirm this call of your own, not permit further ones.", remedy="Approve it without a permit."
+            )
 
 
 def confirm(*, request_id: str, by: str, now: datetime | None = None) -> ApprovalRequest:
@@ -171,7 +175,7 @@ def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRe
     """
     request = held_calls.locked(request_id)
     if told := _not_eligible(request, user):
-        raise Denied(told)
+        raise Denied(told, remedy=_ANOTHER)
     if not refusals.forget(request):
         raise Conflict("No refusal of this call is kept.", remedy="People are asked when it is made again.")
     audit.record(
@@ -184,10 +188,10 @@ def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRe
 def _at_host(request_id: str) -> tuple[ApprovalRequest, User | None]:
     request = _open(request_id)
     if not request.requester_may_confirm:
-        raise Denied("The rule does not let the person at the host decide on this call.")
+        raise Denied("The rule does not let the person at the host decide on this call.", remedy=_ANOTHER)
     owner = User.objects.filter(agents__slug=request.call.agent_slug).first()
     if owner is not None and not owner.is_active:
-        raise Denied("The account of the agent's owner is switched off.")
+        raise Denied("The account of the agent's owner is switched off.", remedy=_ANOTHER)
     said = ApprovalVote.objects.filter(request=request, arguments_hash=arguments_hash(request))
     if said.filter(Q(via=HOST) | Q(user=owner, user__isnull=False)).exists():
         raise Conflict("The requester has confirmed this already.", remedy="Somebody else has to agree as well.")

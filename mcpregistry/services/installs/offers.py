@@ -108,7 +108,9 @@ async def _listed(target: Target) -> dict[str, Any]:
     async with asyncio.timeout(SECONDS):
         found = await tried(target)
     if found.discovery is None:
-        raise ConfigInvalid(found.start["error"] or "it listed no tools.")
+        raise ConfigInvalid(
+            found.start["error"] or "it listed no tools.", remedy="Test the package before you switch to it."
+        )
     return {"tools": list(found.discovery.tools), INSTRUCTIONS: found.discovery.instructions}
 
 

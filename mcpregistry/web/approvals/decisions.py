@@ -73,7 +73,7 @@ def _permit(form: QueryDict, stored_arguments: str, now: datetime) -> PermitWish
     """Pins are ticked by place; names and values come from the call itself, never from the form."""
     lasts, uses = form.get("lasts", ""), form.get("uses", "").strip()
     if lasts not in LASTS:
-        raise ConfigInvalid("Choose how long similar calls are allowed.")
+        raise ConfigInvalid("It is not known how long similar calls are allowed.", remedy="Choose one of the times.")
     if uses and not (uses.isdecimal() and 0 < int(uses[:6]) <= 1_000):
         raise ConfigInvalid("How often is a number from 1 to 1000.", remedy="Leave it empty for any number.")
     stored = list((parsed(stored_arguments) or {}).items())

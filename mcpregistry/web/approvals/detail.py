@@ -112,7 +112,9 @@ def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     if seen is None:
         raise Conflict("This form was shown for another call.", remedy="Look again and decide then.")
     if any(vote.user_id == request.user.pk and vote.arguments_hash == seen for vote in held.votes.all()):
-        raise Conflict("This form was used already: your vote is counted.")
+        raise Conflict(
+            "This form was used already: your vote is counted.", remedy="Open the call again to see its state."
+        )
     wish = decisions.read(request.POST, facts.effective(held), now)
     if wish.approve and not rendering.whole:
         raise Conflict("You were not shown all of the arguments.", remedy="Press “Show all” before you approve.")

@@ -77,5 +77,5 @@ def picture(name: str) -> bytes:
     """The bytes of ``docs/images/NAME``, a PNG. Raises ``NotFound``."""
     path = settings.BASE_DIR / "docs" / "images" / name
     if path.suffix != ".png" or not path.is_file():
-        raise NotFound("There is no such picture.")
+        raise NotFound("There is no such picture.", remedy="Look at the page that shows it.")
     return path.read_bytes()

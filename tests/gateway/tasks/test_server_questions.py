@@ -38,6 +38,7 @@ async def again(host: Host, tool: str, **more: object) -> dict:
     return await host.request("tools/call", params)
 
 
+@pytest.mark.exhaustive(but=("http",))
 async def test_the_question_names_its_server_and_the_answer_reaches_it(opened, door):
     async with opened(door, abilities=FORM) as host:
         asked = await call(host, f"{PREFIX}elicitation")
@@ -172,6 +173,7 @@ async def test_questions_reach_the_host_that_made_the_call_whatever_the_eras(ope
     assert asked == [f"The server {server} asks: Who?", f"The server {server} asks: Please sign in", None]
 
 
+@pytest.mark.exhaustive(but=("http-2025-11-25", "stdio-2026-07-28"))
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
 async def test_an_older_server_is_told_in_words_that_nobody_can_be_asked(opened, door, era):
     async with opened(door, era=era, abilities={"elicitation": {"form": {}}, "roots": {}}, person=person) as host:

@@ -66,6 +66,7 @@ _rendered = vars(Template)["_render"]  # before Django's test environment replac
 
 # Examples of Hypothesis have no deadline: a slow machine fails no test.
 examples.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples.register_profile("gate", examples.get_profile("suite"), max_examples=30)
 examples.load_profile("suite")
 
 
@@ -93,6 +94,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_configure(config: pytest.Config) -> None:
     started.install()
+    if config.getoption("--gate"):
+        examples.load_profile("gate")
     config.pluginmanager.register(legs.Deselected(config))
     if writer := results.plugin(config):
         config.pluginmanager.register(writer)

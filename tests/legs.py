@@ -56,6 +56,8 @@ SLOW = {
     "services/test_approvals.py": "each way to vote, with its transactions",
     "subagents/maintenance/test_manager.py": "several processes work, and are interrupted",
     "subagents/runs/test_takeover.py": "runs of workers that die",
+    "web/test_people.py": "several people, each in a window of a real browser",
+    "gateway/test_older.py": "each odd request is sent twice, with and without the fast path",
     "calls/test_pipeline.py": "each way that a call may end",
 }
 

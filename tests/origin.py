@@ -70,12 +70,16 @@ class Origin:
 _origins: list[Origin] = []  # one, once this process has made its database
 
 
-def as_new(table: str) -> list[str] | None:
-    """The tables that a new site leaves empty, if they all are and ``table`` is as it was; else None."""
+def as_new(table: str, ignored: str = "") -> list[str] | None:
+    """The tables that a new site leaves empty, if they all are and ``table`` is as it was; else None.
+
+    Tables whose names begin with ``ignored`` may have rows, and are not returned.
+    """
     (origin,) = _origins
-    if not_empty(origin.others) or rows(table) != origin.rows[table]:
+    others = [name for name in origin.others if not (ignored and name.startswith(ignored))]
+    if not_empty(others) or rows(table) != origin.rows[table]:
         return None
-    return origin.others
+    return others
 
 
 @contextmanager

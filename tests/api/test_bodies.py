@@ -43,6 +43,7 @@ async def raw(site: Site, body: str) -> tuple[int, dict[str, str]]:  # noqa: F81
     return response.status_code, response.json()
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     "body",
     [

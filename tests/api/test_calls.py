@@ -27,6 +27,7 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.records import idempotency
 from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import ROOT, new_agent, new_server, new_user
+from tests.fakes.remembered import remembered
 from tests.fakes.targets import SERVERS
 
 TOOLS = ("echo", "refuse", "pid")
@@ -95,7 +96,7 @@ class Site:
 
 @pytest.fixture
 async def site(live_db: None) -> AsyncIterator[Site]:
-    tokens = await db_call(set_up)
+    tokens = await db_call(remembered, "tests/api/test_calls.py", set_up)
     engine = Engine("web")
     await engine.start()
     set_current_engine(engine)

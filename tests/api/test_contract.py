@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -50,17 +51,17 @@ def furnished(live_db: None, caller: Callable[[str], Any]) -> str:
     return caller("admin").token
 
 
-@pytest.mark.exhaustive(but=("positive-1",))
+@pytest.mark.exhaustive(but=("one of every third operation",))
 @pytest.mark.parametrize(
-    ("mode", "examples"),
-    [(GenerationMode.POSITIVE, 1), (GenerationMode.POSITIVE, 5), (GenerationMode.NEGATIVE, 5)],
-    ids=["positive-1", "positive-5", "negative-5"],
+    ("mode", "examples", "step"),
+    [(GenerationMode.POSITIVE, 1, 3), (GenerationMode.POSITIVE, 5, 1), (GenerationMode.NEGATIVE, 5, 1)],
+    ids=["one of every third operation", "positive-5", "negative-5"],
 )
-def test_answers_are_those_that_the_document_declares(furnished, mode, examples):
+def test_answers_are_those_that_the_document_declares(furnished, mode, examples, step):
     document = schemathesis.openapi.from_wsgi(f"{ROOT}/openapi.json", get_wsgi_application())
     headers = {"Authorization": f"Bearer {furnished}"}
     broken = {}
-    for found in document.get_all_operations():
+    for found in islice(document.get_all_operations(), 0, None, step):
         operation = found.ok()
         try:
             _try(operation, mode, examples, headers)

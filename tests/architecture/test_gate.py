@@ -12,7 +12,7 @@ import pytest
 from tests import legs
 
 # More than this takes a reason: first look for a test that can be marked exhaustive, or show its point with less.
-MOST = {"a browser": 35, "whole processes": 550, "a broker": 75}
+MOST = {"a browser": 25, "whole processes": 510, "a broker": 65}
 
 
 def test_gate_stays_within_its_budget(request: pytest.FixtureRequest) -> None:

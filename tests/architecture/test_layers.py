@@ -174,6 +174,7 @@ print({"litellm", "openai", "torch"} & set(sys.modules) or "none")
 """
 
 
+@pytest.mark.exhaustive
 def test_importing_the_engine_starts_nothing_and_no_process_that_serves_hosts_loads_the_model_library():
     done = subprocess.run([sys.executable, "-c", _LOADED], cwd=ROOT, capture_output=True, text=True, timeout=HANG_LIMIT)
     assert (done.returncode, done.stdout.splitlines()) == (0, ["1 []", "none"]), done.stderr

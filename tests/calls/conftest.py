@@ -33,10 +33,15 @@ def tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[s
     return {"name": name, "inputSchema": schema or ANY, **more}
 
 
-def add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...] = (), **fields: Any) -> Server:
-    """An active server that starts ``fakes/servers/FAKE.py``; its tools are approved, and granted to "ann"."""
+def add_server(
+    fake: str, *tools: dict[str, Any], args: tuple[str, ...] = (), ignored: str = "", **fields: Any
+) -> Server:
+    """An active server that starts ``fakes/servers/FAKE.py``; its tools are approved, and granted to "ann".
+
+    ``ignored``: see ``remembered``.
+    """
     key = ("server", fake, json.dumps([tools, args, fields], sort_keys=True, default=repr))
-    return remembered(key, lambda: _add_server(fake, *tools, args=args, **fields))
+    return remembered(key, lambda: _add_server(fake, *tools, args=args, **fields), ignored)
 
 
 def _add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...], **fields: Any) -> Server:

@@ -164,6 +164,7 @@ async def test_an_edit_runs_instead_and_the_agent_is_told_what_changed(site: Mak
     assert (request.call.arguments, request.edited) == ('{"n":100,"note":"all"}', '{"n":10}')
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -51,7 +51,8 @@ PEOPLE = ("bob", "eve", "dan")
 VALUES = ({"n": 0}, {"n": 1})
 EDITS = (None, None, None, {"n": 1}, {"n": 9})
 COUNT = iter(range(10**6))
-EXAMPLES = int(os.environ.get("EXAMPLES", "15"))
+EXAMPLES = 15
+EXAMPLES_IN_GATE = 10
 
 
 def text(arguments: dict[str, int]) -> str:
@@ -275,13 +276,15 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.usefixtures("live_db")
-def test_held_calls_follow_the_model():
+def test_held_calls_follow_the_model(request):
+    """To try more examples, and others each time: ``EXAMPLES=200 python -m pytest tests/calls/test_approvals_model.py``."""
+    usual = EXAMPLES_IN_GATE if request.config.getoption("--gate") else EXAMPLES
     Machine.site = Site()
     try:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=EXAMPLES,
+                max_examples=int(os.environ.get("EXAMPLES", usual)),
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -191,6 +191,7 @@ def test_any_change_of_a_vote_is_found(voted):
             assert [verify(full=full).problems for full in (True, False)] == [problems, problems], columns
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("body", ["{}", "[]", "no JSON"])
 def test_forged_entry_of_a_vote_is_reported_and_hides_nothing(voted, body):
     entry = AuditEntry.objects.filter(kind="approval.vote", subject=f"call:{voted.call_id}").first()

@@ -115,6 +115,7 @@ async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Mak
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize("result", [[1, 2], None, "text"])
 async def test_an_answer_that_is_no_object_is_unknown_never_success(site: Make, live_db: None, result: Any):
@@ -152,6 +153,7 @@ async def test_absent_and_ungranted_tools_look_the_same(site: Make, echo: Server
     assert here.sent() == []
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize(
     "name", ["echo_echo", "echo__ech", "echo__echo ", "ECHO__echo", "", "echo::", "echo__echo\x00"]
@@ -183,6 +185,7 @@ async def test_a_grant_that_ran_out_after_the_list_was_made_no_longer_counts(sit
     await refused(here, "echo__echo", {}, "DENIED")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize("arguments", [{}, {"n": "1"}, {"n": 1, "m": 2}, {"n": 1.5}, {"n": None}])
 async def test_arguments_that_do_not_fit_the_schema_are_refused(site: Make, echo: Server, arguments: dict[str, Any]):
@@ -233,6 +236,7 @@ async def test_a_lone_surrogate_is_refused_or_sent_but_never_lost(site: Make, ec
     assert row.arguments == '{"v":"\\ud800"}'
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", ["nan", "infinity", "overflow", "absurd_int", "bottomless", "deep"])
@@ -254,6 +258,7 @@ async def test_half_a_character_in_an_answer_costs_that_character_only(site: Mak
     await recorded(outcome)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", ["nul", "huge_int", "big_int", "duplicate_key"])
 async def test_an_odd_answer_is_recorded(site: Make, live_db: None, kind: str):

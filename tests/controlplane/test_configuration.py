@@ -49,6 +49,7 @@ from subagents.effort import agents as effort
 from subagents.models import EffortAgent, ExpertTool, Headend, LanguageModel, Provider
 from subagents.services import experts, providers
 from subagents.services.headends import configuring as headends
+from tests.fakes.remembered import remembered
 from tests.fakes.seed import populate
 from tests.origin import Origin
 
@@ -65,6 +66,12 @@ _PASSING = {  # times, places in this database, and what was merely seen
 
 def furnished() -> None:
     """A site with rows of every kind, every optional column of some, and odd texts."""
+    remembered("tests/controlplane/test_configuration.py", _furnish)
+    group = Group.objects.create(name="night shift")
+    group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_approval"]))
+
+
+def _furnish() -> None:
     populate(calls=0)
     site = Configuration.objects.get()
     site.variable_scope, site.keep_calls_days = {"TOKEN": ["server:odd"]}, 77
@@ -118,8 +125,6 @@ def furnished() -> None:
         agent=agent, tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision, argument_pins={"b": 1},
         expires_at=soon, uses_left=3, created_by=ann,
     )  # fmt: skip
-    group = Group.objects.create(name="night shift")
-    group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_approval"]))
 
 
 def _told(tool: Tool, rule: PolicyRule, person: User) -> None:
@@ -444,6 +449,7 @@ def test_whatever_configures_a_site_is_in_its_document():
     assert {label for label in left - no_configuration if label.split(".")[1] not in records} == set()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_by_command_into_another_site_and_back_in_git(people, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE", "correct horse battery")

@@ -25,6 +25,7 @@ from controlplane import keys
 from tests import migrated
 from tests.controlplane import stops
 from tests.externals import ROOT
+from tests.fakes import elsewhere
 from tests.processes import alive, below, with_words
 from tests.waiting import HANG_LIMIT
 
@@ -126,24 +127,24 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):
         up.says(r"3\. Or over HTTP:  " + re.escape(url) + "/mcp/default")
         password = up.says(r"Password, shown this once:  (\S+)")[1]
         up.says(r"claude mcp add slipsnisse .*manage\.py runmcp --endpoint default --agent local")
-        assert (
-            _manage(
-                var,
-                "shell",
-                "-c",
-                "from django.conf import settings; from django.contrib.auth import authenticate; "
-                f"assert authenticate(username='admin', password='{password}'); assert settings.SITE_URL == '{url}'",
-            ).returncode
-            == 0
+        site = elsewhere.Site(
+            {name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | {"SLIPSNISSE_VAR": str(var)}
         )
+        code, said = site.run(
+            "shell",
+            "-c",
+            "from django.conf import settings; from django.contrib.auth import authenticate; "
+            f"assert authenticate(username='admin', password='{password}'); assert settings.SITE_URL == '{url}'",
+        )
+        assert code == 0, said
 
-        examined = _manage(var, "doctor")
-        assert examined.returncode == 0, examined.stdout
-        assert "1 worker process answers" in examined.stdout
+        code, said = site.run("doctor")
+        assert code == 0, said
+        assert "1 worker process answers" in said
 
-        second = _manage(var, "up", "--port", "0")
-        assert second.returncode == 1
-        assert f"This site is already running (process {up.process.pid}" in second.stderr
+        code, said = site.run("up", "--port", "0")
+        assert code == 1
+        assert f"This site is already running (process {up.process.pid}" in said
 
         up.child("controlplane.web").kill()
         up.says(r"web-1 ended \(signal SIGKILL\); starting it again")

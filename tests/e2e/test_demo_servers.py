@@ -59,7 +59,7 @@ async def door(kind: str, mode: str, launched: Launcher, site: Web, token: str) 
             yield client
 
 
-@pytest.mark.exhaustive(but=("stdio-legacy",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 @pytest.mark.parametrize("kind", ["http", "stdio"])
 async def test_time_and_git_answer(launched, site, token, repository, kind, mode):

@@ -32,12 +32,13 @@ class _Made:
 _made: dict[object, _Made] = {}
 
 
-def remembered(key: object, make: Callable[[], T]) -> T:
+def remembered(key: object, make: Callable[[], T], ignored: str = "") -> T:
     """What ``make`` returns, a copy; the rows that it makes are in the database. Equal keys make equal rows.
 
     It may fill empty tables and change the configuration. Where the site is not as new, ``make`` is simply called.
+    ``make`` neither reads nor writes the tables whose names begin with ``ignored``, so these may have rows.
     """
-    empty = origin.as_new(_CONFIGURATION)
+    empty = origin.as_new(_CONFIGURATION, ignored)
     if empty is None:
         return make()
     made = _made.get(key)
@@ -51,7 +52,7 @@ def remembered(key: object, make: Callable[[], T]) -> T:
 def _make(make: Callable[[], object], empty: list[str]) -> _Made:
     at, result = time.monotonic(), make()
     rows = {table: origin.rows(table) for table in origin.not_empty(empty)}
-    return _Made(at, copy.deepcopy(result), rows, Configuration.objects.values().get())
+    return _Made(at, copy.deepcopy(result), rows, {**Configuration.objects.values().get()})
 
 
 def _put(made: _Made) -> None:

@@ -28,7 +28,7 @@ async def values(
     return found.completion.values
 
 
-@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
+@pytest.mark.exhaustive(but=("http-auto-modern",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
@@ -90,7 +90,7 @@ async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched
     assert not await outside(ApprovalRequest.objects.exists)
 
 
-@pytest.mark.exhaustive(but=("http-auto", "stdio-legacy"))
+@pytest.mark.exhaustive(but=("stdio-legacy",))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_a_completion_that_its_host_gives_up_is_cancelled_at_its_server(

@@ -131,7 +131,7 @@ async def _never(data: bytes) -> None:
     raise AssertionError
 
 
-@pytest.mark.exhaustive(but=("sse-legacy-2025-11-25", "sse-auto-2026-07-28", "ws-2026-07-28-2026-07-28"))
+@pytest.mark.exhaustive(but=("sse-legacy-2025-11-25", "ws-2026-07-28-2026-07-28"))
 @pytest.mark.parametrize(("mode", "version"), [("legacy", "2025-11-25"), ("auto", MODERN), (MODERN, MODERN)])
 async def test_the_sdks_client_lists_calls_and_hears_progress(site, stage, token, door, mode, version):
     heard: list[float] = []

@@ -18,7 +18,7 @@ LINK, UI = "made://report/7", "ui://widget/main.html"
 MADE, PAGE = "made://report/8", "ui://show/main.html"
 
 
-@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
+@pytest.mark.exhaustive(but=("stdio-legacy-legacy",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
@@ -41,7 +41,7 @@ async def test_links_are_read_by_whom_got_them_and_pages_with_their_tools(stage,
     ]  # fmt: skip
 
 
-@pytest.mark.exhaustive(but=("http-page", "stdio-call"))
+@pytest.mark.exhaustive(but=("http-page",))
 @pytest.mark.parametrize("first", ["page", "call"])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_tools_with_required_arguments_and_their_pages_in_any_order(stage, site, launched, door, first):
@@ -114,7 +114,7 @@ async def test_apps_of_a_server_can_be_switched_off(stage, site, launched):
             await host.read_resource(UI)
 
 
-@pytest.mark.exhaustive(but=("http-auto", "stdio-legacy"))
+@pytest.mark.exhaustive(but=("http-auto",))
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_hosts_are_told_the_approved_instructions_of_the_servers_that_they_see(stage, site, launched, door, mode):

@@ -36,7 +36,7 @@ class Heard:
         return [level for level, _, _ in self.lines]
 
 
-@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
+@pytest.mark.exhaustive(but=("http-auto-modern",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])

@@ -100,6 +100,7 @@ def test_older_hosts_get_an_object_for_each_boolean_schema(corpus: Floor):
     assert shown[False]["inputSchema"]["properties"] == {"a": True, "b": {}}
 
 
+@pytest.mark.exhaustive(but=("2026-07-28",))
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_host_over_http_lists_all_tools_and_calls_those_with_odd_schemas(corpus: Floor, site: Any, mode: str):
     await outside(site.wait_known, corpus.token)
@@ -112,6 +113,7 @@ async def test_host_over_http_lists_all_tools_and_calls_those_with_odd_schemas(c
             assert result.structured_content["arguments"] == arguments
 
 
+@pytest.mark.exhaustive(but=("2025-11-25",))
 @pytest.mark.e2e
 @pytest.mark.parametrize("version", [OLDER, MODERN])
 async def test_host_of_runmcp_lists_all_tools_and_calls_one(corpus: Floor, version: str):

@@ -82,7 +82,7 @@ def said(result: t.GetPromptResult) -> list[str]:
     return [message.content.text for message in result.messages]  # type: ignore[union-attr]
 
 
-@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
+@pytest.mark.exhaustive(but=("stdio-legacy-legacy",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])

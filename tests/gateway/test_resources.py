@@ -84,7 +84,7 @@ async def once_it_ran(host: Client, uri: str) -> str:
         return ""
 
 
-@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
+@pytest.mark.exhaustive(but=("http-auto-modern",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])

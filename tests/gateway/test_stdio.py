@@ -289,7 +289,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.exhaustive(but=("the host closes stdin", "SIGKILL"))
+@pytest.mark.exhaustive(but=("the host closes stdin",))
 @pytest.mark.fault
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_no_process_is_left_behind_when(floor, runmcp, ending):
@@ -356,7 +356,7 @@ async def test_help_and_a_missing_database_are_for_people(floor):
         assert b"--endpoint" in b"".join(host.lines)
     none = folder() / "none.sqlite3"
     nowhere = floor.stage.runmcp("--cwd", str(folder()), DATABASE_URL=f"sqlite:///{none}")
-    async with raw_host(nowhere) as host:
+    async with raw_host(nowhere, forked=True) as host:
         assert await host.ended() == 1
         assert host.lines == []
         assert "There is no site in" in host.log()

@@ -57,7 +57,7 @@ async def subscribed(host: Client, scene: Scene) -> str:
     return said.text
 
 
-@pytest.mark.exhaustive(but=("http-auto-modern", "stdio-legacy-legacy"))
+@pytest.mark.exhaustive(but=("http-auto-modern",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("door", ["http", "stdio"])

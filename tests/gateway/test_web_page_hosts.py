@@ -65,6 +65,7 @@ def site(stage: Stage, origin: str) -> Iterator[Web]:
         yield running
 
 
+@pytest.mark.exhaustive
 def test_a_page_of_a_listed_origin_is_served_and_reads_why_it_is_refused_others_are_kept_out(
     stage, site, origin, browser
 ):

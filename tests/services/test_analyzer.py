@@ -234,6 +234,7 @@ def busy(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
 
 
+@pytest.mark.exhaustive
 def test_a_server_with_more_calls_than_are_read_is_narrowed_to_every_tool_that_was_used(
     ann: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

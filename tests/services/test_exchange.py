@@ -20,7 +20,7 @@ from tests.domain.formats.host_files import HOST_FILES
 from tests.domain.formats.host_files import IDS as HOST_IDS
 from tests.domain.formats.samples import IDS, SAMPLES, sample
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.exhaustive(on="postgresql")]
 
 SECRET = "sk-5ecre7"
 # The address of a server may not begin with a variable when it is saved, so this sample needs expansion.
@@ -50,6 +50,7 @@ def test_a_file_comes_back_from_the_database_unchanged(name: str, path: Any) -> 
     assert json.dumps(written.data, sort_keys=True) == json.dumps(original, sort_keys=True)
 
 
+@pytest.mark.both_databases
 @pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(("name", "path"), SAMPLES, ids=IDS)
 def test_importing_a_file_twice_changes_nothing(name: str, path: Any) -> None:
@@ -360,6 +361,7 @@ def test_a_second_file_of_a_family_adds_to_what_the_first_left() -> None:
     assert [item["name"] for item in rest["expert_tools"]] == ["one", "two"]
 
 
+@pytest.mark.both_databases
 def test_secrets_of_a_file_are_sealed_in_the_database_and_leave_only_when_asked() -> None:
     take(servers(a={"command": "x", "env": {"T": SECRET}, "apiKey": SECRET}) | {"token": SECRET})
     stored = str(list(Server.objects.values())) + str(list(ImportedFile.objects.values()))
@@ -382,6 +384,7 @@ def test_export_can_leave_disabled_servers_out_and_keeps_the_files_order() -> No
     assert [entry["id"] for entry in listed] == ["files", "a"]
 
 
+@pytest.mark.both_databases
 def test_an_edit_made_here_shows_in_the_file_and_the_rest_stays() -> None:
     import_file(raw=sample("ai-agent/ai-agent.json"), path=".ai-agent.json", actor="test")
     server = Server.objects.get(slug="both")

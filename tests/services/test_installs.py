@@ -162,6 +162,7 @@ def test_a_python_package_is_locked_approved_installed_and_started_without_a_net
     assert [*told] == [f"install.{word}" for word in ("requested", "resolved", "approved", "installed", "used")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 @pytest.mark.node
 def test_an_npm_package_is_replaced_by_a_newer_one_and_rolled_back(packages: Packages) -> None:
@@ -306,6 +307,7 @@ def test_what_may_not_be_installed_fails_with_its_reason_and_leaves_nothing(
     assert not installers()
 
 
+@pytest.mark.exhaustive(but=("pypi",))
 @pytest.mark.one_database
 @pytest.mark.attack
 @pytest.mark.node

@@ -78,7 +78,8 @@ class Bench:
     def server(self, fake: str = "echo", *names: str, read_only: Sequence[str] = (), **fields: Any) -> Server:
         env = {"FAKE_JOURNAL": str(self.journal)} | fields.pop("env", {})
         fields = {"connect_timeout": HANG_LIMIT, "request_timeout": HANG_LIMIT} | fields
-        server = add_server(fake, *(tool(name) for name in names or ("echo",)), env=env, **fields)
+        tools = [tool(name) for name in names or ("echo",)]
+        server = add_server(fake, *tools, env=env, ignored="subagents_", **fields)
         Tool.objects.filter(server=server, name__in=read_only).update(read_only=True)
         return server
 

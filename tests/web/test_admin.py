@@ -61,6 +61,7 @@ def test_logging_in_leads_to_the_overview(page: Any, site: Site) -> None:
     expect(page.get_by_role("link", name="Definitions", exact=False).first).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_password_is_refused(page: Any, site: Site) -> None:
     page.goto(reverse("admin:login"))
     page.fill("#id_username", "viewer")
@@ -109,6 +110,7 @@ def test_only_the_fields_of_the_chosen_transport_are_shown(page: Any, site: Site
     expect(page.locator("#id_headers")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_secrets_stay_masked_and_survive_saving(page: Any, site: Site) -> None:
     log_in(page, "admin")
     page.goto(reverse("admin:mcpregistry_server_change", args=[site.servers["postgres"].pk]))
@@ -223,6 +225,7 @@ def test_a_channels_page_fits_and_offers_a_test(page: Any, site: Site) -> None:
     page.get_by_text("A test message is on its way").wait_for()
 
 
+@pytest.mark.exhaustive
 def test_a_person_writes_in_a_conversation_and_the_answer_appears_by_itself(page: Any, site: Site) -> None:
     row = Conversation.objects.get(pk=CONVERSATION)
     log_in(page, "operator")

@@ -28,6 +28,7 @@ def test_following_from_a_later_page_goes_to_the_first(window_of: Windows, crowd
     expect(window.locator("#tail")).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.exhaustive
 def test_a_form_that_is_come_back_to_can_be_sent(window_of: Windows, crowd: Site) -> None:
     window = window_of("operator")
     window.goto(reverse("admin:mcpregistry_tool_try", args=[Tool.objects.all()[0].pk]))
@@ -83,6 +84,7 @@ def test_rows_are_cards_on_a_phone_and_stay_rows_elsewhere(window_of: Windows, c
     expect(card).to_have_css("display", "table-row")
 
 
+@pytest.mark.exhaustive
 def test_a_link_says_at_once_that_it_works_and_rests_when_the_page_is_come_back_to(
     window_of: Windows, crowd: Site
 ) -> None:
@@ -103,6 +105,7 @@ def test_a_link_says_at_once_that_it_works_and_rests_when_the_page_is_come_back_
     expect(window.locator("a[aria-busy]")).to_have_count(0)
 
 
+@pytest.mark.exhaustive
 def test_links_that_leave_the_page_as_it_is_say_nothing(window_of: Windows, crowd: Site) -> None:
     window = window_of("operator")
     window.goto("/admin/mcpregistry/server/")

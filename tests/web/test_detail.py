@@ -282,6 +282,7 @@ def test_similar_calls_are_allowed_as_narrowly_as_ticked(client_of: ClientOf):
     assert timedelta(minutes=59) < permit.expires_at - timezone.now() <= timedelta(minutes=61)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     "form", [{"lasts": "999999"}, {"uses": "0"}, {"uses": "-1"}, {"uses": "many"}, {"pin": ["7"]}, {"pin": ["branch"]}]
 )

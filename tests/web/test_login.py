@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -43,6 +43,12 @@ def noted(*kinds: str) -> list[tuple[str, str, str]]:
         kind__in=kinds or [f"login.{k}" for k in ("succeeded", "failed", "locked", "ended")]
     )
     return list(rows.order_by("seq").values_list("kind", "actor", "subject"))
+
+
+def guess_at_once(name: str, addresses: Iterable[str]) -> None:
+    """Wrong passwords that are all sent before the first is looked at, without the pages that answer them."""
+    for address in addresses:
+        Attempt(name, address).begin(timezone.now())
 
 
 def later(by: timedelta = PERIOD + timedelta(minutes=1)) -> None:
@@ -178,12 +184,13 @@ def test_account_that_is_locked_everywhere_stays_open_to_a_known_browser():
     own = Client()
     assert enter(client=own, at=ELSEWHERE).status_code == 302
     own.post("/admin/logout/")
-    looked_at(f"203.0.{number}.1" for number in range(OF_ALL + 1))
+    guess_at_once("ann", (f"203.0.{number}.1" for number in range(OF_ALL + 1)))
     assert enter(at="198.51.100.8").status_code == 429
     assert enter(client=own, at=ELSEWHERE).status_code == 302
 
 
 def test_one_address_alone_never_locks_an_account_elsewhere():
-    guess(OF_ALL + 10)
+    guess()
+    guess_at_once("ann", [HERE] * OF_ALL)
     assert enter(at=ELSEWHERE).status_code == 302
     assert not LoginAttempts.objects.filter(count__gt=OF_ACCOUNT).exists()

@@ -111,6 +111,7 @@ def test_what_is_chosen_stays_chosen_when_the_list_is_renewed(window_of: WindowO
     expect_here(window, "get_current_time")
 
 
+@pytest.mark.exhaustive
 def test_approving_by_keyboard(window_of: WindowOf):
     _, medium, _ = three()
     window = window_of("approver")

@@ -165,6 +165,7 @@ def test_looking_changes_nothing(client_of: ClientOf):
     assert (AuditEntry.objects.count(), ApprovalRequest.objects.values().get()) == before
 
 
+@pytest.mark.exhaustive
 @pytest.mark.exhaustive(on="postgresql")
 def test_a_thousand_waiting_calls_cost_a_bounded_number_of_questions(
     client_of: ClientOf, capsys: pytest.CaptureFixture[str]

@@ -195,6 +195,7 @@ def searched(page: Any, word: str) -> None:
     expect(page.locator("#search-results a").first).to_be_visible()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.web
 @pytest.mark.one_database
 def test_people_search_for_pages_by_keyboard(page: Any) -> None:

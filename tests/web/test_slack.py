@@ -247,6 +247,7 @@ def test_a_channel_without_a_signing_secret_takes_nothing(room):
     assert room.press(room.address, stamp, "approve", secret="").status_code == 401
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("payload", "status"),

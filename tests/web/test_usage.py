@@ -15,6 +15,7 @@ import pytest
 from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
+from pytest_django import Settings
 
 from mcpregistry.calls.catalog import catalogue_now
 from mcpregistry.domain.lifecycle import State
@@ -31,7 +32,9 @@ from mcpregistry.services.records import call_hours
 from mcpregistry.services.upkeep import retention
 from mcpregistry.templatetags.slipsnisse import options
 from subagents.models import ExpertTool
-from tests.fakes.seed import Site, govern
+from tests.fakes.lived import populated
+from tests.fakes.remembered import remembered
+from tests.fakes.seed import Site, govern, populate
 from tests.web.conftest import ClientOf
 
 pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
@@ -55,8 +58,22 @@ def call(
 
 
 @pytest.fixture
+def people(request: pytest.FixtureRequest, db: None, settings: Settings) -> Site:
+    """The people of other pages; with ``used``, also its calls, which take longer to count than a test."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    if "used" in request.fixturenames:
+        return remembered("tests/web/test_usage.py", populate_used)
+    return populated(calls=0)
+
+
+@pytest.fixture
 def used(people: Site) -> datetime:
     """A week of calls, and the week before in which git_log was quick; the newest hour is not counted yet."""
+    return Invocation.objects.latest("received_at").received_at
+
+
+def populate_used() -> Site:
+    site = populate(calls=0)
     Invocation.objects.all().delete()
     now = timezone.now()
     week, hour = timedelta(days=7), timedelta(hours=1)
@@ -71,7 +88,7 @@ def used(people: Site) -> datetime:
     calls.append(call(400, now, tool="made up", server_slug="", state=State.DENIED, dispatched_at=None))
     Invocation.objects.bulk_create(calls)
     call_hours.count_due(now)
-    return now
+    return site
 
 
 def table(client_of: ClientOf, query: str = "") -> tuple[str, list[list[str]]]:

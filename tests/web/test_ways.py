@@ -85,6 +85,7 @@ def test_each_page_of_the_admin_has_its_page_of_the_docs() -> None:
     assert {name for name in names if not _of_admin(name)} == set()
 
 
+@pytest.mark.exhaustive
 def test_no_page_is_further_than_two_links_from_the_overview(people: Site, client_of: ClientOf) -> None:
     """Lists, forms and the pages of records; what is done with a record is linked from its page."""
     govern(people)

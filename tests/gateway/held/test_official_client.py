@@ -31,7 +31,7 @@ async def client_at(door: str, era: str, stage: Stage, site: Web, token: str, **
             yield client
 
 
-@pytest.mark.exhaustive(but=("http-2026-07-28", "sse-legacy", "ws-legacy", "stdio-legacy"))
+@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-legacy"))
 @pytest.mark.parametrize(("door", "era"), DOORS)
 async def test_progress_is_heard_and_the_result_comes_when_it_is_approved(stage, site, token, case: Case, door, era):
     told = asyncio.Event()
@@ -51,7 +51,7 @@ async def test_progress_is_heard_and_the_result_comes_when_it_is_approved(stage,
     assert len(case.sent()) == 1
 
 
-@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-legacy"))
+@pytest.mark.exhaustive(but=("stdio-legacy",))
 @pytest.mark.parametrize(("door", "era"), DOORS)
 async def test_the_person_at_the_client_confirms(stage, site, token, case: Case, door, era):
     asked: list[t.ElicitRequestParams] = []
@@ -67,7 +67,7 @@ async def test_the_person_at_the_client_confirms(stage, site, token, case: Case,
     assert len(case.sent()) == len(await case.calls()) == 1
 
 
-@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-legacy"))
+@pytest.mark.exhaustive(but=("http-2026-07-28",))
 @pytest.mark.parametrize(("door", "era"), DOORS)
 async def test_a_client_that_gives_up_on_the_call_takes_the_request_along(stage, site, token, case: Case, door, era):
     async with client_at(door, era, stage, site, token) as client:

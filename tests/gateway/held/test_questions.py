@@ -17,6 +17,7 @@ from tests.gateway.held.conftest import ERAS, LEGACY, Case, is_pending, words
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
 
+@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-2025-11-25"))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_where_the_rule_lets_the_requester_confirm_the_person_at_the_host_is_asked(

@@ -16,6 +16,7 @@ from tests.gateway.held.conftest import ERAS, is_pending, words
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
 
+@pytest.mark.exhaustive(but=("2026-07-28",))
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_status_tool_tells_an_agent_how_its_own_call_stands(brisk, stage, token, case, era):
     brisk.wait_known(stage.tokens["other"])

@@ -155,6 +155,7 @@ async def test_a_host_on_stdio_that_was_killed_finds_its_answer(opened, knowing,
     assert text_of(seen["result"]) == f"It said {text}."
 
 
+@pytest.mark.exhaustive(but=("stdio",))
 async def test_cancelling_the_task_ends_the_run(opened, door, knowing, clock):
     clock.set()
     async with opened(door) as host:

@@ -42,6 +42,7 @@ def sent(journal: Any, note: str) -> int:
     return sum(1 for params in called(journal) if params["arguments"].get("note") == note)
 
 
+@pytest.mark.exhaustive(but=("http",))
 @pytest.mark.both_databases
 async def test_approved_by_a_person_it_runs_once_and_the_result_is_read_later(opened, door, bob, worker, journal):
     note = fresh("note")

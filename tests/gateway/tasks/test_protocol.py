@@ -14,6 +14,7 @@ METHODS = ["tasks/get", "tasks/update", "tasks/cancel"]
 EXTENSION = "io.modelcontextprotocol/tasks"
 
 
+@pytest.mark.exhaustive(but=("http",))
 async def test_discovery_shows_the_extension_and_the_older_handshake_does_not(opened, door):
     async with opened(door) as host:
         found = (await host.request("server/discover", {"_meta": host.meta()}))["result"]["capabilities"]
@@ -25,6 +26,7 @@ async def test_discovery_shows_the_extension_and_the_older_handshake_does_not(op
     assert EXTENSION not in str(legacy["result"]["capabilities"])
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("method", [*METHODS, "tasks/list", "tasks/result"])
 async def test_an_older_wire_has_no_such_methods_whatever_the_host_declares(opened, door, method):
     async with opened(door, era="2025-11-25", abilities=TASKS) as host:
@@ -37,6 +39,7 @@ async def test_nobody_can_enumerate(opened, door, method):
         assert (await ask(host, method, "any"))["error"]["code"] == -32601
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("method", METHODS)
 async def test_without_the_extension_in_this_very_request_there_are_no_tasks(opened, door, method):
     async with opened(door) as host:

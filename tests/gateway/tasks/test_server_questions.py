@@ -38,6 +38,7 @@ async def again(host: Host, tool: str, **more: object) -> dict:
     return await host.request("tools/call", params)
 
 
+@pytest.mark.exhaustive(but=("http",))
 async def test_the_question_names_its_server_and_the_answer_reaches_it(opened, door):
     async with opened(door, abilities=FORM) as host:
         asked = await call(host, f"{PREFIX}elicitation")
@@ -172,6 +173,7 @@ async def test_questions_reach_the_host_that_made_the_call_whatever_the_eras(ope
     assert asked == [f"The server {server} asks: Who?", f"The server {server} asks: Please sign in", None]
 
 
+@pytest.mark.exhaustive(but=("http-2025-11-25", "stdio-2026-07-28"))
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
 async def test_a_server_of_both_versions_that_asks_by_request_reaches_hosts_of_both(opened, door, era):
     """A modern host's first call may show that the tool cannot ask on the newer connection; an older host's never does."""

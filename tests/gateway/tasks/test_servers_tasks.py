@@ -71,7 +71,7 @@ async def test_one_answer_of_two_leaves_the_other_question_open(opened):
     assert json.loads(text_of(seen["result"])).keys() == {first, second}
 
 
-@pytest.mark.exhaustive(but=("http-remote", "stdio-local"))
+@pytest.mark.exhaustive(but=("stdio-local",))
 @pytest.mark.parametrize("server", SERVERS)
 async def test_cancelling_reaches_the_server_and_the_task_is_cancelled(opened, door, server):
     async with opened(door) as host:

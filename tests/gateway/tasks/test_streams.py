@@ -39,6 +39,7 @@ def told(host: Host, task_id: str) -> list[str]:
     return [frame["status"] for frame in frames if frame["taskId"] == task_id]
 
 
+@pytest.mark.exhaustive(but=("http",))
 async def test_the_ack_names_own_tasks_and_each_is_told_to_its_end(opened, door, tmp_path):
     async with opened(door) as host:
         task_id = await begin(host, "remote__slow_compute", until=str(tmp_path / "done"))

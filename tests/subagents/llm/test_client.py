@@ -197,6 +197,7 @@ async def test_nothing_is_printed(base: str, capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.exhaustive
 def test_the_import_reads_no_env_file_and_no_network(tmp_path: Any) -> None:
     (tmp_path / ".env").write_text("PLANTED_SECRET=1\n")
     program = (

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import OperationalError
 from django.utils import timezone
 
@@ -29,11 +29,15 @@ from tests.waiting import HANG_LIMIT, until
 
 
 @pytest.fixture
-def bench(live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(live_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr("subagents.services.runs.wake", lambda run_id: None)  # no broker: tests drive by hand
+    journal = (
+        settings.VAR_DIR / "journal"
+    )  # the same name in every test: it is part of a server's row, which is remembered
+    journal.unlink(missing_ok=True)
     models = ScriptedModels(Script())
     with running(models) as base:
-        yield Bench(base, models, tmp_path / "journal")
+        yield Bench(base, models, journal)
 
 
 class Worker:

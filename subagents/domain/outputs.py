@@ -16,12 +16,20 @@ _LINE = 1_000  # characters of one line
 def flattened(result: Mapping[str, Any]) -> str:
     """The text of a result: text parts joined by line breaks, others as tags: ``[image: image/png, 512 bytes]``.
 
-    A result with structured content only is shown as compact JSON: some servers send nothing else.
+    Structured content follows as compact JSON, unless a text of the result is the same JSON, as the protocol recommends.
     """
     texts = [_part(part) for part in result.get("content") or [] if isinstance(part, dict)]
-    if not any(texts) and "structuredContent" in result:
-        return msgspec.json.encode(result["structuredContent"]).decode()
+    structured = result.get("structuredContent")
+    if structured is not None and not any(_is_json_of(text, structured) for text in texts):
+        texts = [*filter(None, texts), msgspec.json.encode(structured).decode()]
     return "\n".join(texts)
+
+
+def _is_json_of(text: str, value: Any) -> bool:
+    try:
+        return bool(text.lstrip()[:1] in ("{", "[") and msgspec.json.decode(text.encode()) == value)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
 
 
 def _part(part: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -66,3 +66,4 @@ class ExpertSpec:
     max_result_bytes: int = 12_288
     temperature: float = 0.0
     answer_format: str = ""  # as the caller wants it, see ``formats``
+    model_options: Mapping[str, Any] = field(default_factory=dict)  # of this run alone

@@ -565,6 +565,7 @@ class Migration(migrations.Migration):
                     ('structured', models.TextField(blank=True, help_text='The answer as JSON, where the tool has an output schema.')),
                     ('answer_format', models.CharField(blank=True, db_default='', default='', help_text='text, markdown or json, where the caller said one.', max_length=10)),
                     ('answer_schema', models.TextField(blank=True, db_default='', default='', help_text="JSON Schema of the answer that the caller wants, in place of the tool's.")),
+                    ('model_options', models.TextField(blank=True, db_default='', default='', help_text='JSON: options of the models for this run alone, such as temperature.')),
                     ('caller', models.CharField(blank=True, max_length=63, verbose_name='agent')),
                     ('endpoint_slug', models.CharField(blank=True, max_length=63, verbose_name='endpoint')),
                     ('origin', models.CharField(help_text='call, rest, command or replay', max_length=10)),

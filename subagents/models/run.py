@@ -56,6 +56,12 @@ class Run(Leased):
         db_default="",
         help_text="JSON Schema of the answer that the caller wants, in place of the tool's.",
     )
+    model_options = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="JSON: options of the models for this run alone, such as temperature.",
+    )
     caller = models.CharField("agent", max_length=63, blank=True)
     requester = models.CharField(
         max_length=150, blank=True, default="", db_default="",

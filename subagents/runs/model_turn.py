@@ -198,7 +198,9 @@ def _begun(held: Lease, plan: Plan, seen: RunView, left: float, final: Exit | No
     """
     _begin(held, plan, final)
     try:
-        target = target_for(plan.target.model_id, temperature=seen.spec.temperature, at_most=left)
+        target = target_for(
+            plan.target.model_id, temperature=seen.spec.temperature, at_most=left, options=seen.spec.model_options
+        )
     except ConfigInvalid as error:
         raise ModelError(ErrorKind.AUTH, str(error)) from error
     return replace(target, max_output=min(target.max_output, plan.output))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.prepared_queries import Given, Select
 from mcpregistry.services.servers.targets import LISTED, filled_in
-from subagents.domain.model_options import combined
+from subagents.domain.model_options import combined, spelled
 from subagents.llm.scripted.resident import resident
 from subagents.llm.values import Target
 from subagents.models import LanguageModel
@@ -19,26 +23,28 @@ _OLLAMA = "http://127.0.0.1:11434"
 _ATTRIBUTION = {"X-OpenRouter-Title": "Slipsnisse", "User-Agent": "slipsnisse"}
 
 
-def target_for(model_id: int, *, temperature: float, at_most: float) -> Target:
+def target_for(
+    model_id: int, *, temperature: float, at_most: float, options: Mapping[str, Any] = MappingProxyType({})
+) -> Target:
     """The address, key and options for one request to a model.
 
-    ``at_most``: seconds that the run has left. Raises ConfigInvalid when the key cannot be opened, and for a draft.
+    ``at_most``: seconds that the run has left; ``options`` replace the model's own. Raises ConfigInvalid when the key cannot be opened, and for a draft.
     """
     model = _MODEL.get(id=model_id)
     provider = Provider(**{name: getattr(model, f"provider__{name}") for name in _PROVIDER})
     if problem := provider.draft_problem(model.overrides):
         raise ConfigInvalid(problem.sentence, remedy=problem.remedy)
-    options = combined(provider.kind, model.name, provider.options, model.overrides)
+    found = combined(provider.kind, model.name, provider.options, spelled(model.overrides) | dict(options))
     return Target(
         kind=provider.kind,
         model=model.name,
         base_url=_address(provider),
         key=_filled(provider, provider.key, "key"),
         headers=_headers(provider),
-        options={key: value for key, value in options.items() if key != "temperature"},
+        options={key: value for key, value in found.items() if key != "temperature"},
         tool_choice=model.tool_choice or provider.tool_choice,
         max_output=model.max_output,
-        temperature=float(options.get("temperature", temperature)),
+        temperature=float(found.get("temperature", temperature)),
         timeout=max(1.0, min(provider.timeout, at_most)),
         networks=tuple(provider.allowed_networks) if provider.leaves_the_site else _OWN_NETWORK,
     )

@@ -60,7 +60,7 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
 _RUN = Select(
     Run.objects.filter(id=Given("id")).values_list(
         "id", "version_id", "version__hash", "asks_id", "arguments", "final_reason", "cancel_requested", "depth",
-        "answer_format", "answer_schema", "started_at", "waited_seconds", "waiting_since", "lost_seconds", "input_tokens", "output_tokens", "cost", "energy", named=True,
+        "answer_format", "answer_schema", "model_options", "started_at", "waited_seconds", "waiting_since", "lost_seconds", "input_tokens", "output_tokens", "cost", "energy", named=True,
     )
 )  # fmt: skip
 _ATTEMPTS = Select(
@@ -71,9 +71,11 @@ _ATTEMPTS = Select(
 
 
 def _as_wanted(spec: ExpertSpec, run: Any) -> ExpertSpec:
-    """With the form of the answer that the caller has asked for."""
+    """With the form of the answer and the options of the models that the caller has asked for."""
     if run.answer_schema:
         spec = replace(spec, output_schema=json.loads(run.answer_schema))
+    if run.model_options:
+        spec = replace(spec, model_options=json.loads(run.model_options))
     return replace(spec, answer_format=run.answer_format) if run.answer_format else spec
 
 

@@ -42,13 +42,14 @@ def start(
     *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
     parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
     requester: Requester = NOBODY, conversation: str = "", wanted: Wanted = ANY,
+    options: Mapping[str, Any] | None = None,
 ) -> Run:  # fmt: skip
     """Queue a run; a worker is woken once it is committed.
 
     Raises before anything is spent: ``NotFound``, ``ArgumentsInvalid``, ``Denied`` (too deep, or a model, its key or a
     tool of the whitelist is missing). ``asks``: a model in place of the version's own. ``requester``: the person behind
     it, who may not approve what its calls ask for. ``conversation``: the id of that which its calls belong to. ``wanted``:
-    in which form the caller wants the answer.
+    in which form the caller wants the answer. ``options``: of the models, for this run alone; they replace the models' own.
     """
     version = version or _newest(expert)
     body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
@@ -63,6 +64,7 @@ def start(
         conversation_id=conversation or None, created_at=timezone.now(), revision=current_revision(),
         payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint), answer_format=wanted.format,
         answer_schema=canonical(wanted.schema) if wanted.schema is not None else "",
+        model_options=canonical(options) if options else "",
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
     return run
@@ -82,7 +84,9 @@ def answered(
     asked = canonical(_with_defaults(json.loads(version.body)["input_schema"], arguments))
     same = Run.objects.filter(version=version, arguments=asked, caller=caller, reusable=tools, state=RunState.DONE)
     same = same.filter(
-        answer_format=wanted.format, answer_schema=canonical(wanted.schema) if wanted.schema is not None else ""
+        model_options="",
+        answer_format=wanted.format,
+        answer_schema=canonical(wanted.schema) if wanted.schema is not None else "",
     )
     recent = same.filter(finished_at__gt=now - timedelta(seconds=seconds), revision=current_revision())
     run = recent.exclude(answer="").order_by("-finished_at").first()

@@ -22,6 +22,7 @@ from django.utils import timezone
 from mcpregistry.models import AuditEntry
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, Turn
+from subagents.runs.views import view
 from subagents.services import experts
 from tests.subagents.kit import ready_provider
 from tests.waiting import HANG_LIMIT, eventually
@@ -75,6 +76,37 @@ def test_mcprun_prints_the_answer_alone(expert: ExpertTool, monkeypatch: pytest.
     assert json.loads(Run.objects.get().arguments) == {"q": "why", "n": 5}
     (entry,) = map(json.loads, book.read_text().splitlines())
     assert (entry["type"], entry["inputTokens"], entry["totalTokens"]) == ("llm", 7, 10)
+
+
+def test_mcprun_takes_options_of_models_and_a_format(
+    expert: ExpertTool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ending(monkeypatch, state=RunState.DONE, exit=Exit.ANSWER, answer="x")
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}')
+    model = LanguageModel.objects.get()
+    run("digest", "q=why", model=str(model), temperature=0.5, top_p=0.9, no_parallel=True, schema=schema)
+    made = Run.objects.get()
+    assert json.loads(made.model_options) == {"temperature": 0.5, "top_p": 0.9, "parallel_tool_calls": False}
+    assert (made.asks, made.answer_format, made.answer_schema) == (model, "json", '{"type":"object"}')
+    spec = view(made.pk, now=timezone.now()).spec
+    assert (spec.model_options["top_p"], spec.output_schema) == (0.9, {"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"model": "no/where"}, "There is no model"),
+        ({"temperature": 3.0}, "from 0 to 2"),
+        ({"format": "json"}, "needs a schema"),
+        ({"schema": Path("/nowhere.json")}, "cannot be read"),
+    ],
+)
+def test_mcprun_refuses_options_that_mean_nothing(expert: ExpertTool, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(CommandError, match=text) as caught:
+        call_command("mcprun", "digest", "q=why", **options)
+    assert caught.value.returncode == 2
+    assert not Run.objects.exists()
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.errors import NotFound, SlipsnisseError
+from subagents.domain.formats import FORMAT, FORMATS, JSON, SCHEMA, Wanted, split
 from subagents.domain.lifecycle import Exit, RunState
-from subagents.models import Run
+from subagents.models import LanguageModel, Run
 from subagents.runs.answers import doing
 from subagents.services import accounting, runs
 
@@ -38,13 +39,28 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="the expert tool")
         parser.add_argument("arguments", nargs="*", metavar="key=value", help="a value may be JSON: limit=5, deep=true")
+        parser.add_argument("--model", metavar="PROVIDER/MODEL", help="ask this model in place of the tool's own")
+        parser.add_argument(
+            "--temperature", type=float, metavar="0..2", help="in place of the tool's and the model's own"
+        )
+        parser.add_argument("--top-p", type=float, metavar="0..1", help="in place of the model's own")
+        parser.add_argument(
+            "--no-parallel",
+            action="store_true",
+            help="the model may ask for one tool call at a time (OpenAI, OpenRouter)",
+        )
+        parser.add_argument("--format", choices=FORMATS, help="of the answer; json needs --schema")
+        parser.add_argument("--schema", type=Path, metavar="FILE", help="JSON Schema that the answer must fit")
         parser.add_argument("--json", action="store_true", help="print answer, figures and exit as one JSON object")
         parser.add_argument("--accounting", type=Path, help="append one JSON line for each answer and tool call")
         parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            run = runs.start(expert=options["name"], arguments=_parsed(options["arguments"]), origin="command")
+            run = runs.start(
+                expert=options["name"], arguments=_parsed(options["arguments"]), origin="command",
+                asks=_model(options["model"]), options=_of_models(options), wanted=_wanted(options),
+            )  # fmt: skip
         except SlipsnisseError as error:
             raise CommandError(str(error), returncode=2) from error
         self._quiet = options["quiet"]
@@ -97,6 +113,39 @@ def _parsed(pairs: list[str]) -> dict[str, Any]:
         except ValueError:
             parsed[key] = value
     return parsed
+
+
+def _model(name: str | None) -> LanguageModel | None:
+    """The model that is named ``provider/model``. Raises NotFound."""
+    if name is None:
+        return None
+    provider, _, model = name.partition("/")
+    found = LanguageModel.objects.filter(provider__slug=provider, name=model, enabled=True).first()
+    if found is None:
+        known = ", ".join(str(each) for each in LanguageModel.objects.filter(enabled=True)[:20]) or "none"
+        raise NotFound(f"There is no model '{name}'.", remedy=f"There are: {known}.")
+    return found
+
+
+def _of_models(options: dict[str, Any]) -> dict[str, Any]:
+    """What goes to the models with each request."""
+    found = {"temperature": options["temperature"], "top_p": options["top_p"]}
+    for name, most in (("temperature", 2.0), ("top_p", 1.0)):
+        if found[name] is not None and not 0 <= found[name] <= most:
+            raise CommandError(f"--{name.replace('_', '-')} must be from 0 to {most:g}.", returncode=2)
+    given = {name: value for name, value in found.items() if value is not None}
+    return given | ({"parallel_tool_calls": False} if options["no_parallel"] else {})
+
+
+def _wanted(options: dict[str, Any]) -> Wanted:
+    """The form of the answer. Raises ArgumentsInvalid as for callers over MCP."""
+    given: dict[str, Any] = {FORMAT: options["format"]} if options["format"] else {}
+    if options["schema"]:
+        try:
+            given |= {FORMAT: JSON, SCHEMA: json.loads(options["schema"].read_text())}
+        except (OSError, ValueError) as error:
+            raise CommandError(f"{options['schema']} cannot be read as JSON: {error}", returncode=2) from error
+    return split(given)[1]
 
 
 @contextmanager

@@ -22,7 +22,9 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
     return overhear(monkeypatch)
 
 
-async def asked(bench: Bench, kind: str, *, model: dict[str, Any] | None = None, **fields: Any) -> Reply:
+async def asked(
+    bench: Bench, kind: str, *, model: dict[str, Any] | None = None, of_run: dict[str, Any] | None = None, **fields: Any
+) -> Reply:
     """An answer of a model of such a provider, at the scripted server unless told another address."""
 
     def prepare() -> int:
@@ -34,7 +36,7 @@ async def asked(bench: Bench, kind: str, *, model: dict[str, Any] | None = None,
         return row.pk
 
     pk = await db_call(prepare)
-    target = await db_call(target_for, pk, temperature=0.7, at_most=20)
+    target = await db_call(target_for, pk, temperature=0.7, at_most=20, options=of_run or {})
     return await complete(target, QUESTION, [TOOL])
 
 
@@ -44,6 +46,16 @@ async def test_options_of_the_provider_and_overrides_of_the_model_are_sent(bench
     await asked(bench, "openai", options=options, model={"overrides": {"top_p": 0.5}})
     sent = heard[-1].body
     assert (sent["temperature"], sent["top_p"], sent["parallel_tool_calls"]) == (0.7, 0.5, False)
+
+
+@pytest.mark.one_database
+async def test_options_of_a_run_go_before_all_others(bench: Bench, heard: list[Heard]) -> None:
+    given = {"temperature": 0.1, "top_p": 0.2, "parallel_tool_calls": False}
+    await asked(
+        bench, "openai", options={"topP": 0.9}, model={"overrides": {"topP": 0.5, "temperature": 1}}, of_run=given
+    )
+    assert {name: heard[-1].body[name] for name in given} == given
+    assert "topP" not in heard[-1].body
 
 
 @pytest.mark.one_database

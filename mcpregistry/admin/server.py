@@ -192,7 +192,8 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
             {
                 "fields": (
                     ("connect_timeout", "request_timeout", "idle_timeout"),
-                    ("max_message_bytes", "max_concurrency", "max_tools", "max_definition_bytes"),
+                    ("max_message_bytes", "max_definition_bytes"),
+                    ("max_concurrency", "max_tools"),
                 ),
                 "classes": ("collapse",),
             },

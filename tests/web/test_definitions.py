@@ -217,3 +217,4 @@ def test_inbox_lists_what_is_left_out_by_server(client_of: ClientOf, people: Sit
     html = client_of("viewer").get(INBOX).content.decode()
     assert "b: its name is not text" in html
     assert "2 reasons" in html
+    assert "<li>8 beyond the limit of 2,000: z</li>" in html

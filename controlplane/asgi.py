@@ -37,7 +37,7 @@ from mcpregistry.services.upkeep import completeness, reaping  # noqa: E402
 from subagents.headends.door import ONLY, Headends  # noqa: E402
 from subagents.headends.wire import Exchange  # noqa: E402
 from subagents.services.headends import places  # noqa: E402
-from subagents.services.headends.configuring import mcp_headend  # noqa: E402
+from subagents.services.headends.configuring import find_mcp_headend  # noqa: E402
 
 log = structlog.get_logger(__name__)
 PAUSE = 1.0  # seconds between two tries of what the database refuses
@@ -114,8 +114,10 @@ class Shell:
 
 
 class HeadendShell(Shell):
-    """For ``manage.py runheadends``: headends and health probes alone. ``ports``: the names of the headends that a port
-    serves; an empty set means all."""
+    """For ``manage.py runheadends``: serves only headends and health probes.
+
+    ``ports``: the names of the headends of each port. An empty set means all.
+    """
 
     def __init__(self, ports: Mapping[int, frozenset[str]]) -> None:
         super().__init__()
@@ -136,14 +138,14 @@ class HeadendShell(Shell):
             await Exchange(dict(scope), receive, send).answer(404, _NOTHING)  # type: ignore[arg-type]
 
     def _serves_mcp(self, path: str, only: frozenset[str] | None) -> bool:
-        """Whether the path is the endpoint of an MCP headend that is served here."""
+        """Return whether the path is the endpoint of an MCP headend that this port serves."""
         assert self._mcp is not None
         slug = path.removeprefix("/mcp/").split("/")[0] if _is_mcp(path) else ""
-        headend = mcp_headend(self._mcp.engine.live.current, slug) if slug else None
+        headend = find_mcp_headend(self._mcp.engine.live.current, slug) if slug else None
         return headend is not None and (only is None or headend.slug in only)
 
 
-_NOTHING = {"code": "NOT_FOUND", "message": "No headend has this path. See the list of headends in the admin."}
+_NOTHING = {"code": "NOT_FOUND", "message": "No headend has this path. See Expert tools, Headends in the admin."}
 
 
 async def bury_predecessor() -> None:
@@ -154,7 +156,7 @@ async def bury_predecessor() -> None:
     while settings.PREDECESSOR:
         try:
             ended = await db_call(reaping.bury_predecessor, "web", settings.PREDECESSOR)
-            await db_call(places.free, process_name("web", settings.PREDECESSOR))
+            await db_call(places.release_process, process_name("web", settings.PREDECESSOR))
         except Error as error:
             if not is_passing(error):
                 raise

@@ -49,7 +49,7 @@ class SubagentsConfig(AppConfig):
         post_migrate.connect(_after_migrate, sender=self)
         add_source(_effort_source)
         add_section(SECTION, offered)
-        add_section(configuring.SECTION, configuring.offered)
+        add_section(configuring.SECTION, configuring.load_headends)
         add_source(_expert_source)
         add_source(_maintenance_source)
         add_source(_operations_source)

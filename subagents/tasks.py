@@ -86,7 +86,7 @@ def propose_images() -> None:
 
 @shared_task
 def sweep_headends() -> None:
-    """Every 15 seconds: give up runs whose clients were lost with their process, and forget requests that are over."""
+    """Every 15 seconds: cancel runs whose clients were lost with their process, and delete old requests."""
     if any((done := places.sweep()).values()):
         log.info("headends_swept", **done)
 

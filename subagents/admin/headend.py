@@ -1,4 +1,4 @@
-"""Headends: which interfaces clients find, at which address, and how busy each is."""
+"""Admin pages of headends: address, client configuration and current load."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mcpregistry.admin.base import RecordAdmin, actor
 from subagents.models import ExpertTool, Headend, HeadendKind
 from subagents.services.headends import configuring, places
 
-_TOKEN = "TOKEN"  # noqa: S105 - the word that stands for one
+_TOKEN = "TOKEN"  # noqa: S105 - a placeholder
 _SHOWN = 20  # expert tools on the page
 
 
 @admin.register(Headend)
 class HeadendAdmin(RecordAdmin):
-    """Expert tools as models and as a service."""
+    """Admin of headends."""
 
     list_display = ("slug", "kind", "address", "endpoint", "concurrency", "enabled")
     list_filter = ("kind", "enabled", "endpoint")
@@ -30,13 +30,13 @@ class HeadendAdmin(RecordAdmin):
     autocomplete_fields = ("endpoint",)
     fieldsets = (
         (None, {"fields": ("slug", "kind", "endpoint", "path", "enabled")}),
-        ("How much at once", {"fields": ("concurrency", "longest_queue", "patience_seconds")}),
+        ("Limits", {"fields": ("concurrency", "longest_queue", "patience_seconds")}),
         ("Models", {"fields": ("aliases", "background_prompts")}),
     )
     change_form_outer_before_template = "admin/subagents/headend.html"
 
     class Media:
-        js = ("mcpregistry/connect.js",)  # its buttons that copy
+        js = ("mcpregistry/connect.js",)  # copy buttons
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Headend]:
         return super().get_queryset(request).select_related("endpoint")
@@ -49,7 +49,7 @@ class HeadendAdmin(RecordAdmin):
 
     @display(description="address")
     def address(self, row: Headend) -> str:
-        return address_of(row)
+        return get_address(row)
 
     def overview(self, request: HttpRequest, row: Headend) -> dict[str, Any]:
         experts = ExpertTool.objects.filter(endpoints=row.endpoint, enabled=True).order_by("name")
@@ -57,25 +57,25 @@ class HeadendAdmin(RecordAdmin):
         example = names[0] if names else "MODEL"
         return {
             "headend": row,
-            "address": address_of(row),
+            "address": get_address(row),
             "experts": names[:_SHOWN],
             "more": len(names) > _SHOWN,
-            "busy": places.waiting(row),
-            "commands": commands_for(row, example),
+            "busy": places.count_requests(row),
+            "commands": build_commands(row, example),
         }
 
 
-def address_of(row: Headend) -> str:
-    """Where clients find it: OpenAI's and REST's base URL ends with the path, Anthropic's clients add /v1 themselves."""
+def get_address(row: Headend) -> str:
+    """Return the base URL for clients. Clients of Anthropic add /v1 themselves."""
     if row.kind == HeadendKind.MCP:
         return f"{settings.SITE_URL}/mcp/{row.endpoint.slug}"
     whole = f"{settings.SITE_URL}/{row.path}"
     return whole.removesuffix("/v1") if row.kind == HeadendKind.ANTHROPIC else whole
 
 
-def commands_for(row: Headend, model: str) -> list[tuple[str, str]]:
-    """What to enter in clients: (name, command or lines). ``TOKEN`` stands for a token of an agent that may call the tool."""
-    address = address_of(row)
+def build_commands(row: Headend, model: str) -> list[tuple[str, str]]:
+    """Return the configuration for clients as (name, text). ``TOKEN`` is a placeholder."""
+    address = get_address(row)
     if row.kind == HeadendKind.OPENAI:
         asked = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
         return [

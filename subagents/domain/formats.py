@@ -1,4 +1,4 @@
-"""In which form a caller wants the answer of an expert tool: ``format`` and ``schema`` beside the tool's own arguments."""
+"""The format of the answer of an expert tool: the arguments ``format`` and ``schema``, in addition to those of the tool."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from mcpregistry.domain.schema.validation import check_schema
 FORMAT, SCHEMA = "format", "schema"
 TEXT, MARKDOWN, JSON = "text", "markdown", "json"
 FORMATS = (TEXT, MARKDOWN, JSON)
-FORMAT_SCHEMA = {"type": "string", "enum": list(FORMATS), "description": "Of the answer. json needs a schema."}
-ANSWER_SCHEMA = {"type": "object", "description": "With format json: the JSON Schema that the answer must fit."}
-_TOLD = {
+FORMAT_SCHEMA = {
+    "type": "string",
+    "enum": list(FORMATS),
+    "description": "Format of the answer. json requires a schema.",
+}
+ANSWER_SCHEMA = {"type": "object", "description": "JSON Schema of the answer. Required if format is json."}
+_INSTRUCTIONS = {
     TEXT: "Answer in plain text without any markup.",
     MARKDOWN: "Answer in Markdown.",
     JSON: "Your last answer must be one JSON value and nothing else: no code fence, no words around it.",
@@ -22,29 +26,30 @@ _TOLD = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """``format``: one of ``FORMATS``, or "" for the tool's own. ``schema``: JSON Schema of the answer, with json."""
+class AnswerFormat:
+    """``format``: one of ``FORMATS``, or "" for the default of the tool. ``schema``: JSON Schema of the answer, for json."""
 
     format: str = ""
     schema: Mapping[str, Any] | None = None
 
 
-ANY = Wanted()
+OWN_FORMAT = AnswerFormat()
 
 
-def told(format: str) -> str:
-    """What the model is told of a format; nothing of the tool's own."""
-    return _TOLD.get(format, "")
+def instruction_for(format: str) -> str:
+    """Return the instruction for the model, or "" for the default format."""
+    return _INSTRUCTIONS.get(format, "")
 
 
 def takes_formats(input_schema: Mapping[str, Any]) -> bool:
-    """Whether callers can say a format: not where the tool has arguments of its own with these names."""
+    """Return whether callers can choose a format. They cannot if the tool has arguments with these names."""
     return not {FORMAT, SCHEMA} & (input_schema.get("properties") or {}).keys()
 
 
 def with_formats(input_schema: Mapping[str, Any], *, required: bool) -> dict[str, Any]:
-    """The input schema with ``format`` and ``schema``. That json needs a schema is checked when it is called: hosts and the
-    APIs of models do not take conditions in the schema of a tool.
+    """Return the input schema with ``format`` and ``schema``.
+
+    The schema does not say that json requires a schema, because hosts and model APIs do not accept conditions.
     """
     own = {FORMAT: FORMAT_SCHEMA, SCHEMA: ANSWER_SCHEMA}
     needed = [*(input_schema.get("required") or []), *([FORMAT] if required else [])]
@@ -52,22 +57,24 @@ def with_formats(input_schema: Mapping[str, Any], *, required: bool) -> dict[str
     return {**input_schema, "properties": named, **({"required": needed} if needed else {})}
 
 
-def split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Wanted]:
-    """The tool's own arguments, and in which form the answer is wanted.
+def split_format(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], AnswerFormat]:
+    """Split arguments into those of the tool and the format of the answer.
 
-    Raises ArgumentsInvalid where format and schema do not belong together, and for a schema that cannot be used.
+    Raises ArgumentsInvalid if format and schema do not match, or if the schema is not valid.
     """
     own = {name: value for name, value in arguments.items() if name not in (FORMAT, SCHEMA)}
-    wanted = Wanted(str(arguments.get(FORMAT, "")), arguments.get(SCHEMA))
-    if wanted.format == JSON and wanted.schema is None:
-        raise ArgumentsInvalid("The format json needs a schema.", remedy='Add "schema": the JSON Schema of the answer.')
-    if wanted.format != JSON and wanted.schema is not None:
+    answer_format = AnswerFormat(str(arguments.get(FORMAT, "")), arguments.get(SCHEMA))
+    if answer_format.format == JSON and answer_format.schema is None:
         raise ArgumentsInvalid(
-            "A schema is only for the format json.", remedy='Say "format": "json", or leave the schema out.'
+            "The format json requires a schema.", remedy='Add "schema" with the JSON Schema of the answer.'
         )
-    if wanted.schema is not None:
-        _check(wanted.schema)
-    return own, wanted
+    if answer_format.format != JSON and answer_format.schema is not None:
+        raise ArgumentsInvalid(
+            "A schema requires the format json.", remedy='Set "format" to "json", or remove the schema.'
+        )
+    if answer_format.schema is not None:
+        _check(answer_format.schema)
+    return own, answer_format
 
 
 def _check(schema: Mapping[str, Any]) -> None:
@@ -75,5 +82,5 @@ def _check(schema: Mapping[str, Any]) -> None:
         check_schema(schema)
     except ConfigInvalid as error:
         raise ArgumentsInvalid(
-            f"The schema of the answer cannot be used: {error.message}", remedy="Correct it."
+            f"The schema of the answer is not valid: {error.message}", remedy="Correct it."
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from subagents.domain.formats import told
+from subagents.domain.formats import instruction_for
 from subagents.domain.lifecycle import CallState, Exit
 from subagents.domain.spec import ExpertSpec
 
@@ -100,7 +100,9 @@ def system_prompt(spec: ExpertSpec, instructions: Mapping[str, str]) -> str:
 
     Tool schemas travel as tools, never as text.
     """
-    prompt = "\n\n".join(filter(None, [spec.system_prompt.strip() or PLAIN_PROMPT, told(spec.answer_format)]))
+    prompt = "\n\n".join(
+        filter(None, [spec.system_prompt.strip() or PLAIN_PROMPT, instruction_for(spec.answer_format)])
+    )
     if not (spec.tool_instructions and instructions):
         return prompt
     blocks = [f"## TOOL {server} INSTRUCTIONS\n{text.strip()}" for server, text in sorted(instructions.items())]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from subagents.headends.asking import Said, bad, messages, text_of
-from subagents.headends.errors import Refused
-from subagents.headends.openai import said
+from subagents.headends.asking import ChatMessage, invalid_request, read_messages, read_text
+from subagents.headends.errors import HeadendError
+from subagents.headends.openai import answer_text
 from subagents.headends.session import Reply, Usage
 from subagents.llm.scripted.pieces import event, pieces
 
@@ -21,7 +21,7 @@ _TYPES = {
 
 
 def model(name: str, created: int) -> dict[str, Any]:
-    """One model of the list."""
+    """Return one model of the list."""
     when = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
     return {"type": "model", "id": name, "display_name": name, "created_at": when}
 
@@ -32,37 +32,37 @@ def models(names: list[str], created: int) -> dict[str, Any]:
     return {"data": [model(name, created) for name in names], "has_more": False, "first_id": first, "last_id": last}
 
 
-def error_body(refused: Refused, request: str = "") -> dict[str, Any]:
-    """Every error, whatever its status."""
-    kind = _TYPES.get(refused.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": refused.message}, "request_id": f"req_{request}"}
+def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
+    """Return the body of an error."""
+    kind = _TYPES.get(error.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": f"req_{request}"}
 
 
 @dataclass(frozen=True)
 class Message:
-    """The shape of one message."""
+    """The renderer of one message."""
 
     model: str
-    most: int  # tokens that the client wants at most
+    max_tokens: int  # tokens
 
-    def whole(self, call: str, reply: Reply) -> dict[str, Any]:
+    def render(self, call: str, reply: Reply) -> dict[str, Any]:
         """``message``."""
-        text = [{"type": "text", "text": said(reply)}]
+        text = [{"type": "text", "text": answer_text(reply)}]
         return self._message(call, reply.usage) | {"content": text, "stop_reason": _stop(reply)}
 
-    def opening(self, call: str) -> bytes:
-        """``message_start``; how many tokens the run will read is known at its end."""
+    def render_start(self, call: str) -> bytes:
+        """Return ``message_start``. Its usage is 0, because the usage is known at the end of the run."""
         start = self._message(call, Usage()) | {"content": [], "stop_reason": None}
         block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
         return event({"type": "message_start", "message": start}, "message_start") + event(block, "content_block_start")
 
-    def pulse(self, call: str, doing: str) -> bytes:
+    def render_keepalive(self, call: str, status: str) -> bytes:
         """``ping``."""
         return event({"type": "ping"}, "ping")
 
-    def closing(self, call: str, reply: Reply) -> Iterator[bytes]:
-        """The text, the reason of its end, the usage."""
-        for piece in pieces(said(reply)):
+    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+        """Yield the text, the stop reason and the usage."""
+        for piece in pieces(answer_text(reply)):
             delta = {"type": "text_delta", "text": piece}
             yield event({"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta")
         yield event({"type": "content_block_stop", "index": 0}, "content_block_stop")
@@ -70,13 +70,9 @@ class Message:
         yield event({"type": "message_delta", "delta": end, "usage": usage(reply.usage)}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
 
-    def error(self, refused: Refused, request: str) -> dict[str, Any]:
-        """As everywhere in this API."""
-        return error_body(refused, request)
-
-    def broken(self, refused: Refused, request: str) -> bytes:
-        """The client raises it."""
-        return event(error_body(refused, request), "error")
+    def render_stream_error(self, error: HeadendError, request: str) -> bytes:
+        """Return an error event. The official client raises it."""
+        return event(error_body(error, request), "error")
 
     def _message(self, call: str, used: Usage) -> dict[str, Any]:
         return {
@@ -85,22 +81,22 @@ class Message:
         }  # fmt: skip
 
 
-def read(body: Mapping[str, Any]) -> tuple[list[Said], Message]:
-    """A request for a message. Raises Refused (400)."""
+def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], Message]:
+    """Read a request for a message. Raises HeadendError (400)."""
     most = body.get("max_tokens")
     if type(most) is not int or most < 1:
-        raise bad("max_tokens: say how many tokens the answer may have at most.", "max_tokens")
-    return asked(body), Message(str(body.get("model")), most)
+        raise invalid_request("max_tokens is required and must be a positive integer.", "max_tokens")
+    return read_chat(body), Message(str(body.get("model")), most)
 
 
-def asked(body: Mapping[str, Any]) -> list[Said]:
-    """The messages, the client's instructions first."""
-    system = text_of(body.get("system"), "system")
-    return ([Said("system", system)] if system.strip() else []) + messages(body.get("messages"))
+def read_chat(body: Mapping[str, Any]) -> list[ChatMessage]:
+    """Read the messages. The system text comes first."""
+    system = read_text(body.get("system"), "system")
+    return ([ChatMessage("system", system)] if system.strip() else []) + read_messages(body.get("messages"))
 
 
 def usage(used: Usage) -> dict[str, Any]:
-    """Tokens as this API counts them: those from a cache beside the others."""
+    """Return the usage in the form of this API, which counts cached tokens separately."""
     return {
         "input_tokens": used.input - used.cached,
         "cache_creation_input_tokens": 0,

@@ -1,7 +1,7 @@
-"""The HTTP door of headends: finds the headend by its path, the agent by its token, and the interface's own operation.
+"""The HTTP entry point of headends: finds the headend by its path, the agent by its token, and the operation.
 
-In this order, as at the MCP door: origin, token, operation. Whoever has no valid token learns nothing of what is there. The Host
-header is checked by the shell around the whole site.
+The checks come in this order, as for MCP: origin, token, operation. A client without a valid token cannot find out which models
+exist. The shell around the whole site checks the Host header.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.http import cors
 from mcpregistry.gateway.identity import bearer
 from mcpregistry.services.access.tokens import token_hash
-from subagents.domain.formats import ANY, Wanted
+from subagents.domain.formats import OWN_FORMAT, AnswerFormat
 from subagents.headends import anthropic, openai, responses, rest
-from subagents.headends.asking import Said, arguments_of, is_background
-from subagents.headends.errors import Refused, of_error
-from subagents.headends.serving import Shape, request_id, serve
-from subagents.headends.session import Desk, Question, Session
+from subagents.headends.asking import ChatMessage, build_arguments, is_background_prompt
+from subagents.headends.errors import HeadendError, from_error
+from subagents.headends.serving import Renderer, get_request_id, serve
+from subagents.headends.session import Question, Session, SharedState
 from subagents.headends.wire import Exchange, Headers
 from subagents.llm.tokens import estimated
 from subagents.models import HeadendKind
@@ -35,105 +35,117 @@ from subagents.services.offers import Offered
 
 log = structlog.get_logger(__name__)
 
-ONLY = "slipsnisse.headends"  # in a request's scope: the names of the headends that may answer it
-_CREATED = 1_767_225_600  # 2026-01-01; models have no date of their own that would mean anything
+ONLY = "slipsnisse.headends"  # in the scope of a request: the names of the headends that may answer it
+_CREATED = 1_767_225_600  # 2026-01-01, for all models
 _KINDS: Mapping[str, Any] = {
     HeadendKind.OPENAI: openai.error_body, HeadendKind.ANTHROPIC: anthropic.error_body, HeadendKind.REST: rest.error_body,
 }  # fmt: skip
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 _CRASHED = (
-    "The site failed to answer; its log has the details. Look at the runs before you ask again: one may have begun."
+    "Internal error; the log has the details. A run may have started: check the list of runs before you try again."
 )
-Operation = Callable[["Visit"], Awaitable[None]]
+Operation = Callable[["RoutedRequest"], Awaitable[None]]
 
 
-class Visit:
-    """One request that has found its headend, and whose agent is known."""
+class RoutedRequest:
+    """A request with its headend and its agent."""
 
     def __init__(self, doors: Headends, exchange: Exchange, headend: HeadendSpec, rest_of_path: str) -> None:
-        self.doors, self.exchange, self.headend, self.below = doors, exchange, headend, rest_of_path
+        self.doors, self.exchange, self.headend, self.subpath = doors, exchange, headend, rest_of_path
         self.agent: AgentSpec | None = None
 
     @property
     def catalogue(self) -> Catalogue:
-        """What the agent sees at the headend's endpoint."""
+        """The agent's catalogue at the headend's endpoint."""
         assert self.agent is not None
         return self.doors.engine.catalogue(self.headend.endpoint, self.agent.slug)
 
-    def names(self) -> list[str]:
-        """The ids of all models that this agent may call, aliases included."""
+    def list_models(self) -> list[str]:
+        """Return the ids of all models that this agent may call, including aliases."""
         own = [name for name, entry in self.catalogue.entries.items() if entry.offer.kind == KIND]
         return sorted({*own, *(alias for alias, name in self.headend.aliases.items() if name in own)})
 
-    def expert(self, model: object) -> Offered:
-        """The expert tool that a model id means. Raises Refused (404), the same for what is absent and what is not granted."""
+    def find_expert(self, model: object) -> Offered:
+        """Return the expert tool with this model id.
+
+        Raises HeadendError (404). The error is the same if the tool does not exist and if the agent may not call it.
+        """
         name = self.headend.aliases.get(str(model), str(model))
         entry = self.catalogue.entries.get(name)
         found = find_expert(self.doors.engine.live.current, name) if entry and entry.offer.kind == KIND else None
         if found is None:
-            known = ", ".join(self.names()[:20]) or "none"
-            raise Refused(
+            known = ", ".join(self.list_models()[:20]) or "none"
+            raise HeadendError(
                 404,
                 "NOT_FOUND",
-                f"The model '{plain(str(model), 200)}' does not exist. There are: {known}.",
+                f'No model named "{plain(str(model), 200)}". Available models: {known}.',
                 param="model",
             )
         return found
 
-    async def ask(self, body: Mapping[str, Any], said: list[Said], shape: Shape, wanted: Wanted, most: object) -> None:
-        """Answer the messages of a chat."""
-        expert = self.expert(body.get("model"))
-        if is_background(said) and not self.headend.background_prompts:
-            raise Refused(
-                400, "background_prompt", "Chat clients ask by themselves for titles, tags and the like. Each would be a run, so this "
-                "headend refuses it: choose another model for such tasks in the client, or allow it at the headend.",
+    async def ask(
+        self,
+        body: Mapping[str, Any],
+        chat: list[ChatMessage],
+        renderer: Renderer,
+        answer_format: AnswerFormat,
+        max_tokens: object,
+    ) -> None:
+        """Answer a chat."""
+        expert = self.find_expert(body.get("model"))
+        if is_background_prompt(chat) and not self.headend.background_prompts:
+            raise HeadendError(
+                400, "background_prompt", "This headend refuses requests for titles, tags and follow-up questions, because each of them would "
+                "start a run. Choose another model for these tasks in the client, or enable background prompts at the headend.",
             )  # fmt: skip
-        arguments = arguments_of(said, expert.input_schema)
+        arguments = build_arguments(chat, expert.input_schema)
         stream = body.get("stream") is True
-        await self.serve(str(body.get("model")), expert, arguments, wanted, shape, stream=stream, most=most)
+        await self.serve(
+            str(body.get("model")), expert, arguments, answer_format, renderer, stream=stream, max_tokens=max_tokens
+        )
 
     async def serve(
-        self, model: str, expert: Offered, arguments: Mapping[str, Any], wanted: Wanted, shape: Shape, *,
-        stream: bool, most: object = None, headers: Headers | None = None,
+        self, model: str, expert: Offered, arguments: Mapping[str, Any], answer_format: AnswerFormat, renderer: Renderer, *,
+        stream: bool, max_tokens: object = None, headers: Headers | None = None,
     ) -> None:  # fmt: skip
-        """Answer a question that is ready to be asked."""
+        """Start the run and send its answer."""
         assert self.agent is not None
         question = Question(
-            model=model, expert=expert.name, arguments=arguments, wanted=wanted, token_hash=token_of(self.exchange),
+            model=model, expert=expert.name, arguments=arguments, answer_format=answer_format, token_hash=get_token_hash(self.exchange),
             client=plain(self.exchange.header(b"user-agent"), 100), key=self._key(),
-            most=most if type(most) is int and most > 0 else None,
+            max_tokens=max_tokens if type(max_tokens) is int and max_tokens > 0 else None,
         )  # fmt: skip
-        session = Session(self.doors.desk, self.headend, self.agent.slug, question)
-        await serve(session, self.exchange, shape, stream=stream, headers=headers)
+        session = Session(self.doors.shared, self.headend, self.agent.slug, question)
+        await serve(session, self.exchange, renderer, stream=stream, headers=headers)
 
     def _key(self) -> str:
         key = self.exchange.header(b"idempotency-key")
         if len(key) > 200:
-            raise Refused(400, "invalid_request", "An Idempotency-Key has at most 200 characters.")
+            raise HeadendError(400, "invalid_request", "Idempotency-Key must have at most 200 characters.")
         return key
 
 
 class Headends:
-    """The ASGI application behind all paths of headends; one per process."""
+    """The ASGI application for the paths of all headends. There is one per process."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.desk = Desk(engine)
+        self.shared = SharedState(engine)
 
     def answers(self, scope: Mapping[str, Any]) -> bool:
-        """Whether a headend has the path of this request."""
-        return any(True for _ in self._found(scope))
+        """Return whether a headend has the path of this request."""
+        return any(True for _ in self._match(scope))
 
     async def close(self) -> None:
-        """The process stops."""
-        await self.desk.close()
+        """Stop: end what the process still does for clients that have left."""
+        await self.shared.close()
 
     def begin_stop(self) -> None:
-        """Open requests are told so; their runs go on."""
-        self.desk.watch.stop()
+        """End open requests with an error. Their runs continue."""
+        self.shared.watch.stop()
 
-    def _found(self, scope: Mapping[str, Any]) -> Iterator[tuple[HeadendSpec, str]]:
-        """The headends at this path, and what of it lies below them. A process may serve only some at a port (``ONLY``)."""
+    def _match(self, scope: Mapping[str, Any]) -> Iterator[tuple[HeadendSpec, str]]:
+        """Yield the headends with this path, and the rest of the path. ``ONLY`` in the scope restricts them by name."""
         path, only = scope["path"], scope.get(ONLY)
         for headend in self.engine.live.current.sections.get(SECTION, ()):
             if headend.kind == HeadendKind.MCP or (only is not None and headend.slug not in only):
@@ -146,12 +158,12 @@ class Headends:
                 yield headend, "health"
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """One HTTP request."""
+        """Serve one HTTP request."""
         try:
             origin = cors.origin_of(scope["headers"], settings.MCP_ALLOWED_ORIGINS)
         except cors.Foreign:
             await Exchange(scope, receive, send).answer(
-                403, openai.error_body(Refused(403, "ORIGIN_REFUSED", _FOREIGN))
+                403, openai.error_body(HeadendError(403, "ORIGIN_REFUSED", _FOREIGN))
             )
             return
         if origin is not None:
@@ -162,62 +174,64 @@ class Headends:
         await self._serve(Exchange(scope, receive, send))
 
     async def _serve(self, exchange: Exchange) -> None:
-        visit, operation = self._operation(exchange)
+        request, operation = self._find_operation(exchange)
         try:
-            if not (visit.below == "health" and visit.headend.kind == HeadendKind.REST):
-                visit.agent = self._agent(exchange)
+            if not (request.subpath == "health" and request.headend.kind == HeadendKind.REST):
+                request.agent = self._authenticate(exchange)
             if operation is None:
-                raise Refused(
-                    404, "NOT_FOUND", f"There is no {exchange.method} {plain(exchange.scope['path'], 200)} here."
+                raise HeadendError(
+                    404,
+                    "NOT_FOUND",
+                    f"{exchange.method} {plain(exchange.scope['path'], 200)} is not an operation of this headend.",
                 )
-            await operation(visit)
+            await operation(request)
         except NotFound as error:
-            await self._refuse(visit, of_error(error))
-        except Refused as refused:
-            await self._refuse(visit, refused)
+            await self._refuse(request, from_error(error))
+        except HeadendError as error:
+            await self._refuse(request, error)
         except Exception:
             if exchange.streaming:
                 raise  # only cutting the connection can tell the client
             log.exception("headend.crashed", path=exchange.scope["path"])
-            await self._refuse(visit, Refused(500, "INTERNAL_ERROR", _CRASHED, started=True))
+            await self._refuse(request, HeadendError(500, "INTERNAL_ERROR", _CRASHED, started=True))
 
-    async def _refuse(self, visit: Visit, refused: Refused) -> None:
-        exchange, request = visit.exchange, request_id(visit.exchange)
-        body = _KINDS[visit.headend.kind](refused, request)
-        headers = [*refused.headers, (b"request-id", f"req_{request}".encode())]
-        if refused.status == 401:
+    async def _refuse(self, request: RoutedRequest, error: HeadendError) -> None:
+        exchange, name = request.exchange, get_request_id(request.exchange)
+        body = _KINDS[request.headend.kind](error, name)
+        headers = [*error.headers, (b"request-id", f"req_{name}".encode())]
+        if error.status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="Slipsnisse"'))
-        await exchange.answer(refused.status, body, headers)
+        await exchange.answer(error.status, body, headers)
 
-    def _operation(self, exchange: Exchange) -> tuple[Visit, Operation | None]:
-        """What is asked for. Two headends may share a path: whose the request is shows by its operation and its headers."""
-        found = list(self._found(exchange.scope))
+    def _find_operation(self, exchange: Exchange) -> tuple[RoutedRequest, Operation | None]:
+        """Find the operation. If several headends share the path, the operation and the headers decide between them."""
+        found = list(self._match(exchange.scope))
         if exchange.header(b"anthropic-version"):  # both APIs have models
             found.sort(key=lambda each: each[0].kind != HeadendKind.ANTHROPIC)
         else:
             found.sort(key=lambda each: each[0].kind != HeadendKind.OPENAI)
         for headend, below in found:
-            if operation := _operation_of(headend.kind, exchange.method, below):
-                return Visit(self, exchange, headend, below), operation
-        return Visit(self, exchange, *found[0]), None
+            if operation := _get_operation(headend.kind, exchange.method, below):
+                return RoutedRequest(self, exchange, headend, below), operation
+        return RoutedRequest(self, exchange, *found[0]), None
 
-    def _agent(self, exchange: Exchange) -> AgentSpec:
-        """Whose token it is. Anthropic's clients send it as ``x-api-key``, all others as a bearer token."""
-        token = token_of(exchange)
+    def _authenticate(self, exchange: Exchange) -> AgentSpec:
+        """Return the agent that the token belongs to. Raises HeadendError (401)."""
+        token = get_token_hash(exchange)
         agent = self.engine.agent_of(token) if token else None
         if agent is None:
             problem = "The token is unknown, expired or revoked." if token else "A token is needed."
-            raise Refused(401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
+            raise HeadendError(401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
         return agent
 
 
-def token_of(exchange: Exchange) -> str:
-    """The hash of the request's token; "" without one."""
+def get_token_hash(exchange: Exchange) -> str:
+    """Return the hash of the request's token, or "". Anthropic's clients may send the token as ``x-api-key``."""
     token = bearer(exchange.scope["headers"]) or exchange.header(b"x-api-key")
     return token_hash(token) if token else ""
 
 
-def _operation_of(kind: str, method: str, below: str) -> Operation | None:
+def _get_operation(kind: str, method: str, below: str) -> Operation | None:
     exact = _OPERATIONS.get((kind, method, below))
     if exact is not None:
         return exact
@@ -226,65 +240,65 @@ def _operation_of(kind: str, method: str, below: str) -> Operation | None:
     return _rest if method in ("GET", "POST") and below and "/" not in below else None
 
 
-async def _models(visit: Visit) -> None:
-    dialect = anthropic if visit.headend.kind == HeadendKind.ANTHROPIC else openai
-    await visit.exchange.answer(200, dialect.models(visit.names(), _CREATED))
+async def _models(request: RoutedRequest) -> None:
+    dialect = anthropic if request.headend.kind == HeadendKind.ANTHROPIC else openai
+    await request.exchange.answer(200, dialect.models(request.list_models(), _CREATED))
 
 
-async def _model(visit: Visit) -> None:
-    name = visit.below.removeprefix("models/")
-    visit.expert(name)
-    dialect = anthropic if visit.headend.kind == HeadendKind.ANTHROPIC else openai
-    await visit.exchange.answer(200, dialect.model(name, _CREATED))
+async def _model(request: RoutedRequest) -> None:
+    name = request.subpath.removeprefix("models/")
+    request.find_expert(name)
+    dialect = anthropic if request.headend.kind == HeadendKind.ANTHROPIC else openai
+    await request.exchange.answer(200, dialect.model(name, _CREATED))
 
 
-async def _completions(visit: Visit) -> None:
-    body = await visit.exchange.json()
-    visit.expert(body.get("model"))
-    said, wanted, shape = openai.read(body)
+async def _completions(request: RoutedRequest) -> None:
+    body = await request.exchange.json()
+    request.find_expert(body.get("model"))
+    chat, answer_format, renderer = openai.read_request(body)
     most = body.get("max_completion_tokens") or body.get("max_tokens")
-    await visit.ask(body, said, shape, wanted, most)
+    await request.ask(body, chat, renderer, answer_format, most)
 
 
-async def _responses(visit: Visit) -> None:
-    body = await visit.exchange.json()
-    visit.expert(body.get("model"))
-    said, wanted, shape = responses.read(body)
-    await visit.ask(body, said, shape, wanted, body.get("max_output_tokens"))
+async def _responses(request: RoutedRequest) -> None:
+    body = await request.exchange.json()
+    request.find_expert(body.get("model"))
+    chat, answer_format, renderer = responses.read_request(body)
+    await request.ask(body, chat, renderer, answer_format, body.get("max_output_tokens"))
 
 
-async def _messages(visit: Visit) -> None:
-    body = await visit.exchange.json()
-    visit.expert(body.get("model"))
-    said, shape = anthropic.read(body)
-    await visit.ask(body, said, shape, ANY, shape.most)
+async def _messages(request: RoutedRequest) -> None:
+    body = await request.exchange.json()
+    request.find_expert(body.get("model"))
+    chat, renderer = anthropic.read_request(body)
+    await request.ask(body, chat, renderer, OWN_FORMAT, renderer.max_tokens)
 
 
-async def _count(visit: Visit) -> None:
-    """What the client sends; what its run reads beside that is not known before."""
-    body = await visit.exchange.json()
-    visit.expert(body.get("model"))
-    count = sum(estimated(said.text) for said in anthropic.asked(body))
-    await visit.exchange.answer(200, {"input_tokens": count})
+async def _count(request: RoutedRequest) -> None:
+    """Estimate the tokens of the messages. The tokens that the run reads in addition are not known in advance."""
+    body = await request.exchange.json()
+    request.find_expert(body.get("model"))
+    count = sum(estimated(chat.text) for chat in anthropic.read_chat(body))
+    await request.exchange.answer(200, {"input_tokens": count})
 
 
-async def _rest(visit: Visit) -> None:
-    expert = visit.expert(visit.below)
-    given, wanted, shape = await rest.read(visit.exchange, expert.name, expert.input_schema)
-    await visit.serve(visit.below, expert, given, wanted, shape, stream=False, headers=shape.headers)
+async def _rest(request: RoutedRequest) -> None:
+    expert = request.find_expert(request.subpath)
+    given, answer_format, renderer = await rest.read_request(request.exchange, expert.name, expert.input_schema)
+    await request.serve(request.subpath, expert, given, answer_format, renderer, stream=False, headers=renderer.headers)
 
 
-async def _health(visit: Visit) -> None:
-    """Whether the interface works; which servers have failed is told to agents alone."""
+async def _health(request: RoutedRequest) -> None:
+    """Report that the interface works and, to agents, which servers have failed."""
     facts: dict[str, Any] = {"status": "ok"}
-    if token_of(visit.exchange):
-        agent = visit.doors._agent(visit.exchange)
-        facts["failed_servers"] = sorted(_failed(visit.doors.engine, agent))
-    await visit.exchange.answer(200, facts)
+    if get_token_hash(request.exchange):
+        agent = request.doors._authenticate(request.exchange)
+        facts["failed_servers"] = sorted(_list_failed_servers(request.doors.engine, agent))
+    await request.exchange.answer(200, facts)
 
 
-def _failed(engine: Engine, agent: AgentSpec) -> set[str]:
-    """Servers granted to the agents of the expert tools that it may call, which do not work now."""
+def _list_failed_servers(engine: Engine, agent: AgentSpec) -> set[str]:
+    """Return the unavailable servers among those that the agent's expert tools may use."""
     now = engine.live.current
     experts = [each for each in now.sections.get("experts", ()) if agent.slug in each.users]
     granted = {grant.server_id for each in experts if (own := now.agents.get(each.agent)) for grant in own.grants}

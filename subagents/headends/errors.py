@@ -1,7 +1,7 @@
-"""What a headend refuses, with the status that makes clients do the right thing.
+"""Errors of headends, with statuses that official clients handle correctly.
 
-Official clients send a request again by themselves on 408, 409, 429 and 5xx. A run that has been started must not be started twice
-that way: so its failure is 422, and every refusal after the start says ``x-should-retry: false``, which both official clients obey.
+The clients of OpenAI and Anthropic retry on 408, 409, 429 and 5xx. A retry must not start a second run: a failed run is reported as
+422, and every error after the start of a run has the header ``x-should-retry: false``, which both clients obey.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _OF_CODE = {
     "NOT_RECORDED": 503,
     "CONFLICT": 409,
 }
-AGAIN = frozenset({409, 429, 503})  # nothing was started: the same request may come again
+AGAIN = frozenset({409, 429, 503})  # nothing was started, so clients may retry
 
 
-class Refused(Exception):
-    """No answer. ``code`` is ours; ``started``: a run was begun, so the request must not be sent again by itself."""
+class HeadendError(Exception):
+    """A request without an answer. ``code`` is ours. ``started``: a run has started, so clients must not retry."""
 
     def __init__(
         self,
@@ -42,21 +42,21 @@ class Refused(Exception):
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Whether and when to come again, and whose run it was."""
+        """Headers for the retry logic of clients, and the id of the run."""
         again = self.status in AGAIN and not self.started
         found = [(b"retry-after", b"%d" % max(1, round(self.wait)))] if again else [(b"x-should-retry", b"false")]
         return found + ([(b"x-slipsnisse-run", self.run.encode())] if self.run else [])
 
 
-def of_error(error: SlipsnisseError, *, started: bool = False) -> Refused:
-    """The refusal for one of our errors."""
+def from_error(error: SlipsnisseError, *, started: bool = False) -> HeadendError:
+    """Convert one of our errors."""
     status = _OF_CODE.get(error.code) or status_of(error)
     if isinstance(error, Busy | Conflict):
         status = {503: 429}.get(status, status) if not started else 422
-    return Refused(status, error.code, str(error), started=started, wait=getattr(error, "wait", 1))
+    return HeadendError(status, error.code, str(error), started=started, wait=getattr(error, "wait", 1))
 
 
-def of_code(code: str, message: str, remedy: str, *, started: bool) -> Refused:
-    """The refusal for a call that ended without a run."""
+def from_code(code: str, message: str, remedy: str, *, started: bool) -> HeadendError:
+    """Convert the error of a call that started no run."""
     status = 422 if started else _OF_CODE.get(code, 422)
-    return Refused(status, code, f"{message} {remedy}".strip(), started=started or status == 422)
+    return HeadendError(status, code, f"{message} {remedy}".strip(), started=started or status == 422)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from subagents.domain.formats import ANY, JSON, Wanted
-from subagents.headends.asking import Said, bad, messages
-from subagents.headends.errors import Refused
+from subagents.domain.formats import JSON, OWN_FORMAT, AnswerFormat
+from subagents.headends.asking import ChatMessage, invalid_request, read_messages
+from subagents.headends.errors import HeadendError
 from subagents.headends.session import Reply, Usage
 from subagents.llm.scripted.pieces import event, pieces
 
@@ -21,7 +21,7 @@ _TYPES = {
 
 
 def model(name: str, created: int) -> dict[str, Any]:
-    """One model of the list."""
+    """Return one model of the list."""
     return {"id": name, "object": "model", "created": created, "owned_by": OWNER}
 
 
@@ -30,51 +30,47 @@ def models(names: list[str], created: int) -> dict[str, Any]:
     return {"object": "list", "data": [model(name, created) for name in names]}
 
 
-def error_body(refused: Refused, request: str = "") -> dict[str, Any]:
-    """Every error, whatever its status."""
-    kind = _TYPES.get(refused.status, "server_error")
-    code = {401: "invalid_api_key", 404: "model_not_found"}.get(refused.status, refused.code.lower())
-    return {"error": {"message": refused.message, "type": kind, "param": refused.param or None, "code": code}}
+def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
+    """Return the body of an error."""
+    kind = _TYPES.get(error.status, "server_error")
+    code = {401: "invalid_api_key", 404: "model_not_found"}.get(error.status, error.code.lower())
+    return {"error": {"message": error.message, "type": kind, "param": error.param or None, "code": code}}
 
 
 @dataclass(frozen=True)
 class Completion:
-    """The shape of one chat completion."""
+    """The renderer of one chat completion."""
 
     model: str
     with_usage: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, call: str, reply: Reply) -> dict[str, Any]:
+    def render(self, call: str, reply: Reply) -> dict[str, Any]:
         """``chat.completion``."""
-        message = {"role": "assistant", "content": said(reply), "refusal": None}
+        message = {"role": "assistant", "content": answer_text(reply), "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
         return self._envelope(call, "chat.completion") | {"choices": [choice], "usage": usage(reply.usage)}
 
-    def opening(self, call: str) -> bytes:
-        """The first chunk."""
+    def render_start(self, call: str) -> bytes:
+        """Return the first chunk."""
         return self._chunk(call, {"role": "assistant", "content": ""})
 
-    def pulse(self, call: str, doing: str) -> bytes:
-        """A comment, which clients skip."""
-        return f": {doing}\n\n".encode()
+    def render_keepalive(self, call: str, status: str) -> bytes:
+        """Return a comment, which clients skip."""
+        return f": {status}\n\n".encode()
 
-    def closing(self, call: str, reply: Reply) -> Iterator[bytes]:
-        """The text in chunks, the reason of its end, the usage where it was asked for."""
-        for piece in pieces(said(reply)):
+    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+        """Yield the text, the finish reason and, if requested, the usage."""
+        for piece in pieces(answer_text(reply)):
             yield self._chunk(call, {"content": piece})
         yield self._chunk(call, {}, _finish(reply))
         if self.with_usage:
             yield event(self._envelope(call, "chat.completion.chunk") | {"choices": [], "usage": usage(reply.usage)})
         yield b"data: [DONE]\n\n"
 
-    def error(self, refused: Refused, request: str) -> dict[str, Any]:
-        """As everywhere in this API."""
-        return error_body(refused)
-
-    def broken(self, refused: Refused, request: str) -> bytes:
-        """Without ``[DONE]``: the client raises it."""
-        return event(error_body(refused))
+    def render_stream_error(self, error: HeadendError, request: str) -> bytes:
+        """Return an error event without ``[DONE]``. The official client raises it."""
+        return event(error_body(error))
 
     def _envelope(self, call: str, kind: str) -> dict[str, Any]:
         return {"id": f"chatcmpl-{call}", "object": kind, "created": self.created, "model": self.model}
@@ -84,38 +80,42 @@ class Completion:
         return event(self._envelope(call, "chat.completion.chunk") | {"choices": [choice]})
 
 
-def read(body: Mapping[str, Any]) -> tuple[list[Said], Wanted, Completion]:
-    """A request for a chat completion. Raises Refused (400) for what would silently be something else."""
+def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerFormat, Completion]:
+    """Read a request for a chat completion. Raises HeadendError (400) for options that cannot be honoured."""
     if body.get("n") not in (None, 1):
-        raise bad("n must be 1: an expert tool gives one answer.", "n")
+        raise invalid_request("n must be 1: an expert tool returns one answer.", "n")
     if body.get("audio") or "audio" in (body.get("modalities") or ()):
-        raise bad("An expert tool answers in text.", "modalities")
+        raise invalid_request("modalities must be text: an expert tool answers in text.", "modalities")
     options = body.get("stream_options")
     with_usage = isinstance(options, dict) and options.get("include_usage") is True
-    shape = Completion(str(body.get("model")), with_usage)
-    return messages(body.get("messages")), wanted(body.get("response_format"), "response_format"), shape
+    renderer = Completion(str(body.get("model")), with_usage)
+    return (
+        read_messages(body.get("messages")),
+        read_answer_format(body.get("response_format"), "response_format"),
+        renderer,
+    )
 
 
-def wanted(found: object, place: str) -> Wanted:
-    """The form of the answer: of ``response_format`` in chat completions, of ``text.format`` in responses."""
+def read_answer_format(found: object, place: str) -> AnswerFormat:
+    """Read ``response_format`` of a chat completion, or ``text.format`` of a response."""
     if not isinstance(found, dict) or found.get("type") in (None, "text"):
-        return ANY
+        return OWN_FORMAT
     if found["type"] == "json_object":
-        return Wanted(JSON, {"type": "object"})
+        return AnswerFormat(JSON, {"type": "object"})
     inner = found.get("json_schema", found)
     schema = inner.get("schema") if isinstance(inner, dict) else None
     if found["type"] != "json_schema" or not isinstance(schema, dict):
-        raise bad(f"{place} must be text, json_object, or json_schema with a schema.", place)
-    return Wanted(JSON, schema)
+        raise invalid_request(f"{place} must be text, json_object, or json_schema with a schema.", place)
+    return AnswerFormat(JSON, schema)
 
 
-def said(reply: Reply) -> str:
-    """The answer as text; what was asked for as JSON is nothing else."""
+def answer_text(reply: Reply) -> str:
+    """Return the answer as text. If JSON was requested, it is only the JSON."""
     return reply.structured or reply.text
 
 
 def usage(used: Usage) -> dict[str, Any]:
-    """Tokens as chat completions count them."""
+    """Return the usage in the form of chat completions."""
     return {
         "prompt_tokens": used.input,
         "completion_tokens": used.output,

@@ -1,6 +1,6 @@
 """OpenAI's responses, as Codex and agent SDKs use them. Source: OpenAI API reference, "Responses"; tried with the official client.
 
-Nothing is kept for a later request: ``store`` changes nothing, and ``previous_response_id`` is refused.
+Nothing is kept for a later request: ``store`` changes nothing, and ``previous_response_id`` is error.
 """
 
 from __future__ import annotations
@@ -10,46 +10,46 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from subagents.domain.formats import Wanted
-from subagents.headends.asking import Said, bad, messages, text_of
-from subagents.headends.errors import Refused
-from subagents.headends.openai import error_body, said, wanted
+from subagents.domain.formats import AnswerFormat
+from subagents.headends.asking import ChatMessage, invalid_request, read_messages, read_text
+from subagents.headends.errors import HeadendError
+from subagents.headends.openai import answer_text, read_answer_format
 from subagents.headends.session import Reply, Usage
 from subagents.llm.scripted.pieces import event, pieces
 
 
 @dataclass
 class Response:
-    """The shape of one response. Events are numbered in the order in which they are sent."""
+    """The renderer of one response. Events are numbered in the order in which they are sent."""
 
     model: str
     instructions: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     _sent: int = 0
 
-    def whole(self, call: str, reply: Reply) -> dict[str, Any]:
+    def render(self, call: str, reply: Reply) -> dict[str, Any]:
         """``response``."""
         cut = reply.finish == "length"
         done = {
             "status": "incomplete" if cut else "completed",
-            "output": [self._item(call, said(reply))],
+            "output": [self._item(call, answer_text(reply))],
             "usage": usage(reply.usage),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         }
         return self._response(call) | done
 
-    def opening(self, call: str) -> bytes:
-        """That it is there, and under way."""
+    def render_start(self, call: str) -> bytes:
+        """Return the events of the start."""
         begun = self._response(call)
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
-    def pulse(self, call: str, doing: str) -> bytes:
-        """A comment, which clients skip."""
-        return f": {doing}\n\n".encode()
+    def render_keepalive(self, call: str, status: str) -> bytes:
+        """Return a comment, which clients skip."""
+        return f": {status}\n\n".encode()
 
-    def closing(self, call: str, reply: Reply) -> Iterator[bytes]:
-        """One message with one text, and the whole response."""
-        text, place = said(reply), {"item_id": f"msg_{call}", "output_index": 0, "content_index": 0}
+    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+        """Yield one message with one text, then the whole response."""
+        text, place = answer_text(reply), {"item_id": f"msg_{call}", "output_index": 0, "content_index": 0}
         begun = self._item(call, None)
         yield self._event("response.output_item.added", output_index=0, item=begun)
         yield self._event("response.content_part.added", **place, part=_text(""))
@@ -59,16 +59,12 @@ class Response:
         yield self._event("response.content_part.done", **place, part=_text(text))
         yield self._event("response.output_item.done", output_index=0, item=self._item(call, text))
         end = "response.incomplete" if reply.finish == "length" else "response.completed"
-        yield self._event(end, response=self.whole(call, reply))
+        yield self._event(end, response=self.render(call, reply))
 
-    def error(self, refused: Refused, request: str) -> dict[str, Any]:
-        """As everywhere in this API."""
-        return error_body(refused)
-
-    def broken(self, refused: Refused, request: str) -> bytes:
-        """``response.failed``, then the stream ends."""
-        said = {"code": "server_error", "message": f"{refused.message} ({refused.code})"}
-        failed = self._response(refused.run or request) | {"status": "failed", "error": said}
+    def render_stream_error(self, error: HeadendError, request: str) -> bytes:
+        """Return ``response.failed``."""
+        chat = {"code": "server_error", "message": f"{error.message} ({error.code})"}
+        failed = self._response(error.run or request) | {"status": "failed", "error": chat}
         return self._event("response.failed", response=failed)
 
     def _event(self, kind: str, **data: Any) -> bytes:
@@ -77,7 +73,7 @@ class Response:
         return event(numbered, kind)
 
     def _item(self, call: str, text: str | None) -> dict[str, Any]:
-        """The one message; None: its text has not come yet."""
+        """Return the message of the response. ``text`` is None while it is in progress."""
         status = "in_progress" if text is None else "completed"
         content = [] if text is None else [_text(text)]
         return {"id": f"msg_{call}", "type": "message", "role": "assistant", "status": status, "content": content}
@@ -91,33 +87,40 @@ class Response:
         }  # fmt: skip
 
 
-def read(body: Mapping[str, Any]) -> tuple[list[Said], Wanted, Response]:
-    """A request for a response. Raises Refused (400)."""
+def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerFormat, Response]:
+    """Read a request for a response. Raises HeadendError (400)."""
     for name in ("previous_response_id", "conversation"):
         if body.get(name):
-            raise bad("Nothing is kept here from one request to the next. Send the whole conversation as input.", name)
+            raise invalid_request(
+                f"{name} is not supported, because responses are not stored. Send the whole conversation as input.",
+                name,
+            )
     if body.get("background"):
-        raise bad("Background responses are not kept here. Ask without background.", "background")
-    instructions = text_of(body.get("instructions"), "instructions")
-    first = [Said("system", instructions)] if instructions.strip() else []
+        raise invalid_request("background is not supported, because responses are not stored.", "background")
+    instructions = read_text(body.get("instructions"), "instructions")
+    first = [ChatMessage("system", instructions)] if instructions.strip() else []
     form = body.get("text")
-    kind = wanted(form.get("format"), "text.format") if isinstance(form, dict) else wanted(None, "text.format")
+    kind = (
+        read_answer_format(form.get("format"), "text.format")
+        if isinstance(form, dict)
+        else read_answer_format(None, "text.format")
+    )
     return first + _input(body.get("input")), kind, Response(str(body.get("model")), instructions or None)
 
 
-def _input(found: object) -> list[Said]:
-    """A text, or items: messages count, calls and results of the client's own tools do not."""
+def _input(found: object) -> list[ChatMessage]:
+    """Read a text, or items. Calls and results of the client's own tools are ignored."""
     if isinstance(found, str):
-        return [Said("user", found)]
+        return [ChatMessage("user", found)]
     items = found if isinstance(found, list) else []
     told = [{"type": "message", **item} if isinstance(item, dict) and "role" in item else item for item in items]
-    return messages(
+    return read_messages(
         [item for item in told if not isinstance(item, dict) or item.get("type") == "message"], place="input"
     )
 
 
 def usage(used: Usage) -> dict[str, Any]:
-    """Tokens as responses count them."""
+    """Return the usage in the form of responses."""
     return {
         "input_tokens": used.input,
         "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},

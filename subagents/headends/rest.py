@@ -1,7 +1,7 @@
 """The REST interface: ``GET`` or ``POST …/{expert}``, the answer as text, Markdown or JSON.
 
-By GET the parameters of the address are the expert tool's arguments, ``q`` its question; by POST the body is a JSON object with
-them, or the question in plain text. ``format`` (text, markdown or json) and ``schema`` (with json, by POST) stand beside them.
+With GET the query parameters are the arguments of the expert tool, and ``q`` is its question. With POST the body is a JSON object with the
+arguments, or the question as plain text. ``format`` (text, markdown or json) and ``schema`` (with json and POST) are accepted in addition.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.domain.text.canonical import stored
 from subagents.domain.coercion import coerced
-from subagents.domain.formats import FORMAT, FORMATS, JSON, MARKDOWN, SCHEMA, TEXT, Wanted, takes_formats
-from subagents.headends.asking import text_argument
-from subagents.headends.errors import Refused, of_error
+from subagents.domain.formats import FORMAT, FORMATS, JSON, MARKDOWN, SCHEMA, TEXT, AnswerFormat, takes_formats
+from subagents.headends.asking import find_text_argument
+from subagents.headends.errors import HeadendError, from_error
 from subagents.headends.session import Reply
 from subagents.headends.wire import Exchange
 
@@ -26,7 +26,7 @@ _TYPES = {TEXT: b"text/plain; charset=utf-8", MARKDOWN: b"text/markdown; charset
 
 @dataclass(frozen=True)
 class Answer:
-    """The shape of one answer. ``form`` is text, markdown or json."""
+    """The renderer of one answer. ``form`` is text, markdown or json."""
 
     expert: str
     form: str
@@ -35,8 +35,8 @@ class Answer:
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"content-type", _TYPES[self.form])]
 
-    def whole(self, call: str, reply: Reply) -> bytes:
-        """The text itself; as JSON with its run, its end and its tokens."""
+    def render(self, call: str, reply: Reply) -> bytes:
+        """Return the text. As JSON it comes with the run, the finish reason and the usage."""
         if self.form != JSON:
             return reply.text.encode()
         facts: dict[str, Any] = {
@@ -47,45 +47,43 @@ class Answer:
             facts["answer"] = json.loads(reply.structured)
         return stored(facts).encode()
 
-    def error(self, refused: Refused, request: str) -> dict[str, Any]:
-        """As in the rest of the site's API."""
-        return error_body(refused)
-
-    def opening(self, call: str) -> bytes:
-        """Not streamed."""
+    def render_start(self, call: str) -> bytes:
+        """Not used: this interface does not stream."""
         return b""
 
-    def pulse(self, call: str, doing: str) -> bytes:
-        """Not streamed."""
+    def render_keepalive(self, call: str, status: str) -> bytes:
+        """Not used: this interface does not stream."""
         return b""
 
-    def closing(self, call: str, reply: Reply) -> Iterator[bytes]:
-        """Not streamed."""
+    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+        """Not used: this interface does not stream."""
         yield b""
 
-    def broken(self, refused: Refused, request: str) -> bytes:
-        """Not streamed."""
+    def render_stream_error(self, error: HeadendError, request: str) -> bytes:
+        """Not used: this interface does not stream."""
         return b""
 
 
-def error_body(refused: Refused, request: str = "") -> dict[str, Any]:
-    """Every error, whatever its status."""
-    return {"code": refused.code, "message": refused.message, "run": refused.run or None}
+def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
+    """Return the body of an error."""
+    return {"code": error.code, "message": error.message, "run": error.run or None}
 
 
-async def read(exchange: Exchange, expert: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], Wanted, Answer]:
-    """A question. Raises Refused."""
+async def read_request(
+    exchange: Exchange, expert: str, schema: Mapping[str, Any]
+) -> tuple[dict[str, Any], AnswerFormat, Answer]:
+    """Read a request. Raises HeadendError."""
     given = await _posted(exchange, schema) if exchange.method == "POST" else _of_address(exchange.query, schema)
     ours = takes_formats(schema)
     form = str((given.pop(FORMAT, None) if ours else None) or exchange.query.get(FORMAT) or TEXT)
     if form not in FORMATS:
-        raise Refused(
-            422, "ARGUMENTS_INVALID", f"There is no format '{form[:40]}'. Say text, markdown or json.", param=FORMAT
+        raise HeadendError(
+            422, "ARGUMENTS_INVALID", f'"{form[:40]}" is not a valid format. Use text, markdown or json.', param=FORMAT
         )
     wish = given.pop(SCHEMA, None) if ours and form == JSON else None
     if wish is not None and not isinstance(wish, dict):
-        raise Refused(422, "ARGUMENTS_INVALID", "schema must be a JSON Schema, an object.", param=SCHEMA)
-    asked = Wanted(JSON, wish) if wish is not None else Wanted("" if form == JSON else form)
+        raise HeadendError(422, "ARGUMENTS_INVALID", "schema must be a JSON Schema object.", param=SCHEMA)
+    asked = AnswerFormat(JSON, wish) if wish is not None else AnswerFormat("" if form == JSON else form)
     return given, asked, Answer(expert, form)
 
 
@@ -97,7 +95,7 @@ async def _posted(exchange: Exchange, schema: Mapping[str, Any]) -> dict[str, An
 
 
 def _of_address(query: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts as the schema has them: ``5`` is a number where it wants one."""
+    """Read the query parameters, converted to the types of the schema."""
     known = (schema.get("properties") or {}).keys()
     given = {name: value for name, value in query.items() if name in known or name not in (QUESTION, FORMAT)}
     if QUESTION in query and QUESTION not in known:
@@ -107,6 +105,6 @@ def _of_address(query: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str
 
 def _question(schema: Mapping[str, Any]) -> str:
     try:
-        return text_argument(schema)
+        return find_text_argument(schema)
     except ArgumentsInvalid as error:
-        raise of_error(error) from None
+        raise from_error(error) from None

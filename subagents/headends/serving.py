@@ -1,7 +1,7 @@
-"""How every interface serves a question: in one piece, or as a stream that is kept alive while the run works.
+"""Sends answers, in one piece or as a stream, for all interfaces.
 
-The answer of a model is not passed on piece by piece while it comes: a stream that was cut would look like a whole answer, and a
-model that takes over could not take back what was said. So the text follows in pieces once the run has ended.
+The text is sent after the end of the run, not while the model writes it: an interrupted stream looks like a complete answer, and a
+fallback model cannot retract what was already sent. Until then the stream is kept alive.
 """
 
 from __future__ import annotations
@@ -12,79 +12,76 @@ from typing import Any, Protocol
 
 import structlog
 
-from subagents.headends.errors import Refused
-from subagents.headends.session import Left, Reply, Session
-from subagents.headends.wire import Exchange, Headers, kept_alive, stopped
+from subagents.headends.errors import HeadendError
+from subagents.headends.session import ClientLeftError, Reply, Session
+from subagents.headends.wire import Exchange, Headers, cancel_and_wait, keep_alive
 
 
-class Shape(Protocol):
-    """How an interface says it; made for one request. ``call`` is the id of the call, which the answer's own id is made of."""
+class Renderer(Protocol):
+    """Formats the answer to one request. ``call`` is the id of the call; the id of the answer contains it."""
 
-    def whole(self, call: str, reply: Reply) -> Any:
-        """The answer in one piece: a JSON value, or bytes."""
+    def render(self, call: str, reply: Reply) -> Any:
+        """Return the answer in one piece, as a JSON value or bytes."""
 
-    def opening(self, call: str) -> bytes:
-        """The first events of a stream."""
+    def render_start(self, call: str) -> bytes:
+        """Return the first events of a stream."""
 
-    def pulse(self, call: str, doing: str) -> bytes:
-        """What is said while nothing is to be said; ``doing``: what the run does now, in words."""
+    def render_keepalive(self, call: str, status: str) -> bytes:
+        """Return what keeps the connection alive. ``status`` describes what the run does now."""
 
-    def closing(self, call: str, reply: Reply) -> Iterator[bytes]:
-        """The text, and the last events."""
+    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+        """Yield the text and the last events."""
 
-    def error(self, refused: Refused, request: str) -> Any:
-        """The body of a refusal; ``request`` is the id of the request."""
-
-    def broken(self, refused: Refused, request: str) -> bytes:
-        """A refusal within a stream."""
+    def render_stream_error(self, error: HeadendError, request: str) -> bytes:
+        """Return an error event. ``request`` is the id of the request."""
 
 
 async def serve(
-    session: Session, exchange: Exchange, shape: Shape, *, stream: bool, headers: Headers | None = None
+    session: Session, exchange: Exchange, renderer: Renderer, *, stream: bool, headers: Headers | None = None
 ) -> None:
-    """Answer the question. A client that leaves meanwhile takes its run with it. Raises Refused before anything was said."""
+    """Answer a request. If the client disconnects, its run is cancelled. Raises HeadendError if nothing was sent yet."""
     watching = asyncio.ensure_future(exchange.watch())
     try:
         await session.enter()
         named = [(b"x-slipsnisse-call", session.call.encode()), *(headers or [])]
         if stream:
             await exchange.begin(named)
-            await exchange.write(shape.opening(session.call))
-        reply = await _answered(session, exchange, shape, stream=stream)
-        await session.leave()  # before the answer: the client's next request may come at once
+            await exchange.write(renderer.render_start(session.call))
+        reply = await _wait_for_answer(session, exchange, renderer, stream=stream)
+        await session.leave()  # before the answer, because the next request of the client may follow immediately
         if stream:
-            for part in shape.closing(session.call, reply):
+            for part in renderer.render_end(session.call, reply):
                 await exchange.write(part)
             await exchange.end()
         else:
             run = [(b"x-slipsnisse-run", reply.run.encode())] if reply.run else []
-            await exchange.answer(200, shape.whole(session.call, reply), [*named, *run])
-    except Left:
+            await exchange.answer(200, renderer.render(session.call, reply), [*named, *run])
+    except ClientLeftError:
         return
-    except Refused as refused:
+    except HeadendError as error:
         if not exchange.streaming:
             raise
         await session.leave()
-        await exchange.end(shape.broken(refused, request_id(exchange)))
+        await exchange.end(renderer.render_stream_error(error, get_request_id(exchange)))
     finally:
-        await stopped(watching)
+        await cancel_and_wait(watching)
         await asyncio.shield(session.leave())
 
 
-async def _answered(session: Session, exchange: Exchange, shape: Shape, *, stream: bool) -> Reply:
+async def _wait_for_answer(session: Session, exchange: Exchange, renderer: Renderer, *, stream: bool) -> Reply:
     work = asyncio.ensure_future(session.answer(exchange.left))
 
     async def pulse() -> None:
-        await exchange.write(shape.pulse(session.call, session.doing))
+        await exchange.write(renderer.render_keepalive(session.call, session.status))
 
     try:
         if stream:
-            await kept_alive(work, pulse)
+            await keep_alive(work, pulse)
         return await work
     finally:
-        await stopped(work)
+        await cancel_and_wait(work)
 
 
-def request_id(exchange: Exchange) -> str:
-    """As the log has it, for errors that name it."""
+def get_request_id(exchange: Exchange) -> str:
+    """Return the id of the request in the log."""
     return str(structlog.contextvars.get_contextvars().get("request_id", ""))

@@ -1,4 +1,4 @@
-"""Headends: other interfaces in front of expert tools, and who has a place in their queues."""
+"""Headends, which offer expert tools over other interfaces, and the requests in their queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.models import Endpoint
 from mcpregistry.models.server import slug_validator
 
-HEADEND_TOPIC = "headends"  # of the change feed: a place was given back
+HEADEND_TOPIC = "headends"  # of the change feed: a place was released
 
 path_validator = RegexValidator(
     r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*){0,3}\Z",
@@ -22,49 +22,52 @@ path_validator = RegexValidator(
 
 
 class HeadendKind(models.TextChoices):
-    """Which interface a headend has."""
+    """The interface of a headend."""
 
     REST = "rest", "REST"
     OPENAI = "openai", "OpenAI: chat completions and responses"
     ANTHROPIC = "anthropic", "Anthropic: messages"
-    MCP = "mcp", "MCP: each call says in which format it wants the answer"
+    MCP = "mcp", "MCP: each call states the format of its answer"
 
 
 class Headend(models.Model):
-    """The expert tools of an endpoint as models, or as a service. Who may call which is said by the endpoint and the tools."""
+    """Offers the expert tools of an endpoint over another interface. The endpoint and the tools decide who may call them."""
 
     slug = models.CharField("name", max_length=63, unique=True, validators=[slug_validator])
     kind = models.CharField("interface", max_length=10, choices=HeadendKind.choices)
     endpoint = models.ForeignKey(
         Endpoint, on_delete=models.CASCADE, related_name="headends",
-        help_text="Its expert tools are offered, to agents that may call them.",
+        help_text="The headend offers the expert tools of this endpoint, to agents that may call them.",
     )  # fmt: skip
     path = models.CharField(
         max_length=100, default="v1", blank=True, validators=[path_validator],
-        help_text="Below the address of this site. Clients are given it as their base URL, OpenAI's with it and Anthropic's "
-        "without the last /v1. An MCP headend has the address of its endpoint.",
+        help_text="Path below the address of this site, for example v1 or team-a/v1. An MCP headend has no path: hosts use the "
+        "address of its endpoint.",
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     concurrency = models.PositiveIntegerField(
         "runs at the same time", default=10, validators=[MinValueValidator(1), MaxValueValidator(1_000)],
-        help_text="Of all processes together. Further requests wait in the order in which they came.",
+        help_text="Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait in the "
+        "order of arrival.",
     )  # fmt: skip
     longest_queue = models.PositiveIntegerField(
         default=100, validators=[MaxValueValidator(10_000)],
-        help_text="Requests that may wait. Any more are told to come again later (429).",
+        help_text="Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried.",
     )  # fmt: skip
     patience_seconds = models.PositiveIntegerField(
-        "waits for people", default=300, validators=[MaxValueValidator(3_600)],
-        help_text="How many seconds a client is kept waiting while a person is asked about a call of its run. Then it is told "
-        "so; the same question asked again gets the run's answer.",
+        "longest wait for an approval", default=300, validators=[MaxValueValidator(3_600)],
+        help_text="How long a client waits for an approval, in seconds. Default: 300. After that it gets a message with a link. The run "
+        "continues, and the same question gets its answer later. Set to 0 to answer immediately.",
     )  # fmt: skip
     aliases = models.JSONField(
-        default=dict, blank=True, help_text='Further model ids, e.g. {"gpt-4o": "research"}. Each means an expert tool.'
+        default=dict,
+        blank=True,
+        help_text='Additional model ids with the names of expert tools, for example {"gpt-4o": "research"}.',
     )
     background_prompts = models.BooleanField(
         default=False,
-        help_text="Chat clients ask the same model for titles, tags and follow-up questions. Each would be a run. Off: such "
-        "requests are refused.",
+        help_text="Allow requests of chat clients for titles, tags and follow-up questions. Each of them starts a run. By default "
+        "they are refused.",
     )  # fmt: skip
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -103,23 +106,21 @@ def _check_aliases(aliases: Any) -> None:
 
 
 class HeadendRequest(models.Model):
-    """A request's place at a headend. The first ``concurrency`` that are kept may run, in the order of their numbers.
+    """A request to a headend, with its place in the queue.
 
-    A place is kept until it is released, or its process has not renewed its lease for long. Afterwards the row only says
-    which call the same request, if it comes again, is answered from.
+    The first ``concurrency`` active places may run, in the order of their numbers. A place is active until it is released, or until
+    its process stops renewing the lease. After that, the row is used to answer the same request from the same call.
     """
 
     headend = models.ForeignKey(Headend, on_delete=models.CASCADE, related_name="requests")
     agent_slug = models.CharField(max_length=63)
-    fingerprint = models.CharField(max_length=64, help_text="SHA-256 of what is asked.")
+    fingerprint = models.CharField(max_length=64, help_text="SHA-256 of the question.")
     idempotency_key = models.CharField(max_length=200, blank=True)
-    call_id = models.CharField(max_length=32, help_text="Of the call that it makes, or made.")
+    call_id = models.CharField(max_length=32, help_text="Id of the call of this request.")
     process = models.CharField(max_length=100)
     lease_until = models.DateTimeField()
     released_at = models.DateTimeField(null=True, blank=True)
-    joinable = models.BooleanField(
-        default=False, help_text="Its client was told to ask again, or was lost with its process."
-    )
+    joinable = models.BooleanField(default=False, help_text="The same question gets the answer of this request.")
     created_at = models.DateTimeField()
 
     class Meta:

@@ -35,13 +35,21 @@ from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import HostTask
 from mcpregistry.services.tasks import host_tasks, long_calls
-from subagents.domain.formats import ANY, FORMAT, FORMAT_SCHEMA, Wanted, split, takes_formats, with_formats
+from subagents.domain.formats import (
+    FORMAT,
+    FORMAT_SCHEMA,
+    OWN_FORMAT,
+    AnswerFormat,
+    split_format,
+    takes_formats,
+    with_formats,
+)
 from subagents.leased.queue import Queue
 from subagents.models import RUN_TOPIC, Run
 from subagents.runs.answers import Seen, answer_of, given_again, seen
 from subagents.runs.toolbox import Toolbox
 from subagents.services import runs
-from subagents.services.headends.configuring import HeadendSpec, mcp_headend
+from subagents.services.headends.configuring import HeadendSpec, find_mcp_headend
 from subagents.services.headends.places import Place
 from subagents.services.offers import SECTION, SERVER, Offered
 
@@ -64,18 +72,18 @@ class ExpertTools:
         for expert in snapshot.sections.get(SECTION, ()):
             here = endpoint.slug == RUNS.slug or endpoint.slug in expert.endpoints
             if here and agent.slug in expert.users and expert.agent in snapshot.agents:
-                formats = takes_formats(expert.input_schema) and mcp_headend(snapshot, endpoint.slug) is not None
+                formats = takes_formats(expert.input_schema) and find_mcp_headend(snapshot, endpoint.slug) is not None
                 tool = _tool(expert, snapshot, now, formats=formats)
                 yield Offer(KIND, _SERVER, tool, own=True, spends=True)
 
 
 def find_expert(snapshot: Snapshot, name: str) -> Offered | None:
-    """The expert tool with this name, if it is switched on."""
+    """Return the enabled expert tool with this name, or None."""
     return next((each for each in snapshot.sections.get(SECTION, ()) if each.name == name), None)
 
 
 def with_any_format(catalogue: Catalogue, entry: Entry, expert: Offered) -> Catalogue:
-    """The entry alone, in a form that takes a format but does not need one: for headends, which know what their clients want."""
+    """Return a catalogue with this entry only, which accepts a format but does not require one."""
     if not takes_formats(expert.input_schema):
         return Catalogue(catalogue.endpoint, catalogue.agent, {entry.name: entry}, catalogue.valid_until)
     shown = {key: value for key, value in entry.offer.tool.data.items() if key != "outputSchema"}
@@ -94,7 +102,7 @@ def _tool(expert: Offered, snapshot: Snapshot, now: float, *, formats: bool) -> 
         "inputSchema": with_formats(schema, required=True) if formats else dict(schema),
         "annotations": derived_hints(expert, snapshot, now),
     }
-    if expert.output_schema is not None and not formats:  # each call says what its answer has to fit
+    if expert.output_schema is not None and not formats:  # each call has its own schema
         listing["outputSchema"] = dict(expert.output_schema)
     hashed = digest(stored(listing), expert.version)
     return ToolSpec(
@@ -149,10 +157,10 @@ class ExpertDispatcher:
         if (known := await self._known(call)) is not None:
             on_sent()
             return known
-        headend = mcp_headend(self._engine.live.current, call.request.catalogue.endpoint.slug)
+        headend = find_mcp_headend(self._engine.live.current, call.request.catalogue.endpoint.slug)
         if headend is None:
             return await self._made(call, on_sent)
-        place = await self._queue.enter(headend, agent=call.request.catalogue.agent.slug, fingerprint=call.id)
+        place = await self._queue.join(headend, agent=call.request.catalogue.agent.slug, fingerprint=call.id)
         given_up = False
         try:
             await self._turn(headend, place, call)
@@ -166,13 +174,13 @@ class ExpertDispatcher:
                 await asyncio.shield(self._queue.leave(place))
 
     async def _turn(self, headend: HeadendSpec, place: Place, call: Call) -> None:
-        """Wait for the call's turn; nothing has been started, so a host that leaves has cancelled nothing."""
+        """Wait for the turn of the call in the queue of the MCP headend."""
 
-        def told(ahead: int) -> None:
+        def on_position(ahead: int) -> None:
             if call.request.on_progress is not None:
-                call.request.on_progress(0.0, None, f"Waiting: {ahead} before this one")
+                call.request.on_progress(0.0, None, f"Waiting in the queue, position {ahead}")
 
-        waiting = asyncio.ensure_future(self._queue.turn(headend, place, told))
+        waiting = asyncio.ensure_future(self._queue.wait_for_turn(headend, place, on_position))
         try:
             while not waiting.done():
                 await asyncio.wait({waiting}, timeout=_RENEW_EVERY)
@@ -182,7 +190,7 @@ class ExpertDispatcher:
             waiting.cancel()
 
     async def _kept(self, place: Place, call: Call) -> None:
-        """Keep the place until the run of a host that took a task has ended."""
+        """Keep the place until the end of the run, for a host that uses tasks."""
         try:
             run = await db_call(Run.objects.filter(call_id=call.id).values_list("pk", flat=True).first)
             now = Seen(run is None, -1, -1, "")
@@ -192,8 +200,8 @@ class ExpertDispatcher:
             await asyncio.shield(self._queue.leave(place))
 
     async def _made(self, call: Call, on_sent: Callable[[], None]) -> dict[str, Any]:
-        arguments, wanted = await asyncio.to_thread(_split, call)  # a schema may take a moment
-        beginning = asyncio.ensure_future(db_call(_begin, call, arguments, wanted))
+        arguments, answer_format = await asyncio.to_thread(_split, call)  # compiling a schema may take a moment
+        beginning = asyncio.ensure_future(db_call(_begin, call, arguments, answer_format))
         try:
             # The transaction that begins the run ends by itself; only then is it known what has to be cancelled.
             begun = await _heard(beginning, call)
@@ -216,10 +224,10 @@ class ExpertDispatcher:
         expert = find_expert(self._engine.live.current, name)
         if expert is None or not expert.cache_seconds:
             return None
-        arguments, wanted = _split(call)
+        arguments, answer_format = _split(call)
         tools = Toolbox(self._engine, self._engine.run_catalogue(expert.agent), run="", expert=name).fingerprint
         run = await db_call(
-            runs.answered, expert=name, arguments=arguments, tools=tools, wanted=wanted,
+            runs.answered, expert=name, arguments=arguments, tools=tools, answer_format=answer_format,
             caller=call.request.catalogue.agent.slug, seconds=expert.cache_seconds, now=timezone.now(),
         )  # fmt: skip
         return given_again(run) if run is not None else None
@@ -250,19 +258,19 @@ async def _keep(call: Call) -> None:
         )
 
 
-def _split(call: Call) -> tuple[dict[str, Any], Wanted]:
-    """The expert tool's own arguments, and the format that the caller wants, where the call could say one."""
+def _split(call: Call) -> tuple[dict[str, Any], AnswerFormat]:
+    """Split the arguments into those of the expert tool and the format of the answer."""
     arguments = json.loads(call.arguments_json)
     offered = call.entry.offer.tool.data["inputSchema"].get("properties") or {}
-    return split(arguments) if offered.get(FORMAT) is FORMAT_SCHEMA else (arguments, ANY)
+    return split_format(arguments) if offered.get(FORMAT) is FORMAT_SCHEMA else (arguments, OWN_FORMAT)
 
 
 @transaction.atomic
-def _begin(call: Call, arguments: Mapping[str, Any], wanted: Wanted) -> Begun:
+def _begin(call: Call, arguments: Mapping[str, Any], answer_format: AnswerFormat) -> Begun:
     """The run, and where the host takes tasks the handle, together or not at all."""
     catalogue, request = call.request.catalogue, call.request
     run = runs.start(
-        expert=call.entry.offer.tool.name, arguments=arguments, wanted=wanted, origin=runs.CALL,
+        expert=call.entry.offer.tool.name, arguments=arguments, answer_format=answer_format, origin=runs.CALL,
         caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
         parent=request.request_id if request.origin == "run" else "", requester=request.requester,
         conversation=request.conversation,

@@ -26,7 +26,7 @@ from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import current_revision
 from mcpregistry.services.records import audit
 from subagents.domain.chains import MAX_DEPTH
-from subagents.domain.formats import ANY, Wanted
+from subagents.domain.formats import OWN_FORMAT, AnswerFormat
 from subagents.domain.lifecycle import OPEN_CALLS, CallState, RunState
 from subagents.domain.transcript import failure
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, ToolCall
@@ -41,14 +41,14 @@ _BY_AGENTS = (CALL, "rest", SAMPLING)  # origins of runs whose ``caller`` is an 
 def start(
     *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
     parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
-    requester: Requester = NOBODY, conversation: str = "", wanted: Wanted = ANY,
+    requester: Requester = NOBODY, conversation: str = "", answer_format: AnswerFormat = OWN_FORMAT,
     options: Mapping[str, Any] | None = None,
 ) -> Run:  # fmt: skip
     """Queue a run; a worker is woken once it is committed.
 
     Raises before anything is spent: ``NotFound``, ``ArgumentsInvalid``, ``Denied`` (too deep, or a model, its key or a
     tool of the whitelist is missing). ``asks``: a model in place of the version's own. ``requester``: the person behind
-    it, who may not approve what its calls ask for. ``conversation``: the id of that which its calls belong to. ``wanted``:
+    it, who may not approve what its calls ask for. ``conversation``: the id of that which its calls belong to. ``answer_format``:
     in which form the caller wants the answer. ``options``: of the models, for this run alone; they replace the models' own.
     """
     version = version or _newest(expert)
@@ -62,8 +62,8 @@ def start(
         origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
         replay_of_id=replay_of or None, asks=asks, requester=plain(requester.name, 150), requester_id=requester.id,
         conversation_id=conversation or None, created_at=timezone.now(), revision=current_revision(),
-        payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint), answer_format=wanted.format,
-        answer_schema=canonical(wanted.schema) if wanted.schema is not None else "",
+        payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint), answer_format=answer_format.format,
+        answer_schema=canonical(answer_format.schema) if answer_format.schema is not None else "",
         model_options=canonical(options) if options else "",
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
@@ -72,7 +72,7 @@ def start(
 
 def answered(
     *, expert: str, arguments: Mapping[str, Any], caller: str, tools: str, seconds: float, now: datetime,
-    wanted: Wanted = ANY,
+    answer_format: AnswerFormat = OWN_FORMAT,
 ) -> Run | None:  # fmt: skip
     """The newest run whose answer may be given again: the same agent asked the same, less than ``seconds`` ago.
 
@@ -85,8 +85,8 @@ def answered(
     same = Run.objects.filter(version=version, arguments=asked, caller=caller, reusable=tools, state=RunState.DONE)
     same = same.filter(
         model_options="",
-        answer_format=wanted.format,
-        answer_schema=canonical(wanted.schema) if wanted.schema is not None else "",
+        answer_format=answer_format.format,
+        answer_schema=canonical(answer_format.schema) if answer_format.schema is not None else "",
     )
     recent = same.filter(finished_at__gt=now - timedelta(seconds=seconds), revision=current_revision())
     run = recent.exclude(answer="").order_by("-finished_at").first()

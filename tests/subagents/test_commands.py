@@ -98,7 +98,7 @@ def test_mcprun_takes_options_of_models_and_a_format(
     [
         ({"model": "no/where"}, "There is no model"),
         ({"temperature": 3.0}, "from 0 to 2"),
-        ({"format": "json"}, "needs a schema"),
+        ({"format": "json"}, "requires a schema"),
         ({"schema": Path("/nowhere.json")}, "cannot be read"),
     ],
 )

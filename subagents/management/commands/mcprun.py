@@ -16,7 +16,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
-from subagents.domain.formats import FORMAT, FORMATS, JSON, SCHEMA, Wanted, split
+from subagents.domain.formats import FORMAT, FORMATS, JSON, SCHEMA, AnswerFormat, split_format
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import LanguageModel, Run
 from subagents.runs.answers import doing
@@ -59,7 +59,7 @@ class Command(BaseCommand):
         try:
             run = runs.start(
                 expert=options["name"], arguments=_parsed(options["arguments"]), origin="command",
-                asks=_model(options["model"]), options=_of_models(options), wanted=_wanted(options),
+                asks=_model(options["model"]), options=_of_models(options), answer_format=_answer_format(options),
             )  # fmt: skip
         except SlipsnisseError as error:
             raise CommandError(str(error), returncode=2) from error
@@ -137,7 +137,7 @@ def _of_models(options: dict[str, Any]) -> dict[str, Any]:
     return given | ({"parallel_tool_calls": False} if options["no_parallel"] else {})
 
 
-def _wanted(options: dict[str, Any]) -> Wanted:
+def _answer_format(options: dict[str, Any]) -> AnswerFormat:
     """The form of the answer. Raises ArgumentsInvalid as for callers over MCP."""
     given: dict[str, Any] = {FORMAT: options["format"]} if options["format"] else {}
     if options["schema"]:
@@ -145,7 +145,7 @@ def _wanted(options: dict[str, Any]) -> Wanted:
             given |= {FORMAT: JSON, SCHEMA: json.loads(options["schema"].read_text())}
         except (OSError, ValueError) as error:
             raise CommandError(f"{options['schema']} cannot be read as JSON: {error}", returncode=2) from error
-    return split(given)[1]
+    return split_format(given)[1]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Configure headends, and what running processes know of them."""
+"""Saves headends, and loads them into the snapshot."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from mcpregistry.services.records import audit
 from subagents.models import Headend, HeadendKind
 
 SECTION = "headends"  # of the snapshot
-_OF_THE_SITE = frozenset({"mcp", "healthz", "readyz", "livez", "static"})  # first parts that never reach Django
+_OF_THE_SITE = frozenset(
+    {"mcp", "healthz", "readyz", "livez", "static"}
+)  # first parts of paths that do not reach Django
 
 
 @dataclass(frozen=True, slots=True)
 class HeadendSpec:
-    """One headend that is switched on. ``path`` has no slash at its ends; ``endpoint`` is a slug; times are in seconds."""
+    """One enabled headend. ``path`` has no leading or trailing slash, ``endpoint`` is a slug, ``patience`` is in seconds."""
 
     id: int
     slug: str
@@ -34,14 +36,14 @@ class HeadendSpec:
     background_prompts: bool
 
 
-def offered() -> tuple[HeadendSpec, ...]:
-    """Every headend that is switched on, in one query; a section of the snapshot."""
+def load_headends() -> tuple[HeadendSpec, ...]:
+    """Load all enabled headends, as a section of the snapshot."""
     rows = Headend.objects.filter(enabled=True, endpoint__enabled=True).select_related("endpoint")
-    return tuple(spec_of(row) for row in rows)
+    return tuple(build_spec(row) for row in rows)
 
 
-def spec_of(row: Headend) -> HeadendSpec:
-    """What running processes know of the row."""
+def build_spec(row: Headend) -> HeadendSpec:
+    """Build the immutable form of a row."""
     return HeadendSpec(
         id=row.pk, slug=row.slug, kind=row.kind, path=row.path, endpoint=row.endpoint.slug, concurrency=row.concurrency,
         longest_queue=row.longest_queue, patience=float(row.patience_seconds), aliases=dict(row.aliases),
@@ -49,19 +51,19 @@ def spec_of(row: Headend) -> HeadendSpec:
     )  # fmt: skip
 
 
-def mcp_headend(snapshot: Snapshot, endpoint: str) -> HeadendSpec | None:
-    """The MCP headend of this endpoint, if it has one: calls of expert tools there say in which format they want the answer."""
+def find_mcp_headend(snapshot: Snapshot, endpoint: str) -> HeadendSpec | None:
+    """Return the MCP headend of this endpoint, or None."""
     known = snapshot.sections.get(SECTION, ())
     return next((each for each in known if each.kind == HeadendKind.MCP and each.endpoint == endpoint), None)
 
 
 @transaction.atomic
 def save_headend(*, row: Headend, actor: str) -> Headend:
-    """Create or change one. Raises ConfigInvalid, also for a path that is the site's own."""
+    """Create or change a headend. Raises ConfigInvalid, also if the path belongs to a page of the site."""
     kind = "headend.created" if row._state.adding else "headend.changed"
     row.clean()
     if row.kind != HeadendKind.MCP:
-        _check_free(row.path)
+        _check_path(row.path)
     save_checked(row)
     audit.record(
         kind=kind, actor=actor, subject=f"headend:{row.slug}", interface=row.kind, path=row.path,
@@ -72,13 +74,13 @@ def save_headend(*, row: Headend, actor: str) -> Headend:
 
 @transaction.atomic
 def delete_headend(*, row: Headend, actor: str) -> None:
-    """Delete one. Runs that it has started go on and stay on record."""
+    """Delete a headend. Its runs continue and stay in the record."""
     audit.record(kind="headend.deleted", actor=actor, subject=f"headend:{row.slug}")
     row.delete()
 
 
-def _check_free(path: str) -> None:
-    """The site's own pages stay where they are: nothing below the path may be one of them."""
+def _check_path(path: str) -> None:
+    """Raise ConfigInvalid if a page of the site is below the path."""
     taken = path.split("/", maxsplit=1)[0] in _OF_THE_SITE
     for below in ("models", "models/"):
         try:
@@ -88,5 +90,6 @@ def _check_free(path: str) -> None:
         taken = True
     if taken:
         raise ConfigInvalid(
-            f"The path {path} belongs to pages of this site.", remedy="Choose another, such as v1 or team-a/v1."
+            f'The path "{path}" belongs to pages of this site.',
+            remedy="Choose another path, for example v1 or team-a/v1.",
         )

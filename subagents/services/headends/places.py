@@ -1,9 +1,9 @@
-"""Places in the queue of a headend: rows, so that they are counted over all processes.
+"""Places in the queue of a headend. They are rows, so the limit applies to all processes together.
 
-A request takes the next number. It may run while fewer than ``concurrency`` places with smaller numbers are kept, so the
-order is that of arrival and needs no further write. A place that is given back, or whose process has not renewed its lease,
-is no longer counted. Numbers are given under a lock on the headend's row: on PostgreSQL a smaller one could otherwise become
-visible after a larger one had begun to run.
+Each request gets the next number. It may run while fewer than ``concurrency`` active places have smaller numbers, which needs no further
+write and keeps the order of arrival. A place is active until it is released, or until its process stops renewing its lease. The
+headend's row is locked while a number is assigned. Otherwise a smaller number could become visible on PostgreSQL after a request with a
+larger one has started.
 """
 
 from __future__ import annotations
@@ -24,95 +24,96 @@ from mcpregistry.services.records.idempotency import KeyReused
 from mcpregistry.services.tasks import host_tasks
 from subagents.models import Headend, HeadendRequest
 
-LEASE = timedelta(seconds=30)  # of one renewal
-LOST = timedelta(seconds=60)  # after the end of its lease the client of a request is taken for gone
-KEPT = timedelta(hours=24)  # how long the same request is answered from its first run
+LEASE = timedelta(seconds=30)  # length of a lease
+LOST = timedelta(seconds=60)  # after the end of the lease, the client counts as disconnected
+KEPT = timedelta(hours=24)  # how long a repeated request gets the answer of the first run
 _BATCH = 200
 
 
 class QueueFull(Busy):
-    """As many requests wait as may; nothing was started."""
+    """The queue is full. Nothing was started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``call``: the id of the call that the request makes. ``joins``: that call was begun by an earlier request."""
+    """A place. ``call`` is the id of the request's call; ``joins``: an earlier request has started that call."""
 
     id: int
     call: str
     joins: bool = False
 
 
-def kept(headend: int) -> QuerySet[HeadendRequest]:
-    """The places that count, in their order."""
+def active_places(headend: int) -> QuerySet[HeadendRequest]:
+    """Return the active places, in their order."""
     return HeadendRequest.objects.filter(headend=headend, released_at=None, lease_until__gt=database_now()).order_by(
         "id"
     )
 
 
 @transaction.atomic
-def take(
+def join_queue(
     *, headend: int, agent: str, fingerprint: str, process: str, concurrency: int, longest_queue: int, key: str = ""
 ) -> Place:
-    """Join the end of the queue. Raises QueueFull, and Conflict for a key whose first request is open or asked for
-    something else.
+    """Add a request to the queue.
+
+    Raises QueueFull, and Conflict if the first request with this key is in progress or was a different one.
     """
     Headend.objects.select_for_update().filter(pk=headend).first()
     now = database_now()
     earlier = _earlier(headend, agent, fingerprint, key)
-    if kept(headend).count() >= concurrency + longest_queue:
-        raise QueueFull("Too many requests wait already.", remedy="Ask again in a moment.")
+    if active_places(headend).count() >= concurrency + longest_queue:
+        raise QueueFull("The queue of this headend is full.", remedy="Try again in a moment.")
     call = earlier.call_id if earlier else ordered_id()
     made = HeadendRequest.objects.create(
         headend_id=headend, agent_slug=agent, fingerprint=fingerprint, idempotency_key=key, call_id=call, process=process,
         lease_until=now + LEASE, created_at=now,
     )  # fmt: skip
     if earlier:
-        HeadendRequest.objects.filter(pk=earlier.pk).delete()  # the new row stands for both
+        HeadendRequest.objects.filter(pk=earlier.pk).delete()  # the new row replaces it
     return Place(made.pk, call, joins=earlier is not None)
 
 
 def _earlier(headend: int, agent: str, fingerprint: str, key: str) -> HeadendRequest | None:
-    """The request that this one repeats."""
+    """Return the earlier request that this one repeats, or None."""
     mine = HeadendRequest.objects.filter(headend=headend, agent_slug=agent)
     if key and (first := mine.filter(idempotency_key=key).order_by("-id").first()):
         if first.fingerprint != fingerprint:
             raise KeyReused(
-                "This Idempotency-Key was used for another request.", remedy="Use a new key for each request."
+                "This Idempotency-Key was used for a different request.", remedy="Use a new key for each request."
             )
         if first.released_at is None and first.lease_until > database_now():
             raise Conflict(
-                "The first request with this Idempotency-Key has not ended.", remedy="Repeat it in a moment."
+                "The first request with this Idempotency-Key is in progress.", remedy="Try again in a moment."
             )
         return first
     lost = mine.filter(fingerprint=fingerprint, released_at=None, lease_until__lte=database_now())
     return (mine.filter(fingerprint=fingerprint, joinable=True) | lost).order_by("-id").first()
 
 
-def queues(headends: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """For each of these headends (their keys as text) the numbers of the places that count, in their order."""
-    return {key: tuple(kept(int(key)).values_list("pk", flat=True)) for key in headends}
+def read_queues(headends: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of the active places by headend. Keys are primary keys as text."""
+    return {key: tuple(active_places(int(key)).values_list("pk", flat=True)) for key in headends}
 
 
 def renew(requests: Collection[str]) -> None:
-    """The clients of these requests still wait: their process says so every few seconds."""
+    """Renew the leases of these requests."""
     HeadendRequest.objects.filter(pk__in=[int(each) for each in requests], released_at=None).update(
         lease_until=database_now() + LEASE
     )
 
 
-def give_back(place: int, *, joinable: bool = False) -> None:
-    """The request has been answered, or nobody waits for it any more. ``joinable``: the same question gets its answer."""
+def release(place: int, *, joinable: bool = False) -> None:
+    """Release a place. ``joinable``: the same question gets the answer of its run later."""
     HeadendRequest.objects.filter(pk=place, released_at=None).update(released_at=database_now(), joinable=joinable)
 
 
 def sweep() -> dict[str, int]:
-    """Give up what was begun for clients whose process died, and forget what nobody can ask for any more."""
+    """Cancel the runs of lost clients, and delete rows that are no longer needed. Returns counts."""
     now = database_now()
     lost = HeadendRequest.objects.filter(released_at=None, lease_until__lt=now - LOST)
     ended = 0
     for request in list(lost.order_by("id")[:_BATCH]):
-        ended += _given_up(request)
+        ended += _give_up(request)
     old = HeadendRequest.objects.exclude(released_at=None)
     over = old.filter(released_at__lt=now - KEPT) | old.filter(joinable=False, idempotency_key="")
     gone = list(over.values_list("pk", flat=True)[: 5 * _BATCH])
@@ -120,28 +121,28 @@ def sweep() -> dict[str, int]:
     return {"given_up": ended, "forgotten": len(gone)}
 
 
-def free(process: str) -> int:
-    """A process is known to be dead: the next sweep gives up what it was asked, and nobody waits for its places."""
+def release_process(process: str) -> int:
+    """Release the places of a dead process. The next sweep cancels its runs. Returns the number of places."""
     mine = HeadendRequest.objects.filter(process=process, released_at=None)
     return mine.update(lease_until=database_now() - LOST - LEASE)
 
 
-def _given_up(request: HeadendRequest) -> int:
-    """Not of a request with a key, whose client will come again for the answer."""
+def _give_up(request: HeadendRequest) -> int:
+    """Cancel the run of a lost client, unless the request has a key: then the client can still get the answer."""
     if not request.idempotency_key:
-        withdraw(request.call_id)
-    give_back(request.pk)
+        cancel_run(request.call_id)
+    release(request.pk)
     return 1
 
 
-def withdraw(call: str) -> None:
-    """Cancel the run that the call has begun; nothing if there is none, or it has ended."""
+def cancel_run(call: str) -> None:
+    """Cancel the run of a call, if it is in progress."""
     task = HostTask.objects.filter(call_id=call).values_list("pk", flat=True).first()
     if task is not None:
         host_tasks.withdraw(task_id=task)
 
 
-def waiting(headend: Headend) -> dict[str, Any]:
-    """How many requests of the headend run and wait now."""
-    count = kept(headend.pk).count()
+def count_requests(headend: Headend) -> dict[str, Any]:
+    """Count the running and the waiting requests of a headend."""
+    count = active_places(headend.pk).count()
     return {"running": min(count, headend.concurrency), "waiting": max(0, count - headend.concurrency)}

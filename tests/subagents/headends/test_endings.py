@@ -89,7 +89,7 @@ async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(b
         asking[1].cancel()
         await until(lambda: _queue_is(3))
         assert await db_call(Run.objects.count) == 0
-        await db_call(places.give_back, blocked)
+        await db_call(places.release, blocked)
         await until(lambda: asking[0].done() and asking[2].done())
         texts = [each.result().json()["choices"][0]["message"]["content"] for each in (asking[0], asking[2])]
     assert texts == ["It said q0.", "It said q2."]
@@ -98,7 +98,7 @@ async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(b
 
 def _blocking_place() -> int:
     row = Headend.objects.get()
-    made = places.take(
+    made = places.join_queue(
         headend=row.pk, agent="ann", fingerprint="x", process="another", concurrency=1, longest_queue=10
     )  # fmt: skip
     HeadendRequest.objects.filter(pk=made.id).update(lease_until="2100-01-01T00:00Z")
@@ -106,7 +106,7 @@ def _blocking_place() -> int:
 
 
 async def _queue_is(length: int) -> bool:
-    return bool(await db_call(lambda: places.kept(Headend.objects.get().pk).count() == length))
+    return bool(await db_call(lambda: places.active_places(Headend.objects.get().pk).count() == length))
 
 
 async def test_a_full_queue_says_when_to_come_again(bench: Bench, serving: Any) -> None:
@@ -122,7 +122,7 @@ async def test_a_full_queue_says_when_to_come_again(bench: Bench, serving: Any) 
         refused = await asks.post(CHAT, json=asked())
         assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
         assert int(refused.headers["retry-after"]) >= 1
-        await db_call(places.give_back, blocked)
+        await db_call(places.release, blocked)
         assert (await asks.post(CHAT, json=asked())).status_code == 200
 
 
@@ -176,9 +176,9 @@ def approve(request: ApprovalRequest) -> str:
         (b"nonsense", 400, "not JSON"),
         (b"[]", 400, "JSON object"),
         (b'{"model": "expert"}', 400, "messages"),
-        (b'{"model": "other", "messages": []}', 404, "There are: expert."),
+        (b'{"model": "other", "messages": []}', 404, "Available models: expert."),
         (b'{"model": "expert", "n": 2, "messages": [{"role": "user", "content": "x"}]}', 400, "n must be 1"),
-        (b'{"model": "expert", "messages": [{"role": "system", "content": "x"}]}', 400, "no message of the user"),
+        (b'{"model": "expert", "messages": [{"role": "system", "content": "x"}]}', 400, "message of the user"),
         (
             b'{"model": "expert", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}',
             400, "image_url",
@@ -213,7 +213,7 @@ async def test_a_revoked_token_gets_no_answer(bench: Bench, serving: Any) -> Non
         await until(lambda: _queue_is(2))
         await db_call(lambda: revoke_token(token=Token.objects.earliest("id"), actor="test"))
         await until(lambda: _is_unknown(asks))
-        await db_call(places.give_back, blocked)
+        await db_call(places.release, blocked)
         refused = await asking
         assert (await another.get("/v1/models")).status_code == 200
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")

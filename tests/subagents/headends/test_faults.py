@@ -18,12 +18,12 @@ from tests.waiting import until
 pytestmark = [pytest.mark.fault, pytest.mark.exhaustive(on="postgresql")]
 
 POINTS = [
-    "places.take",
+    "places.join_queue",
     "tool_source._begin",
     "query.QuerySet.get@1",
     "query.QuerySet.get@2",
     "answers.seen",
-    "places.give_back",
+    "places.release",
 ]
 
 
@@ -50,4 +50,4 @@ async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(
         again = await asks.post(CHAT, json=asked())
         assert again.status_code == 200, again.text
     kept = await db_call(lambda: HeadendRequest.objects.filter(released_at=None).count())
-    assert kept == (1 if point == "places.give_back" else 0), "a place that could not be given back ends with its lease"
+    assert kept == (1 if point == "places.release" else 0), "a place that could not be given back ends with its lease"

@@ -42,9 +42,7 @@ async def test_anthropics_client_lists_counts_and_gets_a_message(bench: Bench, s
         assert (await asks.models.retrieve("expert")).type == "model"
         assert (await asks.messages.count_tokens(model="expert", messages=ASKED)).input_tokens > 0
         answer = await asks.messages.create(model="expert", max_tokens=1_000, messages=ASKED, system="Be kind.")
-    assert answer.content[0].text == (
-        "It said The client program says about this conversation:\n\nBe kind.\n\nThe question:\n\nhello."
-    )
+    assert answer.content[0].text == ("It said Instructions of the client program:\n\nBe kind.\n\nQuestion:\n\nhello.")
     assert answer.stop_reason == "end_turn"
     run = await db_call(Run.objects.get)
     assert answer.id == f"msg_{run.call_id}"
@@ -178,7 +176,7 @@ async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(bench: B
     missing = await call(served, arguments={"text": "hello"})
     assert (missing.error_code, "format" in missing.message) == ("ARGUMENTS_INVALID", True)
     needs = await call(served, arguments={"text": "hello", "format": "json"})
-    assert (needs.error_code, needs.message) == ("ARGUMENTS_INVALID", "The format json needs a schema.")
+    assert (needs.error_code, needs.message) == ("ARGUMENTS_INVALID", "The format json requires a schema.")
     given = await call(served, arguments={"text": "hello", "format": "json", "schema": SCHEMA})
     assert given.result["structuredContent"] == {"n": 3}
     assert await db_call(lambda: Run.objects.get().arguments) == '{"text":"hello"}'

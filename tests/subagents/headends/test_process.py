@@ -110,7 +110,9 @@ async def test_two_processes_share_one_queue_and_a_killed_ones_run_is_given_up(
             there = asyncio.ensure_future(asks.post(f"http://127.0.0.1:{first}{CHAT}", json=asked("there")))
             await until(lambda: len(bench.sent()) == 1)
             waiting = asyncio.ensure_future(here.post(CHAT, json=asked("here")))
-            await until(lambda: db_call(lambda: places.kept(Headend.objects.get(slug="openai").pk).count() == 2))
+            await until(
+                lambda: db_call(lambda: places.active_places(Headend.objects.get(slug="openai").pk).count() == 2)
+            )
             assert await db_call(Run.objects.count) == 1
             os.kill(other.pid, signal.SIGKILL)
             with pytest.raises(httpx.TransportError):

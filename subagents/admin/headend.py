@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.forms import ModelForm
+from django.forms import ModelForm, Script
 from django.http import HttpRequest
 from unfold.decorators import display
 
@@ -36,7 +36,7 @@ class HeadendAdmin(RecordAdmin):
     change_form_outer_before_template = "admin/subagents/headend.html"
 
     class Media:
-        js = ("mcpregistry/connect.js",)  # copy buttons
+        js = (Script("mcpregistry/connect.js", defer=True),)  # copy buttons
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Headend]:
         return super().get_queryset(request).select_related("endpoint")

@@ -124,8 +124,15 @@ async def test_before_its_lease_is_anybodys_a_run_is_given_back(
     monkeypatch.setattr(driver, "_PARTING", HANG_LIMIT)  # a busy machine may need more to give it back
     run = await db_call(slow_run, bench)
     here = await worker()
+    real = lease.renew
+
+    def fail_once_the_call_is_sent(*args: Any, **kwargs: Any) -> Any:
+        if bench.sent():
+            raise OperationalError("the database system is shutting down")
+        return real(*args, **kwargs)
+
     with monkeypatch.context() as away:
-        away.setattr(lease, "renew", failing(lease.renew, 1_000))
+        away.setattr(lease, "renew", fail_once_the_call_is_sent)
         with pytest.raises(OperationalError):
             await here.drive(run)
     given = await db_call(Run.objects.get, pk=run.pk)

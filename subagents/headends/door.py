@@ -36,6 +36,7 @@ from subagents.services.offers import Offered
 log = structlog.get_logger(__name__)
 
 ONLY = "slipsnisse.headends"  # in the scope of a request: the names of the headends that may answer it
+_RETRIES = b"x-stainless-retry-count"  # of the clients of OpenAI and Anthropic: how often the request was sent before
 _CREATED = 1_767_225_600  # 2026-01-01, for all models
 _KINDS: Mapping[str, Any] = {
     HeadendKind.OPENAI: openai.error_body, HeadendKind.ANTHROPIC: anthropic.error_body, HeadendKind.REST: rest.error_body,
@@ -113,6 +114,7 @@ class RoutedRequest:
         question = Question(
             model=model, expert=expert.name, arguments=arguments, answer_format=answer_format, token_hash=get_token_hash(self.exchange),
             client=plain(self.exchange.header(b"user-agent"), 100), key=self._key(),
+            is_retry=self.exchange.header(_RETRIES) not in ("", "0"),
             max_tokens=max_tokens if type(max_tokens) is int and max_tokens > 0 else None,
         )  # fmt: skip
         session = Session(self.doors.shared, self.headend, self.agent.slug, question)
@@ -142,7 +144,7 @@ class Headends:
 
     def begin_stop(self) -> None:
         """End open requests with an error. Their runs continue."""
-        self.shared.watch.stop()
+        self.shared.begin_stop()
 
     def _match(self, scope: Mapping[str, Any]) -> Iterator[tuple[HeadendSpec, str]]:
         """Yield the headends with this path, and the rest of the path. ``ONLY`` in the scope restricts them by name."""

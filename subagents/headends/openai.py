@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcpregistry.domain.text.display import printable
 from subagents.domain.formats import JSON, OWN_FORMAT, AnswerFormat
 from subagents.headends.asking import ChatMessage, invalid_request, read_messages
 from subagents.headends.errors import HeadendError
@@ -57,7 +58,7 @@ class Completion:
 
     def render_keepalive(self, call: str, status: str) -> bytes:
         """Return a comment, which clients skip."""
-        return f": {status}\n\n".encode()
+        return comment(status)
 
     def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
         """Yield the text, the finish reason and, if requested, the usage."""
@@ -123,6 +124,11 @@ def usage(used: Usage) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": used.cached},
         "completion_tokens_details": {"reasoning_tokens": used.reasoning},
     }
+
+
+def comment(text: str) -> bytes:
+    """Return a comment of a stream. It is one line, whatever names it contains."""
+    return f": {printable(text, 300)}\n\n".encode()
 
 
 def _finish(reply: Reply) -> str:

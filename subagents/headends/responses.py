@@ -13,7 +13,7 @@ from typing import Any
 from subagents.domain.formats import AnswerFormat
 from subagents.headends.asking import ChatMessage, invalid_request, read_messages, read_text
 from subagents.headends.errors import HeadendError
-from subagents.headends.openai import answer_text, read_answer_format
+from subagents.headends.openai import answer_text, comment, read_answer_format
 from subagents.headends.session import Reply, Usage
 from subagents.llm.scripted.pieces import event, pieces
 
@@ -45,7 +45,7 @@ class Response:
 
     def render_keepalive(self, call: str, status: str) -> bytes:
         """Return a comment, which clients skip."""
-        return f": {status}\n\n".encode()
+        return comment(status)
 
     def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
         """Yield one message with one text, then the whole response."""

@@ -82,6 +82,7 @@ class Question:
     answer_format: AnswerFormat = OWN_FORMAT
     client: str = ""
     key: str = ""  # the Idempotency-Key
+    is_retry: bool = False  # the client has sent the same request before, and got no answer
     max_tokens: int | None = None  # of the answer
 
 
@@ -95,9 +96,14 @@ class SharedState:
         self.queue = Queue(self.engine.feed, self.engine.process)
         self.watch: Watch[Seen] = Watch(self.engine.feed, RUN_TOPIC, seen)
 
-    async def close(self) -> None:
-        """Stop watching, and release all places."""
+    def begin_stop(self) -> None:
+        """End all open requests. Their runs continue."""
         self.watch.stop()
+        self.queue.begin_stop()
+
+    async def close(self) -> None:
+        """Stop watching, and stop renewing leases."""
+        self.begin_stop()
         await self.queue.close()
 
 
@@ -109,6 +115,7 @@ class Session:
         self._place: Place | None = None
         self._is_released = False
         self._begun = False  # the call may have been made
+        self.is_joinable = False  # the same question gets the answer of this run
         self._over = False  # the client gets an answer or an error
         self.status = "waiting for a place"  # a phrase, for clients that show it
 
@@ -128,10 +135,16 @@ class Session:
             self._catalogue()
             self._shared.engine.check_open()
             self._place = await self._shared.queue.join(
-                self._headend, agent=self._agent, fingerprint=fingerprint, key=asked.key
+                self._headend,
+                agent=self._agent,
+                fingerprint=fingerprint,
+                key=asked.key,
+                is_retry=asked.is_retry,
             )
         except SlipsnisseError as error:
             raise from_error(error) from None
+        except ValueError:
+            raise HeadendError(400, "invalid_request", "The request has a value that JSON does not allow.") from None
         except Error:
             log.exception("headend.database_failed", headend=self._headend.slug)
             raise HeadendError(
@@ -171,8 +184,8 @@ class Session:
             return
         place, self._is_released = self._place, True
         if self._begun and not self._over:
-            await self._cancel_run(place.call)
-        await self._shared.queue.leave(place, joinable=self._over and self.status == WAITS_FOR_APPROVAL)
+            await self._abandon(place)
+        await self._shared.queue.leave(place, joinable=self.is_joinable)
 
     async def _answer(self) -> Reply:
         assert self._place is not None
@@ -224,7 +237,7 @@ class Session:
 
     async def _join_run(self, call: str) -> Reply | None:
         """Return the answer of the run that an earlier request started, or None if it started none."""
-        run = await db_call(Run.objects.filter(call_id=call).first)
+        run = await db_call(_find_run, call)
         if run is not None:
             self._begun = True
             return await self._follow_run(call)
@@ -244,7 +257,7 @@ class Session:
         )
 
     async def _follow_run(self, call: str) -> Reply:
-        run_id = await db_call(Run.objects.filter(call_id=call).values_list("pk", flat=True).get)
+        run_id = (await db_call(_get_run, call)).pk
         now, waited = Seen(False, -1, -1, ""), 0.0
         while not now.ended:
             if now.waits and waited >= self._headend.patience:
@@ -254,29 +267,27 @@ class Session:
             before, now = now, await self._shared.watch.until_not(run_id, now, min(rest, _LOOK_AGAIN))
             waited += time.monotonic() - since if before.waits else 0.0
             if self._shared.watch.stopping:
+                self._over, self.is_joinable = True, True
                 raise HeadendError(
-                    503, "BUSY", "The site is shutting down. The run continues.", run=run_id, started=True
+                    503, "BUSY", "The site is shutting down. The run continues; repeat the request.", run=run_id
                 )
             if now != before:
                 self._set_status(now.doing)
-        run = await db_call(Run.objects.get, pk=run_id)
+        run = await db_call(_get_run, call)
         self._over = True
         return read_reply(run)
 
     async def _report_waiting(self, run_id: str) -> Reply:
         """Return a text about the approval. The run continues, and the same question gets its answer later."""
         text = await db_call(_describe_approvals, run_id)
-        self._over, self.status = True, WAITS_FOR_APPROVAL
+        self._over, self.is_joinable = True, True
         return Reply(run_id, text, finish="waiting")
 
-    async def _cancel_run(self, call: str) -> None:
+    async def _abandon(self, place: Place) -> None:
         try:
-            await db_call(places.cancel_run, call)
+            await db_call(places.abandon, place)
         except Error:  # the sweep cancels the run after the end of the lease
-            log.exception("headend.run_not_cancelled", call=call)
-
-
-WAITS_FOR_APPROVAL = "waiting for an approval"
+            log.exception("headend.run_not_cancelled", call=place.call)
 
 
 def read_reply(run: Run) -> Reply:
@@ -304,6 +315,14 @@ def truncate(reply: Reply, max_tokens: int | None) -> Reply:
         middle = (fits + too_many) // 2
         fits, too_many = (middle, too_many) if count(reply.text[:middle]) <= max_tokens else (fits, middle)
     return replace(reply, text=reply.text[:fits], structured="", finish="length")
+
+
+def _find_run(call: str) -> Run | None:
+    return Run.objects.filter(call_id=call).first()
+
+
+def _get_run(call: str) -> Run:
+    return Run.objects.get(call_id=call)
 
 
 def _describe_approvals(run_id: str) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 from mcpregistry.domain.errors import ResourceLimit
 from mcpregistry.gateway.http.body import read_whole
 from mcpregistry.gateway.http.eventstream import STREAM
+from mcpregistry.gateway.jsonrpc import with_valid_text
 from subagents.headends.errors import HeadendError
 
 KEEP_ALIVE = 10.0  # seconds without an event; clients and proxies wait longer
@@ -58,7 +59,7 @@ class Exchange:
     async def json(self) -> dict[str, Any]:
         """Read the body as a JSON object. Raises HeadendError (400, 413)."""
         try:
-            found = json.loads(await self.body())
+            found = json.loads(with_valid_text(await self.body()))
         except (ValueError, RecursionError):
             raise HeadendError(400, "invalid_request", "The body is not JSON.") from None
         if not isinstance(found, dict):

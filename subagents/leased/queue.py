@@ -11,6 +11,7 @@ from mcpregistry.calls.approvals.seats import Seats
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call
+from mcpregistry.domain.errors import Busy
 from subagents.models import HEADEND_TOPIC
 from subagents.services.headends import places
 from subagents.services.headends.configuring import HeadendSpec
@@ -30,11 +31,13 @@ class Queue:
         self._watch: Watch[tuple[int, ...]] = Watch(feed, HEADEND_TOPIC, places.read_queues)
         self._seats = Seats(places.renew)
 
-    async def join(self, headend: HeadendSpec, *, agent: str, fingerprint: str, key: str = "") -> Place:
+    async def join(
+        self, headend: HeadendSpec, *, agent: str, fingerprint: str, key: str = "", is_retry: bool = False
+    ) -> Place:
         """Add a request to the queue. Raises as ``places.join_queue``."""
         place = await db_call(
             places.join_queue, headend=headend.id, agent=agent, fingerprint=fingerprint, process=self._process,
-            concurrency=get_limit(headend), longest_queue=headend.longest_queue, key=key,
+            concurrency=get_limit(headend), longest_queue=headend.longest_queue, key=key, is_retry=is_retry,
         )  # fmt: skip
         self._seats.keep(str(place.id))
         return place
@@ -46,6 +49,8 @@ class Queue:
         kept: tuple[int, ...] = ()
         while True:
             kept = await self._watch.until_not(str(headend.id), kept, _LOOK_AGAIN)
+            if self._watch.stopping:
+                raise Busy("The site is shutting down.", remedy="Try again in a moment.")
             most = get_limit(headend)
             if place.id in kept[:most]:
                 return
@@ -59,6 +64,10 @@ class Queue:
             await db_call(places.release, place.id, joinable=joinable)
         except Error:
             log.exception("headend.place_not_given_back", place=place.id)
+
+    def begin_stop(self) -> None:
+        """Refuse all requests that wait."""
+        self._watch.stop()
 
     async def close(self) -> None:
         """Stop waiting, and stop renewing leases."""

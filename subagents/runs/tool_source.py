@@ -192,10 +192,10 @@ class ExpertDispatcher:
     async def _kept(self, place: Place, call: Call) -> None:
         """Keep the place until the end of the run, for a host that uses tasks."""
         try:
-            run = await db_call(Run.objects.filter(call_id=call.id).values_list("pk", flat=True).first)
-            now = Seen(run is None, -1, -1, "")
-            while run is not None and not now.ended and not self._watch.stopping:
-                now = await self._watch.until_not(run, now, _RENEW_EVERY)
+            begun = await db_call(_begun, call.id)
+            now = Seen(begun is None, -1, -1, "")
+            while begun is not None and not now.ended and not self._watch.stopping:
+                now = await self._watch.until_not(begun.run, now, _RENEW_EVERY)
         finally:
             await asyncio.shield(self._queue.leave(place))
 

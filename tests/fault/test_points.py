@@ -18,11 +18,13 @@ from tests.fault import test_database_errors_maintenance as maintenance
 from tests.fault import test_database_errors_rest as rest
 from tests.fault import test_database_errors_runs as runs
 from tests.fault import test_database_errors_tasks as tasks
+from tests.subagents.headends import test_faults
 
 pytestmark = pytest.mark.fault
 
 TABLES = (calls.POINTS, maintenance.POINTS, rest.POINTS, runs.POINTS, tasks.POINTS)
 CELLS = {point.partition("@")[0] for table in TABLES for points in table.values() for point in points}
+CELLS |= {point.partition("@")[0] for point in test_faults.POINTS}
 # What is read or written beside calls and runs: a fault there changes nothing that a caller is told.
 BESIDE = {
     "delivery.channels_with_due": "notifications: the outbox is emptied at the next tick (tests/services)",
@@ -42,6 +44,10 @@ BESIDE = {
     "slack.decide": "as above",
     "configuration.LiveConfiguration.refresh": "part of a run's step, which is begun again as for views.view",
     "seats.renew": "tried again at the next renewal, well before the lease is over",
+    "places.renew": "as above",
+    "places.abandon": "the clock cancels the run of a client that has left, once its lease is over",
+    "session._find_run": "the client is told an error, and joins the run when it asks again",
+    "session._describe_approvals": "as above",
     "recorded.outcome_by_id": "a call that was ended by hand while it was out (tests/fault/test_late_ends.py)",
     "tool_source._begun": "asked only where a run's beginning was not heard of (tests/fault/test_unheard_runs.py)",
     "records.is_written": "asked only where a turn's commit was not heard of (tests/subagents/runs)",
@@ -128,11 +134,13 @@ DEATHS = {
 # Functions that are handed in, so that reading the source does not name them: what stands behind these words.
 HANDED_IN = {
     "tell": ("trials.record_progress",),
+    "self._renew_all": ("seats.renew", "places.renew"),
     "self._read": (
         "held_calls.states",
         "remote_tasks.wishes",
         "engine._wishes",
         "answers.seen",
+        "places.read_queues",
         "streams._versions",
         "manager._wishes",
         "manager._run_ends",

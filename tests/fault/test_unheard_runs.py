@@ -26,12 +26,12 @@ def unheard_beginning(monkeypatch: pytest.MonkeyPatch, *, written: bool) -> None
     """The connection breaks while the first run is begun."""
     real, left = tool_source._begin, [1]
 
-    def _begin(call: Any) -> Any:
+    def _begin(*given: Any) -> Any:
         if not left[0]:
-            return real(call)
+            return real(*given)
         left[0] = 0
         if written:
-            real(call)
+            real(*given)
         silent = psycopg.OperationalError("server closed the connection unexpectedly")
         raise OperationalError(str(silent)) from silent
 

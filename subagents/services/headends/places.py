@@ -52,15 +52,17 @@ def active_places(headend: int) -> QuerySet[HeadendRequest]:
 
 @transaction.atomic
 def join_queue(
-    *, headend: int, agent: str, fingerprint: str, process: str, concurrency: int, longest_queue: int, key: str = ""
-) -> Place:
+    *, headend: int, agent: str, fingerprint: str, process: str, concurrency: int, longest_queue: int, key: str = "",
+    is_retry: bool = False,
+) -> Place:  # fmt: skip
     """Add a request to the queue.
 
+    ``is_retry``: the client got no answer to an earlier attempt, so a request that seems to be in progress has lost its client.
     Raises QueueFull, and Conflict if the first request with this key is in progress or was a different one.
     """
     Headend.objects.select_for_update().filter(pk=headend).first()
     now = database_now()
-    earlier = _earlier(headend, agent, fingerprint, key)
+    earlier = _earlier(headend, agent, fingerprint, key, is_retry=is_retry)
     if active_places(headend).count() >= concurrency + longest_queue:
         raise QueueFull("The queue of this headend is full.", remedy="Try again in a moment.")
     call = earlier.call_id if earlier else ordered_id()
@@ -73,7 +75,7 @@ def join_queue(
     return Place(made.pk, call, joins=earlier is not None)
 
 
-def _earlier(headend: int, agent: str, fingerprint: str, key: str) -> HeadendRequest | None:
+def _earlier(headend: int, agent: str, fingerprint: str, key: str, *, is_retry: bool) -> HeadendRequest | None:
     """Return the earlier request that this one repeats, or None."""
     mine = HeadendRequest.objects.filter(headend=headend, agent_slug=agent)
     if key and (first := mine.filter(idempotency_key=key).order_by("-id").first()):
@@ -81,13 +83,14 @@ def _earlier(headend: int, agent: str, fingerprint: str, key: str) -> HeadendReq
             raise KeyReused(
                 "This Idempotency-Key was used for a different request.", remedy="Use a new key for each request."
             )
-        if first.released_at is None and first.lease_until > database_now():
+        if first.released_at is None and first.lease_until > database_now() and not is_retry:
             raise Conflict(
                 "The first request with this Idempotency-Key is in progress.", remedy="Try again in a moment."
             )
         return first
-    lost = mine.filter(fingerprint=fingerprint, released_at=None, lease_until__lte=database_now())
-    return (mine.filter(fingerprint=fingerprint, joinable=True) | lost).order_by("-id").first()
+    same = mine.filter(fingerprint=fingerprint, idempotency_key="")
+    lost = same.filter(released_at=None) if is_retry else same.filter(released_at=None, lease_until__lte=database_now())
+    return (same.filter(joinable=True) | lost).order_by("-id").first()
 
 
 def read_queues(headends: Collection[str]) -> dict[str, tuple[int, ...]]:
@@ -133,6 +136,12 @@ def _give_up(request: HeadendRequest) -> int:
         cancel_run(request.call_id)
     release(request.pk)
     return 1
+
+
+def abandon(place: Place) -> None:
+    """Cancel the run of a client that has disconnected, unless another request has joined it."""
+    if HeadendRequest.objects.filter(pk=place.id, released_at=None).exists():
+        cancel_run(place.call)
 
 
 def cancel_run(call: str) -> None:

@@ -14,6 +14,8 @@ from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, Pol
 from mcpregistry.services.access.tokens import revoke_token
 from mcpregistry.services.approvals import votes
 from subagents.domain.lifecycle import RunState
+from subagents.headends.session import SharedState
+from subagents.llm.client import complete
 from subagents.models import Headend, HeadendRequest, Run
 from subagents.services.headends import places
 from tests.subagents.headends.conftest import headend, token
@@ -197,6 +199,57 @@ async def test_bad_requests_start_nothing_and_say_why(
     assert said in refused.json()["error"]["message"]
     assert refused.headers["x-should-retry"] == "false"
     assert await db_call(lambda: (Run.objects.count(), Invocation.objects.count())) == (0, 0)
+
+
+async def test_a_site_that_stops_leaves_the_run_to_be_joined(bench: Bench, serving: Any) -> None:
+    """The client is told to come again, and the same question gets the answer of the run that went on."""
+    key = await db_call(prepared, bench)
+    blocking = asyncio.Event()
+
+    async def slow(*given: Any, **more: Any) -> Any:
+        await blocking.wait()
+        return await complete(*given, **more)
+
+    served = await serving(complete=slow)
+    async with served.client(key) as asks:
+        asking = asyncio.ensure_future(asks.post(CHAT, json=asked()))
+        await until(lambda: db_call(Run.objects.exists))
+        served.doors.begin_stop()
+        stopped = await asking
+        assert (stopped.status_code, "retry-after" in stopped.headers) == (503, True)
+        blocking.set()
+        await until(no_open_runs)
+        assert await db_call(lambda: Run.objects.get().state) == RunState.DONE
+        served.doors.shared = SharedState(served.engine)  # as a new process
+        answer = await asks.post(CHAT, json=asked())
+    assert answer.json()["choices"][0]["message"]["content"] == "It said hello."
+    assert await db_call(Run.objects.count) == 1
+
+
+async def test_a_retry_joins_the_run_whose_process_died(bench: Bench, serving: Any) -> None:
+    """Within the lease of the dead process, too: the client says that it has tried before."""
+    key = await db_call(prepared, bench)
+    served = await serving()
+    async with served.client(key) as asks:
+        first = await asks.post(CHAT, json=asked())
+        await db_call(_as_if_its_process_had_died, first.headers["x-slipsnisse-call"])
+        again = await asks.post(CHAT, json=asked(), headers={"x-stainless-retry-count": "1"})
+        other = await asks.post(CHAT, json=asked(), headers={"x-stainless-retry-count": "0"})
+    assert again.json()["id"] == first.json()["id"] != other.json()["id"]
+    assert await db_call(Run.objects.count) == 2
+
+
+def _as_if_its_process_had_died(call: str) -> None:
+    HeadendRequest.objects.filter(call_id=call).update(released_at=None, lease_until="2100-01-01T00:00Z")
+
+
+async def test_half_a_character_costs_itself_alone(bench: Bench, serving: Any) -> None:
+    key = await db_call(prepared, bench)
+    served = await serving()
+    async with served.client(key) as asks:
+        body = rb'{"model": "expert", "messages": [{"role": "user", "content": "half \ud83d"}]}'
+        answer = await asks.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert answer.json()["choices"][0]["message"]["content"] == "It said half \ufffd."
 
 
 async def test_a_revoked_token_gets_no_answer(bench: Bench, serving: Any) -> None:

@@ -20,8 +20,9 @@ pytestmark = [pytest.mark.fault, pytest.mark.exhaustive(on="postgresql")]
 POINTS = [
     "places.join_queue",
     "tool_source._begin",
-    "query.QuerySet.get@1",
-    "query.QuerySet.get@2",
+    "places.read_queues",
+    "session._get_run@1",
+    "session._get_run@2",
     "answers.seen",
     "places.release",
 ]

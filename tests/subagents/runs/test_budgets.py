@@ -195,6 +195,7 @@ class _Seen:
 
     class spec:
         temperature = 0.0
+        model_options: dict[str, Any] = {}
 
 
 def run_view(run: Run) -> Any:

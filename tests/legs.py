@@ -48,6 +48,8 @@ SLOW = {
     "subagents/test_runmcp_config.py": "each test starts a process that loads a file and serves it",
     "web/test_admin.py": "forms in a real browser",
     "conformance/test_requirements.py": "the protocol's own suite, on Node",
+    "gateway/test_handshake_cache.py": "each test starts a process for a host",
+    "subagents/headends/test_interfaces.py": "each interface, with its official client",
     "gateway/test_stdio.py": "each test starts a process for a host",
     "admin/test_roles.py": "each role, and each button and list of the admin",
     "admin/test_servers.py": "the pages of a server, each mistake on its form",

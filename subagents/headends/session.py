@@ -128,10 +128,10 @@ class Session:
     async def enter(self) -> None:
         """Join the queue. Raises HeadendError; then nothing was started."""
         asked, answer_format = self._question, self._question.answer_format
-        fingerprint = digest(
-            asked.expert, canonical(asked.arguments), answer_format.format, canonical(answer_format.schema or {})
-        )
         try:
+            fingerprint = digest(
+                asked.expert, canonical(asked.arguments), answer_format.format, canonical(answer_format.schema or {})
+            )
             self._catalogue()
             self._shared.engine.check_open()
             self._place = await self._shared.queue.join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -11,19 +12,22 @@ from django.contrib.auth.models import Group, User
 
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule, Token
+from mcpregistry.services.access import agents
 from mcpregistry.services.access.tokens import revoke_token
 from mcpregistry.services.approvals import votes
 from subagents.domain.lifecycle import RunState
 from subagents.headends.session import SharedState
 from subagents.llm.client import complete
-from subagents.models import Headend, HeadendRequest, Run
+from subagents.models import ExpertTool, Headend, HeadendRequest, Run
+from subagents.services import runs
 from subagents.services.headends import places
 from tests.subagents.headends.conftest import headend, token
 from tests.subagents.headends.test_openai import ASKED, client, prepared
-from tests.subagents.kit import Bench, calls
+from tests.subagents.kit import Bench, calls, offered
 from tests.waiting import until
 
 CHAT = "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "hello"}]
 COUNTS = calls(("slow__count", {"steps": 100_000, "pause": 0.1}))
 
 
@@ -128,29 +132,74 @@ async def test_a_full_queue_says_when_to_come_again(bench: Bench, serving: Any) 
         assert (await asks.post(CHAT, json=asked())).status_code == 200
 
 
-async def test_the_client_is_told_that_a_person_is_asked_and_gets_the_answer_later(bench: Bench, serving: Any) -> None:
+INTERFACES: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], str]]] = {
+    "openai": ("openai", CHAT, {"messages": MESSAGES}, lambda body: body["choices"][0]["message"]["content"]),
+    "responses": ("openai", "/v1/responses", {"input": "hello"}, lambda body: body["output"][0]["content"][0]["text"]),
+    "anthropic": (
+        "anthropic", "/v1/messages", {"messages": MESSAGES, "max_tokens": 1_000}, lambda body: body["content"][0]["text"],
+    ),
+    "rest": ("rest", "/v1/expert", {"text": "hello", "format": "json"}, lambda body: body["answer"]),
+}  # fmt: skip
+
+
+@pytest.mark.exhaustive(but=("openai", "rest"))
+@pytest.mark.parametrize("interface", INTERFACES)
+async def test_the_client_is_told_that_a_person_is_asked_and_gets_the_answer_later(
+    bench: Bench, serving: Any, interface: str
+) -> None:
+    kind, path, body, text_of = INTERFACES[interface]
+    body = body | ({} if kind == "rest" else {"model": "expert"})
+
     def prepare() -> str:
-        key = prepared(bench)
-        Headend.objects.update(patience_seconds=0)
+        offered(bench)
+        headend(kind, patience_seconds=0)
         PolicyRule.objects.create(name="mine", outcome="ask", expert="expert")
         User.objects.create_user("pat").groups.add(Group.objects.get(name="approver"))
-        return key
+        return token()
 
     key = await db_call(prepare)
     served = await serving()
     async with served.client(key) as asks:
-        waiting = (await asks.post(CHAT, json=asked())).json()["choices"][0]
-        assert "/approvals/" in waiting["message"]["content"]
-        assert waiting["finish_reason"] == "stop"
+
+        async def answer() -> str:
+            return text_of((await asks.post(path, json=body)).json())
+
+        request_page = "/approvals/"
+        assert request_page in await answer()
         request = await db_call(ApprovalRequest.objects.get)
-        again = (await asks.post(CHAT, json=asked())).json()["choices"][0]
-        assert request.pk in again["message"]["content"]
+        assert f"{request_page}{request.pk}/" in await answer()
         await served.engine.approvals.settle_call(await db_call(approve, request))
         await until(no_open_runs)
-        answer = await asks.post(CHAT, json=asked())
-    assert answer.json()["choices"][0]["message"]["content"] == "It said hello."
+        assert await answer() == "It said hello."
     assert await db_call(Run.objects.count) == 1
     assert len(bench.sent()) == 1
+
+
+async def test_two_agents_with_one_model_have_runs_of_their_own(bench: Bench, serving: Any) -> None:
+    """The same question of two agents starts two runs, also if the first of them waits for an approval."""
+
+    def prepare() -> tuple[str, str]:
+        key = prepared(bench)
+        bob = agents.save_agent(agent=Agent(slug="bob"), actor="test")
+        ExpertTool.objects.get().users.add(bob)
+        Headend.objects.update(patience_seconds=0)
+        PolicyRule.objects.create(name="mine", outcome="ask", expert="expert")
+        return key, token("bob")
+
+    keys = await db_call(prepare)
+    served = await serving()
+    for key in keys:
+        async with served.client(key) as asks:
+            assert (await asks.post(CHAT, json=asked())).status_code == 200
+    assert await db_call(lambda: sorted(Run.objects.values_list("caller", flat=True))) == ["ann", "bob"]
+    assert await db_call(
+        lambda: sorted(Invocation.objects.filter(origin="openai").values_list("agent_slug", flat=True))
+    ) == [
+        "ann",
+        "bob",
+    ]
+    await db_call(lambda: [runs.cancel(run_id=run.pk, actor="test") for run in Run.objects.open()])
+    await until(no_open_runs)
 
 
 async def test_a_key_gives_the_first_answer_again(bench: Bench, serving: Any) -> None:

@@ -59,13 +59,13 @@ def _sample(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, 
 
 async def _call(pool: Pool, kind: str, name: str, arguments: Mapping[str, Any]) -> None:
     """One call, in as many rounds as the server asks for; what it refuses is its business."""
-    host = Forwarding(ABILITIES, ask=_person)
+    host = Forwarding(ABILITIES, ask=_person, rounds=True)
     with contextlib.suppress(DownstreamError):
         while True:
             result = await pool.call(1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=HANG_LIMIT)
             if result.get("resultType") != "input_required":
                 return
-            host = Forwarding(ABILITIES, _answered(result))
+            host = Forwarding(ABILITIES, _answered(result), rounds=True)
 
 
 async def _person(method: str, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -288,6 +288,10 @@ def web(env: Mapping[str, str], processes: int = 1) -> Iterator[Web]:
         site.stop()
 
 
+class OutputEndedError(AssertionError):
+    """The process has closed its output, so no further message can come."""
+
+
 class RawHost:
     """A host made of pipes: sees every byte that ``runmcp`` writes to stdout."""
 
@@ -346,7 +350,7 @@ class RawHost:
                         if condition(message):
                             return copy.deepcopy(message)
                     if not await self.beyond(len(self._parsed)):
-                        raise AssertionError(f"The output has ended: {self.lines}\n{self.log()}")
+                        raise OutputEndedError(f"The output has ended: {self.lines}\n{self.log()}")
         except TimeoutError:
             raise AssertionError(f"{self.lines}\n{self.log()}") from None
 

@@ -18,7 +18,7 @@ from mcpregistry.services.access import tokens
 from subagents.models import Run
 from tests.calls.conftest import ACTOR
 from tests.fakes.hosts import StdioHost, stdio_host
-from tests.fakes.stage import PLAIN, Stage, outside
+from tests.fakes.stage import PLAIN, OutputEndedError, Stage, outside
 from tests.subagents.kit import Bench, calls
 from tests.waiting import HANG_LIMIT
 
@@ -202,7 +202,11 @@ class Callers:
             calling.cancel()
             self.reports.without_report += 1
             return
-        result = calling.result()
+        try:
+            result = calling.result()
+        except OutputEndedError:
+            self.reports.without_report += 1
+            return
         failed = "error" in result or result.get("isError", False)  # which it leaves out when nothing is wrong
         unknown = "OUTCOME UNKNOWN" in str(result)
         state = "succeeded" if not failed else "unknown" if unknown else "failed"

@@ -99,7 +99,7 @@ def test_a_comparison_is_brought_up_to_date_while_the_other_run_goes_on(window_o
     again = runs.start(expert="digest", arguments={}, origin="admin", replay_of=run.pk)
     window = window_of("viewer")
     window.goto(page(run))
-    row = window.locator("#compared tr", has_text=again.pk[:8])
+    row = window.locator("#compared tr", has=window.locator(f"a[href*='{again.pk}']"))
     expect(row).to_contain_text("…")
     turn(again, 1, "Let me see.")
     expect(row).to_contain_text("s/m")

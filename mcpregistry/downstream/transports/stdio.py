@@ -231,12 +231,8 @@ class StdioChannel(Wire):
         self._unattached = []
 
     def _stdout_ended(self, error: DownstreamError | None) -> None:
-        if self._input.unread:
-            ended: DownstreamError = EndedUnread(
-                "The server ended its connection before it read a message.", remedy="Its log may say why.", sent=True
-            )
-        else:
-            ended = ConnectionFailed("The server ended its connection.", remedy="Its log may say why.", sent=True)
+        reason = EndedUnread if self._input.unread else ConnectionFailed
+        ended = reason("The server ended its connection.", remedy="Its log may say why.", sent=True)
         self.fail(error or self._control.over or ended)  # the supervisor says it before it ends the server
 
     def _supervisor_killed(self) -> None:

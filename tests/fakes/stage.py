@@ -219,6 +219,9 @@ class Web:
             raise AssertionError(self.log()) from None
 
     def log(self) -> str:
+        """What the process has logged; empty once the host has been closed."""
+        if self._log.closed:
+            return ""
         self._log.seek(0)
         return self._log.read()
 
@@ -324,6 +327,9 @@ class RawHost:
         return list(self._parsed)
 
     def log(self) -> str:
+        """What the process has logged; empty once the host has been closed."""
+        if self._log.closed:
+            return ""
         self._log.seek(0)
         return self._log.read()
 

@@ -206,6 +206,7 @@ class Callers:
             result = calling.result()
         except OutputEndedError:
             self.reports.without_report += 1
+            await asyncio.sleep(0.3)  # until the host has noticed, and starts it again
             return
         failed = "error" in result or result.get("isError", False)  # which it leaves out when nothing is wrong
         unknown = "OUTCOME UNKNOWN" in str(result)

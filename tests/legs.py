@@ -56,6 +56,8 @@ SLOW = {
     "api/test_calls.py": "each test has a server of its own, and the site's engine",
     "api/test_once.py": "each operation that takes a key, twice",
     "services/test_approvals.py": "each way to vote, with its transactions",
+    "subagents/headends/test_endings.py": "each way that a request may end, with an engine of its own",
+    "gateway/test_beside_calls.py": "what a server says beside its calls, over each transport",
     "subagents/maintenance/test_manager.py": "several processes work, and are interrupted",
     "subagents/runs/test_takeover.py": "runs of workers that die",
     "web/test_people.py": "several people, each in a window of a real browser",

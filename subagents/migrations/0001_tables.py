@@ -566,6 +566,7 @@ class Migration(migrations.Migration):
                     ('answer_format', models.CharField(blank=True, db_default='', default='', help_text='text, markdown or json, where the caller said one.', max_length=10)),
                     ('answer_schema', models.TextField(blank=True, db_default='', default='', help_text="JSON Schema of the answer that the caller wants, in place of the tool's.")),
                     ('model_options', models.TextField(blank=True, db_default='', default='', help_text='JSON: options of the models for this run alone, such as temperature.')),
+                    ('is_traced', models.BooleanField(db_default=False, default=False, help_text='Its requests to models are recorded, without secrets.', verbose_name='requests are recorded')),
                     ('caller', models.CharField(blank=True, max_length=63, verbose_name='agent')),
                     ('endpoint_slug', models.CharField(blank=True, max_length=63, verbose_name='endpoint')),
                     ('origin', models.CharField(help_text='call, rest, command or replay', max_length=10)),
@@ -655,6 +656,20 @@ class Migration(migrations.Migration):
                     'ordering': ['turn_number', 'index'],
                     'indexes': [models.Index(fields=['invocation'], name='toolcall_by_invocation')],
                     'constraints': [models.UniqueConstraint(fields=('run', 'turn_number', 'index'), name='one_call_per_place')],
+                },
+            ),
+            migrations.CreateModel(
+                name='TracedRequest',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('at', models.DateTimeField()),
+                    ('text', models.TextField(help_text='JSON object without secrets.')),
+                    ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='traced_requests', to='subagents.run')),
+                ],
+                options={
+                    'ordering': ['id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
             ),
             migrations.CreateModel(

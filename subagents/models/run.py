@@ -62,6 +62,10 @@ class Run(Leased):
         db_default="",
         help_text="JSON: options of the models for this run alone, such as temperature.",
     )
+    is_traced = models.BooleanField(
+        "requests are recorded", default=False, db_default=False,
+        help_text="Its requests to models are recorded, without secrets.",
+    )  # fmt: skip
     caller = models.CharField("agent", max_length=63, blank=True)
     requester = models.CharField(
         max_length=150, blank=True, default="", db_default="",
@@ -191,6 +195,20 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return f"{self.run} {self.model_name}: {self.trouble}"
+
+
+class TracedRequest(models.Model):
+    """One HTTP request to a model provider and its answer, of a run that is traced."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="traced_requests")
+    at = models.DateTimeField()
+    text = models.TextField(help_text="JSON object without secrets.")
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"request {self.pk}"
 
 
 class StoredOutput(models.Model):

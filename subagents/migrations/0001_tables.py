@@ -644,7 +644,7 @@ class Migration(migrations.Migration):
                     ('result', models.TextField(blank=True, help_text='What the model reads.')),
                     ('is_error', models.BooleanField(default=False)),
                     ('raw_characters', models.PositiveIntegerField(default=0)),
-                    ('details', models.JSONField(blank=True, default=dict, help_text='What the context guard reckoned, where it refused.')),
+                    ('details', models.JSONField(blank=True, default=dict, help_text='Links of the result, and what the context guard reckoned if it refused.')),
                     ('settled_by', models.CharField(blank=True, help_text='Who said what became of an unknown call.', max_length=150)),
                     ('started_at', models.DateTimeField(blank=True, null=True)),
                     ('finished_at', models.DateTimeField(blank=True, null=True)),

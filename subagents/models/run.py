@@ -246,7 +246,9 @@ class ToolCall(models.Model):
     is_error = models.BooleanField(default=False)
     stored = models.ForeignKey(StoredOutput, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     raw_characters = models.PositiveIntegerField(default=0)
-    details = models.JSONField(default=dict, blank=True, help_text="What the context guard reckoned, where it refused.")
+    details = models.JSONField(
+        default=dict, blank=True, help_text="Links of the result, and what the context guard reckoned if it refused."
+    )
     settled_by = models.CharField(max_length=150, blank=True, help_text="Who said what became of an unknown call.")
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -38,6 +39,8 @@ from subagents.services.offers import SERVER
 from subagents.services.runs import CALL
 
 _MOST_COMPARED = 6
+# An address of a web page that looks like what it is: ASCII, no user name before the host, no backslash in the host.
+_WEB_ADDRESS = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?(?:[/?#][!-~]*)?", re.IGNORECASE)
 _START = 400  # characters of a text on the timeline
 _MOST_SAMPLES = 2_000  # newest runs that percentiles are taken of
 _MOST_FOLLOWED = 100  # newest answers; what came after each is searched among all calls of those ten minutes
@@ -160,6 +163,20 @@ class Line:
     after: float = 0.0  # seconds since the run's beginning
     offset: float = 0.0  # of the run's whole time, in percent
     share: float = 0.0
+    links: Sequence[ResultLink] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLink:
+    """A resource link in the result of a call. ``address``: where it leads if it is a page of the web, else ""."""
+
+    uri: str
+    name: str
+    mime_type: str
+
+    @property
+    def address(self) -> str:
+        return self.uri if _WEB_ADDRESS.fullmatch(self.uri) else ""
 
 
 def timeline(run: Run, *, whole: bool = False) -> list[Line]:
@@ -192,7 +209,10 @@ def _call_line(run: Run, call: ToolCall, record: Invocation | None, request: str
     if call.started_at is None:
         return Line("call", call.finished_at or now, call)
     took = ((call.finished_at or now) - call.started_at).total_seconds() * 1000
-    return _line("call", run, call, call.started_at, took, out=call.finished_at is None, record=record, request=request)
+    links = [ResultLink(each["uri"], each["name"], each["mimeType"]) for each in call.details.get("links", ())]
+    return _line(
+        "call", run, call, call.started_at, took, out=call.finished_at is None, record=record, request=request, links=links
+    )  # fmt: skip
 
 
 def _line(kind: str, run: Run, row: Any, at: datetime, took_ms: float, **more: Any) -> Line:

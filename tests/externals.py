@@ -8,6 +8,7 @@ CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1``, ``…_NODE=1``, ``…_PGBOUNCER=1`` an
 Each host has a folder of its own below ``SLIPSNISSE_HOST_PROGRAMS``; without it, below ``~/.cache/slipsnisse-tests/hosts``.
 With ``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` it is an error if one of these is missing. The official Python SDK 1.x has a
 virtual environment of its own in ``~/.cache/slipsnisse-tests/python-sdk-1``; ``SLIPSNISSE_REQUIRE_OLDER_SDK=1`` demands it.
+So has the chat client llm, in ``~/.cache/slipsnisse-tests/llm``; ``SLIPSNISSE_REQUIRE_CHAT_CLIENT=1`` demands it.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ BUBBLEWRAP = External("bubblewrap", "bubblewrap and user namespaces", "SLIPSNISS
 OLDER_SDK = External(
     "older_sdk", f"Python with mcp 1.x in {INSTALLED / 'python-sdk-1'}", "SLIPSNISSE_REQUIRE_OLDER_SDK"
 )
+CHAT_CLIENT = External("chat_client", f"the chat client llm in {INSTALLED / 'llm'}", "SLIPSNISSE_REQUIRE_CHAT_CLIENT")
 HOSTS = Hosts("host", f"Node >= 22 and npm packages below {HOST_FOLDER}", "SLIPSNISSE_REQUIRE_HOSTS")
-ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP, OLDER_SDK, HOSTS)
+ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP, OLDER_SDK, CHAT_CLIENT, HOSTS)
 
 
 def node_program() -> str:
@@ -177,6 +179,11 @@ def _older_sdk() -> Path | None:
     return python if python.exists() else None
 
 
+def _chat_client() -> Path | None:
+    program = INSTALLED / "llm" / "bin" / "llm"
+    return program if program.exists() else None
+
+
 @cache
 def _node_program() -> Path | None:
     own = NODE_FOLDER / "node_modules" / ".bin" / "node"
@@ -189,4 +196,5 @@ def _node_program() -> Path | None:
 
 _FIND = {
     "web": _browser, "node": _node, "pgbouncer": _pgbouncer, "bubblewrap": _bubblewrap, "older_sdk": _older_sdk,
+    "chat_client": _chat_client,
 }  # fmt: skip

@@ -9,8 +9,12 @@ from typing import Any
 
 import msgspec
 
+from mcpregistry.domain.text.canonical import plain
+
 PAGE = 8_000  # characters that one page of a stored output holds at most
 _LINE = 1_000  # characters of one line
+_MOST_LINKS = 20  # of one result
+_LINK_FIELDS = {"uri": 2_000, "name": 200, "mimeType": 100}  # characters
 
 
 def flattened(result: Mapping[str, Any]) -> str:
@@ -46,6 +50,16 @@ def _part(part: Mapping[str, Any]) -> str:
     if isinstance(data, str):  # base64, which has four characters for three bytes
         return f"[{kind}: {part.get('mimeType')}, {len(data) * 3 // 4 - data.count('=')} bytes]"
     return f"[{kind}]"
+
+
+def find_links(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the resource links of a result, as they are shown to people: uri, name and mimeType, cut if they are long."""
+    parts = [part for part in result.get("content") or [] if isinstance(part, dict)]
+    return [
+        {field: plain(str(part.get(field) or ""), limit) for field, limit in _LINK_FIELDS.items()}
+        for part in parts
+        if part.get("type") == "resource_link"
+    ][:_MOST_LINKS]
 
 
 def handle_of(run: str, place: str) -> str:

@@ -14,11 +14,11 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcpregistry.collector import lasting
 from subagents.domain.model_errors import ErrorKind, ModelError
@@ -26,6 +26,9 @@ from subagents.llm import anthropic, chat
 from subagents.llm.failures import translated
 from subagents.llm.parts import join_parts
 from subagents.llm.values import Message, Reply, Target, Tool
+
+if TYPE_CHECKING:
+    from mcpregistry.downstream.http_client.httpx_transport import ObservedRequest
 
 # Before the import: afterwards they change nothing.
 _SWITCHES = {
@@ -45,8 +48,11 @@ async def complete(
     tools: Sequence[Tool] = (),
     *,
     response_schema: Mapping[str, Any] | None = None,
+    trace: Callable[[Target, Sequence[ObservedRequest]], Awaitable[None]] | None = None,
 ) -> Reply:
     """One turn. Messages and tools are in OpenAI's shape. Raises ModelError; cancelling drops the line.
+
+    ``trace`` is called with the HTTP requests of this turn, also if it fails. They contain secrets.
 
     ``tools`` empty means that the model cannot call any: some providers ignore ``tool_choice``. A message may have two
     keys of our own (see ``values``): the ``state`` of an answer of this very model, and that a tool has failed.
@@ -56,7 +62,8 @@ async def complete(
 
     wire, ask = (anthropic, litellm.anthropic_messages) if target.kind == "anthropic" else (chat, litellm.acompletion)
     request = wire.request(target, messages, tools, response_schema) | _common(target)
-    way = guarded.Way(target.networks, join_parts)
+    observed: list[ObservedRequest] = []
+    way = guarded.Way(target.networks, join_parts, observed if trace is not None else None)
     try:
         with way.taken():
             async with asyncio.timeout(target.timeout + 1):  # some adapters ignore the timeout they are given
@@ -65,6 +72,9 @@ async def complete(
         raise ModelError(ErrorKind.TIMEOUT, f"No answer within {target.timeout:g} s.", status=408) from None
     except Exception as error:  # noqa: BLE001 - whatever an adapter raises, the run must hear it in our words
         raise (guarded.failure(way) or translated(error, target)) from None
+    finally:
+        if trace is not None:
+            await trace(target, observed)
     try:
         return wire.reply(response, target)
     except (AttributeError, KeyError, IndexError, TypeError):

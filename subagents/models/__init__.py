@@ -5,7 +5,7 @@ from subagents.models.expert import ExpertTarget, ExpertTool, ExpertVersion
 from subagents.models.headend import HEADEND_TOPIC, Headend, HeadendKind, HeadendRequest
 from subagents.models.maintenance import MAINTENANCE_TOPIC, MaintenanceMessage, MaintenanceRequest, Proposal
 from subagents.models.provider import LanguageModel, Provider
-from subagents.models.run import RUN_TOPIC, Attempt, Run, StoredOutput, ToolCall, Turn
+from subagents.models.run import RUN_TOPIC, Attempt, Run, StoredOutput, ToolCall, TracedRequest, Turn
 from subagents.models.trial import TrialReport
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Run",
     "StoredOutput",
     "ToolCall",
+    "TracedRequest",
     "TrialReport",
     "Turn",
 ]

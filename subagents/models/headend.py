@@ -47,8 +47,8 @@ class Headend(models.Model):
     enabled = models.BooleanField(default=True)
     concurrency = models.PositiveIntegerField(
         "runs at the same time", default=10, validators=[MinValueValidator(1), MaxValueValidator(1_000)],
-        help_text="Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait in the "
-        "order of arrival.",
+        help_text="Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; "
+        "agents take turns.",
     )  # fmt: skip
     longest_queue = models.PositiveIntegerField(
         default=100, validators=[MaxValueValidator(10_000)],
@@ -108,7 +108,7 @@ def _check_aliases(aliases: Any) -> None:
 class HeadendRequest(models.Model):
     """A request to a headend, with its place in the queue.
 
-    The first ``concurrency`` active places may run, in the order of their numbers. A place is active until it is released, or until
+    The first ``concurrency`` active places may run, in the order of their rounds and numbers. A place is active until it is released, or until
     its process stops renewing the lease. After that, the row is used to answer the same request from the same call.
     """
 
@@ -118,6 +118,7 @@ class HeadendRequest(models.Model):
     idempotency_key = models.CharField(max_length=200, blank=True)
     call_id = models.CharField(max_length=32, help_text="Id of the call of this request.")
     process = models.CharField(max_length=100)
+    queue_round = models.PositiveBigIntegerField(default=0, db_default=0, help_text="Agents take turns in rounds.")
     lease_until = models.DateTimeField()
     released_at = models.DateTimeField(null=True, blank=True)
     joinable = models.BooleanField(default=False, help_text="The same question gets the answer of this request.")

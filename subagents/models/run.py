@@ -62,6 +62,10 @@ class Run(Leased):
         db_default="",
         help_text="JSON: options of the models for this run alone, such as temperature.",
     )
+    is_traced = models.BooleanField(
+        "requests are recorded", default=False, db_default=False,
+        help_text="Its requests to models are recorded, without secrets.",
+    )  # fmt: skip
     caller = models.CharField("agent", max_length=63, blank=True)
     requester = models.CharField(
         max_length=150, blank=True, default="", db_default="",
@@ -193,6 +197,20 @@ class Attempt(models.Model):
         return f"{self.run} {self.model_name}: {self.trouble}"
 
 
+class TracedRequest(models.Model):
+    """One HTTP request to a model provider and its answer, of a run that is traced."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="traced_requests")
+    at = models.DateTimeField()
+    text = models.TextField(help_text="JSON object without secrets.")
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"request {self.pk}"
+
+
 class StoredOutput(models.Model):
     """A tool result that was too large for the conversation; the model reads it page by page."""
 
@@ -228,7 +246,9 @@ class ToolCall(models.Model):
     is_error = models.BooleanField(default=False)
     stored = models.ForeignKey(StoredOutput, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     raw_characters = models.PositiveIntegerField(default=0)
-    details = models.JSONField(default=dict, blank=True, help_text="What the context guard reckoned, where it refused.")
+    details = models.JSONField(
+        default=dict, blank=True, help_text="Links of the result, and what the context guard reckoned if it refused."
+    )
     settled_by = models.CharField(max_length=150, blank=True, help_text="Who said what became of an unknown call.")
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)

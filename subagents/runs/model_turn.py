@@ -31,7 +31,7 @@ from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
 from subagents.llm.tokens import counter
 from subagents.llm.values import Reply, Target
-from subagents.runs import budgets, records, telemetry
+from subagents.runs import budgets, records, telemetry, tracing
 from subagents.runs.lease import fenced
 from subagents.runs.targets import target_for
 from subagents.runs.toolbox import Toolbox
@@ -134,8 +134,9 @@ class Thinking:
             target = await db_call(_begun, held, plan, seen, left, request.final)
             failpoint("run_turn_begun")
             reply = await self._complete(
-                target, for_model(request.messages, plan.target.label), request.tools, response_schema=schema
-            )
+                target, for_model(request.messages, plan.target.label), request.tools, response_schema=schema,
+                **({"trace": partial(tracing.record, held.key)} if seen.is_traced else {}),
+            )  # fmt: skip
         except ModelError as error:
             return await failed(error)
         except BudgetSpent as spent:

@@ -129,7 +129,7 @@ class _Results:
             over = None if target is None else await asyncio.to_thread(self._over, target, shown.text)
             if target is not None and over is not None:
                 await db_call(telemetry.guard, target, Trigger.TOOL, Outcome.FINAL, over)
-                shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=_details(over))
+                shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=end.facts | _details(over))
                 log.info("agent:context", run=held.key, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
             energy = self.tools.energy(call.name)

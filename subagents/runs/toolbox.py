@@ -130,10 +130,11 @@ def ended(outcome: CallOutcome) -> Ended:
         text = f"{TIMED_OUT}. {UNKNOWN_OUTCOME}" if outcome.error_code == "TIMEOUT" else UNKNOWN_OUTCOME
         return Ended(CallState.UNKNOWN, text, is_error=True, facts={"code": outcome.error_code})
     if outcome.result is not None:
-        text = outputs.flattened(outcome.result)
+        text, links = outputs.flattened(outcome.result), outputs.find_links(outcome.result)
+        facts = {"links": links} if links else {}
         if outcome.state == State.SUCCEEDED:
-            return Ended(CallState.DONE, text, text)
-        return Ended(CallState.FAILED, failure(text), text, is_error=True)
+            return Ended(CallState.DONE, text, text, facts=facts)
+        return Ended(CallState.FAILED, failure(text), text, is_error=True, facts=facts)
     words = failure(f"{outcome.message} {outcome.remedy}".strip())
     state = CallState.FAILED if outcome.state in (State.TOOL_ERROR, State.NOT_SENT) else CallState.REFUSED
     return Ended(state, words, is_error=True, facts={"code": outcome.error_code})

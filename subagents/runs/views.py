@@ -37,6 +37,7 @@ class RunView:
     final: Exit | None
     cancel_requested: bool
     depth: int
+    is_traced: bool = False  # its requests to models are recorded
 
 
 def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunView:
@@ -54,13 +55,14 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
         final=Exit(run.final_reason) if run.final_reason else None,
         cancel_requested=run.cancel_requested,
         depth=run.depth,
+        is_traced=run.is_traced,
     )
 
 
 _RUN = Select(
     Run.objects.filter(id=Given("id")).values_list(
         "id", "version_id", "version__hash", "asks_id", "arguments", "final_reason", "cancel_requested", "depth",
-        "answer_format", "answer_schema", "model_options", "started_at", "waited_seconds", "waiting_since", "lost_seconds", "input_tokens", "output_tokens", "cost", "energy", named=True,
+        "answer_format", "answer_schema", "model_options", "is_traced", "started_at", "waited_seconds", "waiting_since", "lost_seconds", "input_tokens", "output_tokens", "cost", "energy", named=True,
     )
 )  # fmt: skip
 _ATTEMPTS = Select(

@@ -42,7 +42,7 @@ def start(
     *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
     parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
     requester: Requester = NOBODY, conversation: str = "", answer_format: AnswerFormat = OWN_FORMAT,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None, traced: bool = False,
 ) -> Run:  # fmt: skip
     """Queue a run; a worker is woken once it is committed.
 
@@ -50,6 +50,7 @@ def start(
     tool of the whitelist is missing). ``asks``: a model in place of the version's own. ``requester``: the person behind
     it, who may not approve what its calls ask for. ``conversation``: the id of that which its calls belong to. ``answer_format``:
     in which form the caller wants the answer. ``options``: of the models, for this run alone; they replace the models' own.
+    ``traced``: record its requests to models (``TracedRequest``).
     """
     version = version or _newest(expert)
     body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
@@ -64,7 +65,7 @@ def start(
         conversation_id=conversation or None, created_at=timezone.now(), revision=current_revision(),
         payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint), answer_format=answer_format.format,
         answer_schema=canonical(answer_format.schema) if answer_format.schema is not None else "",
-        model_options=canonical(options) if options else "",
+        model_options=canonical(options) if options else "", is_traced=traced,
     )  # fmt: skip
     transaction.on_commit(lambda: wake(run.pk))
     return run

@@ -45,6 +45,7 @@ BESIDE = {
     "configuration.LiveConfiguration.refresh": "part of a run's step, which is begun again as for views.view",
     "seats.renew": "tried again at the next renewal, well before the lease is over",
     "places.renew": "as above",
+    "tracing.store": "the run continues without this part of its trace (tests/subagents/runs/test_tracing.py)",
     "places.abandon": "the clock cancels the run of a client that has left, once its lease is over",
     "session._find_run": "the client is told an error, and joins the run when it asks again",
     "session._describe_approvals": "as above",

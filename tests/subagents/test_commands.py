@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Sequence
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from django.utils import timezone
 
 from mcpregistry.models import AuditEntry
 from subagents.domain.lifecycle import Exit, RunState
-from subagents.models import ExpertTool, LanguageModel, Provider, Run, Turn
+from subagents.models import ExpertTool, LanguageModel, Provider, Run, TracedRequest, Turn
 from subagents.runs.views import view
 from subagents.services import experts
 from tests.subagents.kit import ready_provider
@@ -42,7 +43,7 @@ def expert(live_db: None, monkeypatch: pytest.MonkeyPatch) -> ExpertTool:
     )
 
 
-def ending(monkeypatch: pytest.MonkeyPatch, **end: Any) -> None:
+def ending(monkeypatch: pytest.MonkeyPatch, *, traced: Sequence[str] = (), **end: Any) -> None:
     def soon(run_id: str) -> None:
         def work() -> None:
             run = Run.objects.get(pk=run_id)
@@ -50,6 +51,8 @@ def ending(monkeypatch: pytest.MonkeyPatch, **end: Any) -> None:
                 run=run, number=1, model_name="acme/small", finish="stop", input_tokens=7, output_tokens=3,
                 started_at=timezone.now(), duration_ms=5,
             )  # fmt: skip
+            for text in traced:
+                TracedRequest.objects.create(run=run, at=timezone.now(), text=text)
             Run.objects.filter(pk=run_id).update(finished_at=timezone.now(), **end)
             connection.close()
 
@@ -93,9 +96,26 @@ def test_mcprun_takes_options_of_models_and_a_format(
     assert (spec.model_options["top_p"], spec.output_schema) == (0.9, {"type": "object"})
 
 
+@pytest.mark.parametrize("name", ["trace.jsonl", "-"])
+def test_mcprun_writes_the_trace_of_requests_to_models(
+    expert: ExpertTool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / name
+    ending(
+        monkeypatch, state=RunState.DONE, exit=Exit.ANSWER, answer="x", traced=('{"status": 401}', '{"status": 200}')
+    )
+    code, out, err = run("digest", "q=why", trace_llm=name if name == "-" else str(file))
+    assert (code, out) == (0, "x\n")
+    assert Run.objects.get().is_traced
+    lines = err.splitlines() if name == "-" else file.read_text().splitlines()
+    assert [json.loads(line)["status"] for line in lines if line.startswith("{")] == [401, 200]
+    assert name == "-" or file.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"trace_llm": "/nowhere/at/all"}, "Cannot write to"),
         ({"model": "no/where"}, "There is no model"),
         ({"temperature": 3.0}, "from 0 to 2"),
         ({"format": "json"}, "requires a schema"),

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from mcpregistry.domain.text.secret_names import is_secret_name
 
@@ -54,7 +54,8 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
     found = {value for name, value in named if is_secret_name(name) or name.lower() == "cookie"}
     found |= {match[1] for value in found if (match := _SCHEME.fullmatch(value))}
     texts = [*pairs.values(), *argv, url]
-    return found | {match[1] for text in texts for match in _PASSWORD.finditer(text)}
+    passwords = {match[1] for text in texts for match in _PASSWORD.finditer(text)}
+    return found | passwords | {unquote(each) for each in passwords}
 
 
 # Words of a command, and addresses
@@ -110,10 +111,13 @@ def masked_words(words: Sequence[str]) -> list[str]:
 
 
 class Redactor:
-    """Finds and replaces the secrets of one server in JSON values. False: there is nothing to look for."""
+    """Finds and replaces the secrets of one server in JSON values. False: there is nothing to look for.
 
-    def __init__(self, secrets: Iterable[str]) -> None:
-        needles = {form for secret in secrets if len(secret) >= SHORTEST for form in _forms(secret)}
+    Secrets with fewer than ``shortest`` characters are not looked for.
+    """
+
+    def __init__(self, secrets: Iterable[str], *, shortest: int = SHORTEST) -> None:
+        needles = {form for secret in secrets if len(secret) >= shortest for form in _forms(secret)}
         self._needles = sorted(needles, key=len, reverse=True)
         self._all = re.compile("|".join(map(re.escape, self._needles)))
 

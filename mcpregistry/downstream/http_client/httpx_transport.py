@@ -12,6 +12,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -35,16 +38,53 @@ class WebPage(DownstreamError):
     """The answer is a web page, though it says that all went well."""
 
 
+@dataclass
+class ObservedRequest:
+    """One request and its answer, as they were sent and received. It contains secrets."""
+
+    method: str
+    url: str
+    headers: list[tuple[str, str]]
+    body: bytes = b""
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    status: int | None = None  # None: no answer
+    answer_headers: list[tuple[str, str]] = field(default_factory=list)
+    answer: bytearray = field(default_factory=bytearray)
+    seconds: float = 0.0
+    error: str = ""  # the class of what ended it early
+
+
 class Way:
     """The way of one conversation: private networks into which it may lead, and why it ended early if it did.
 
-    ``repair`` rewrites the body of a JSON answer before the library reads it.
+    ``repair`` rewrites the body of a JSON answer before the library reads it. ``observed``: a list that gets each request.
     """
 
-    def __init__(self, networks: tuple[str, ...], repair: Callable[[bytes], bytes] | None = None) -> None:
+    def __init__(
+        self,
+        networks: tuple[str, ...],
+        repair: Callable[[bytes], bytes] | None = None,
+        observed: list[ObservedRequest] | None = None,
+    ) -> None:
         self.networks = networks
         self.repair = repair
+        self.observed = observed
         self.error: DownstreamError | None = None
+
+    @contextmanager
+    def observe(self, request: httpx.Request) -> Iterator[ObservedRequest]:
+        """Note the request, how long it took and why it failed."""
+        noted = ObservedRequest(request.method, str(request.url), request.headers.multi_items())
+        if self.observed is not None:
+            self.observed.append(noted)
+        began = monotonic()
+        try:
+            yield noted
+        except BaseException as error:
+            noted.error = type(error).__name__
+            raise
+        finally:
+            noted.seconds = monotonic() - began
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -82,8 +122,9 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         if way is None or way.error is not None:
             raise httpx.NetworkError("No way was given, or it has ended.", request=request)
         try:
-            async with asyncio.timeout(_patience(request)):
-                return await _sent(way, request)
+            with way.observe(request) as noted:
+                async with asyncio.timeout(_patience(request)):
+                    return await _sent(way, request, noted)
         except TimeoutError as error:
             raise httpx.ReadTimeout("No answer in time.", request=request) from error
         except DownstreamError as error:
@@ -97,14 +138,15 @@ def _patience(request: httpx.Request) -> float | None:
     return given.get("read")
 
 
-async def _sent(way: Way, request: httpx.Request) -> httpx.Response:
+async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> httpx.Response:
     headers = {name: value for name, value in request.headers.items() if name not in _OWN}
-    body = await request.aread()
+    noted.body = body = await request.aread()
     async with AsyncExitStack() as stack:
         outbound = await stack.enter_async_context(way.outbound())
         reply = await stack.enter_async_context(
             outbound.send(request.method, str(request.url), headers=headers, data=body, attempt=Attempt())
         )
+        noted.status, noted.answer_headers = reply.status, list(reply.headers.items())
         if 300 <= reply.status < 400:
             raise Redirected(
                 "It redirects to another address, which is not followed.", remedy="Enter the address that it leads to."
@@ -113,22 +155,26 @@ async def _sent(way: Way, request: httpx.Request) -> httpx.Response:
         if way.repair is not None and reply.status == 200 and reply.content_type == "text/html":
             raise WebPage("It answered with a web page.")
         if way.repair is not None and reply.status == 200 and reply.content_type == "application/json":
-            content = way.repair(await reply.body(MOST_BYTES))
-            return httpx.Response(reply.status, headers=kept, content=content, request=request)
-        stream = _Body(way, reply, stack.pop_all())
+            received = await reply.body(MOST_BYTES)
+            if way.observed is not None:
+                noted.answer += received
+            return httpx.Response(reply.status, headers=kept, content=way.repair(received), request=request)
+        stream = _Body(way, reply, stack.pop_all(), noted)
         return httpx.Response(reply.status, headers=kept, stream=stream, request=request)
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, way: Way, reply: Reply, stack: AsyncExitStack) -> None:
-        self._way, self._reply, self._stack = way, reply, stack
+    def __init__(self, way: Way, reply: Reply, stack: AsyncExitStack, noted: ObservedRequest) -> None:
+        self._way, self._reply, self._stack, self._noted = way, reply, stack, noted
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             async for piece in self._reply.pieces(MOST_BYTES):
+                if self._way.observed is not None:
+                    self._noted.answer += piece
                 yield piece
         except DownstreamError as error:
-            self._way.error = error
+            self._way.error, self._noted.error = error, type(error).__name__
             raise httpx.ReadError("The answer broke off.") from None
 
     async def aclose(self) -> None:

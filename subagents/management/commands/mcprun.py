@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,26 +54,45 @@ class Command(BaseCommand):
         parser.add_argument("--schema", type=Path, metavar="FILE", help="JSON Schema that the answer must fit")
         parser.add_argument("--json", action="store_true", help="print answer, figures and exit as one JSON object")
         parser.add_argument("--accounting", type=Path, help="append one JSON line for each answer and tool call")
+        parser.add_argument(
+            "--trace-llm", metavar="FILE",
+            help="append each request to a model provider and its answer, as one JSON line without secrets; - for standard error",
+        )  # fmt: skip
         parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            run = runs.start(
-                expert=options["name"], arguments=_parsed(options["arguments"]), origin="command",
-                asks=_model(options["model"]), options=_of_models(options), answer_format=_answer_format(options),
-            )  # fmt: skip
-        except SlipsnisseError as error:
-            raise CommandError(str(error), returncode=2) from error
         self._quiet = options["quiet"]
-        with _interruptions() as arrived:
-            run = self._watch(run, arrived)
+        with ExitStack() as stack:
+            trace = self._open_trace(options["trace_llm"], stack)
+            try:
+                run = runs.start(
+                    expert=options["name"], arguments=_parsed(options["arguments"]), origin="command", traced=trace is not None,
+                    asks=_model(options["model"]), options=_of_models(options), answer_format=_answer_format(options),
+                )  # fmt: skip
+            except SlipsnisseError as error:
+                raise CommandError(str(error), returncode=2) from error
+            with _interruptions() as arrived:
+                run = self._watch(run, arrived, trace)
         if options["accounting"]:
             with options["accounting"].open("a") as file:
                 file.writelines(json.dumps(entry) + "\n" for entry in accounting.entries(run))
         self._tell(run, as_json=options["json"])
 
-    def _watch(self, run: Run, interruptions: list[str]) -> Run:
-        began, told = time.monotonic(), ""
+    def _open_trace(self, name: str | None, stack: ExitStack) -> Callable[[str], object] | None:
+        """Return what takes the lines of the trace, or None. Only its owner can read a new file."""
+        if name is None:
+            return None
+        if name == "-":
+            return self.stderr.write
+        try:
+            handle = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise CommandError(f"Cannot write to {name}: {error.strerror}.", returncode=2) from error
+        file = stack.enter_context(os.fdopen(handle, "a", buffering=1))
+        return lambda line: file.write(f"{line}\n")
+
+    def _watch(self, run: Run, interruptions: list[str], trace: Callable[[str], object] | None) -> Run:
+        began, told, traced = time.monotonic(), "", 0
         while run.finished_at is None:
             if interruptions:
                 runs.cancel(run_id=run.pk, actor="command", reason=interruptions.pop())
@@ -84,6 +104,7 @@ class Command(BaseCommand):
                 self._say(f"{run.pk[:8]}: {words}")
             time.sleep(_LOOK_EVERY)
             run.refresh_from_db()
+            traced = _write_trace(run, traced, trace) if trace is not None else 0
         return run
 
     def _say(self, words: str) -> None:
@@ -100,6 +121,14 @@ class Command(BaseCommand):
         if run.state != RunState.DONE:
             self._say(run.error)
             sys.exit(_CODES.get(Exit(run.exit), 1))
+
+
+def _write_trace(run: Run, after: int, write: Callable[[str], object]) -> int:
+    """Write the traced requests with a larger key than ``after``, and return the largest key."""
+    for row in run.traced_requests.filter(pk__gt=after):
+        write(row.text)
+        after = row.pk
+    return after
 
 
 def _parsed(pairs: list[str]) -> dict[str, Any]:

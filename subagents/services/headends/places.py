@@ -1,9 +1,12 @@
 """Places in the queue of a headend. They are rows, so the limit applies to all processes together.
 
-Each request gets the next number. It may run while fewer than ``concurrency`` active places have smaller numbers, which needs no further
-write and keeps the order of arrival. A place is active until it is released, or until its process stops renewing its lease. The
-headend's row is locked while a number is assigned. Otherwise a smaller number could become visible on PostgreSQL after a request with a
-larger one has started.
+Places are ordered by round, then by number. A request may run while fewer than ``concurrency`` active places come before its own, which
+needs no further write. A place is active until it is released, or until its process stops renewing its lease.
+
+Agents take turns: each request of an agent is one round after the agent's request before it. The first one is in the round that runs now,
+so it waits for at most one request of each other agent (start-time fair queueing). Requests of one agent keep the order of arrival. A new
+place never comes before one that may run already. The headend's row is locked while a place is assigned, because otherwise that would not
+hold on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -45,9 +48,8 @@ class Place:
 
 def active_places(headend: int) -> QuerySet[HeadendRequest]:
     """Return the active places, in their order."""
-    return HeadendRequest.objects.filter(headend=headend, released_at=None, lease_until__gt=database_now()).order_by(
-        "id"
-    )
+    active = HeadendRequest.objects.filter(headend=headend, released_at=None, lease_until__gt=database_now())
+    return active.order_by("queue_round", "id")
 
 
 @transaction.atomic
@@ -58,21 +60,29 @@ def join_queue(
     """Add a request to the queue.
 
     ``is_retry``: the client got no answer to an earlier attempt, so a request that seems to be in progress has lost its client.
-    Raises QueueFull, and Conflict if the first request with this key is in progress or was a different one.
+    If the queue is full, an agent without a request in it still gets a place. Raises QueueFull, and Conflict if the first request with this key is in progress or was a different one.
     """
     Headend.objects.select_for_update().filter(pk=headend).first()
     now = database_now()
     earlier = _earlier(headend, agent, fingerprint, key, is_retry=is_retry)
-    if active_places(headend).count() >= concurrency + longest_queue:
+    active = list(active_places(headend).values_list("agent_slug", "queue_round"))
+    own = [number for slug, number in active if slug == agent]
+    if len(active) >= concurrency + longest_queue and (own or not longest_queue):
         raise QueueFull("The queue of this headend is full.", remedy="Try again in a moment.")
     call = earlier.call_id if earlier else ordered_id()
     made = HeadendRequest.objects.create(
         headend_id=headend, agent_slug=agent, fingerprint=fingerprint, idempotency_key=key, call_id=call, process=process,
-        lease_until=now + LEASE, created_at=now,
+        queue_round=_next_round([number for _, number in active], own, concurrency), lease_until=now + LEASE, created_at=now,
     )  # fmt: skip
     if earlier:
         HeadendRequest.objects.filter(pk=earlier.pk).delete()  # the new row replaces it
     return Place(made.pk, call, joins=earlier is not None)
+
+
+def _next_round(active: list[int], own: list[int], concurrency: int) -> int:
+    """Return the round of a new place. ``active`` and ``own``: rounds of all active places and of the agent's, in order."""
+    running = active[:concurrency]
+    return max([*running[-1:], *(number + 1 for number in own[-1:])], default=0)
 
 
 def _earlier(headend: int, agent: str, fingerprint: str, key: str, *, is_retry: bool) -> HeadendRequest | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -183,6 +185,32 @@ def test_what_was_said_and_each_failed_request_are_on_the_page_of_a_run(run: Run
     assert "overloaded" in shown
     assert "The very end." not in shown
     assert "The very end." in client.get(f"{page}?raw=1").content.decode()
+
+
+@pytest.mark.attack
+def test_links_of_results_are_on_the_page_and_only_web_addresses_can_be_followed(run: Run) -> None:
+    good = ["https://docs.example/guide?a=1&b=2", "http://docs.example:8080/"]
+    bad = [
+        "javascript:alert(1)", "JavaScript:alert(1)", "java\nscript:alert(1)", "data:text/html,<script>1</script>", "file:///etc/passwd",
+        "made://report/7", "//docs.example/x", "https:docs.example", "https://bank.example@evil.example/", "https://bank.ex\u0430mple/",
+        "https://docs.example/\u202egpj.exe", "https://docs.example\\@evil.example", "https://[", "http://a.example/ onclick=x", "", HOSTILE,
+        'https://"><script>window.x=1</script>', " https://docs.example/",
+    ]  # fmt: skip
+    links = [{"uri": uri, "name": HOSTILE, "mimeType": 'text/"><b>'} for uri in [*good, *bad]]
+    ToolCall.objects.create(
+        run=run, turn_number=2, index=0, provider_id="c", name="files__find", arguments="{}", state=CallState.DONE,
+        details={"links": links}, started_at=timezone.now(), finished_at=timezone.now(),
+    )  # fmt: skip
+    shown = client_as("viewer").get(f"/admin/subagents/run/{run.pk}/change/").content.decode()
+    row = shown[shown.index("files__find") :]
+    row = row[: row.index("</tr>")]
+    addresses = re.findall(r'<a class="sn-link" href="([^"]*)" rel="noopener noreferrer nofollow"', row)
+    assert [html.unescape(each) for each in addresses] == good
+    assert "made://report/7" in row
+    assert row.count("&lt;script&gt;window.x=1") >= len(links)
+    assert "<script" not in row
+    assert "<b>" not in row
+    assert "\u202e" not in row
 
 
 def test_the_live_part_stops_when_the_run_has_ended(run: Run) -> None:

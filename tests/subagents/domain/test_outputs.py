@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagents.domain.outputs import flattened, found, handle_of, page, preview
+from subagents.domain.outputs import find_links, flattened, found, handle_of, page, preview
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,20 @@ from subagents.domain.outputs import flattened, found, handle_of, page, preview
 )
 def test_flattening(result: dict, text: str) -> None:
     assert flattened(result) == text
+
+
+def test_links_of_a_result_are_found_whatever_is_in_them() -> None:
+    parts = [
+        {"type": "text", "text": "x"},
+        {"type": "resource_link", "uri": "https://a.example/\x00" + "x" * 5_000, "name": "n\ud800", "mimeType": None},
+        {"type": "resource_link"},
+        *({"type": "resource_link", "uri": f"made://{n}"} for n in range(500)),
+    ]
+    links = find_links({"content": parts})
+    assert len(links) == 20
+    assert (len(links[0]["uri"]), links[0]["name"], links[0]["mimeType"]) == (2_000, "n?", "")
+    assert "\x00" not in links[0]["uri"]
+    assert links[2] == {"uri": "made://0", "name": "", "mimeType": ""}
 
 
 @given(

@@ -14,7 +14,8 @@ from mcpregistry.services.access import agents, grants
 from subagents.domain.lifecycle import RunState
 from subagents.leased import driver
 from subagents.llm.client import complete
-from subagents.models import Provider, Run
+from subagents.models import Provider, Run, ToolCall
+from subagents.queries import timeline
 from subagents.runs import lease
 from tests.calls.conftest import add_server, tool
 from tests.logs import logged
@@ -54,6 +55,24 @@ async def test_what_a_run_calls_belongs_to_the_conversation_of_the_call_that_sta
     made = await db_call(lambda: sorted(Invocation.objects.values_list("exposed_name", "conversation")))
     assert made == [("echo__echo", conversation), ("expert", conversation)]
     assert (await db_call(Run.objects.get)).conversation_id == conversation
+
+
+async def test_the_links_of_a_result_are_kept_for_the_page_of_the_run(bench: Bench, working: Any) -> None:
+    def prepare() -> None:
+        server = bench.server("multi", "all")
+        turns = calls(("multi__all", {})), {"text": "It said {{ last.text }}."}
+        expert = bench.expert(bench.model("m", *turns), uses=[server])
+        expert.users.add(Agent.objects.get(slug="ann"))
+        expert.endpoints.add(Endpoint.objects.get(slug="default"))
+
+    await db_call(prepare)
+    outcome = await call(await working())
+    assert outcome.result is not None
+    assert "[resource_link: file:///b]" in outcome.result["content"][0]["text"]
+    made = await db_call(ToolCall.objects.get)
+    assert made.details == {"links": [{"uri": "file:///b", "name": "b", "mimeType": ""}]}
+    (shown,) = [link for line in await db_call(lambda: timeline(made.run)) for link in line.links]
+    assert (shown.uri, shown.name, shown.address) == ("file:///b", "b", "")
 
 
 async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> None:

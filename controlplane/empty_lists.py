@@ -131,7 +131,7 @@ LISTS: dict[str, Empty] = {
     ),
     "mcpregistry.conversation": Empty(
         "Which calls of an agent belong together, and what was written in them.",
-        "Agents and speaking agents begin them; you may add one for an agent.",
+        "Agents and hosted agents start them. You can also add one for an agent.",
     ),
     "mcpregistry.hostsession": Empty(
         "Hosts that are connected now: which program, as which agent, since when.", "Connect one; it appears with its first request.",
@@ -171,7 +171,7 @@ LISTS: dict[str, Empty] = {
         "Add one: choose the interface and the endpoint whose expert tools it offers.",
     ),
     "subagents.effortagent": Empty(
-        "Expert tools that keep talking: they answer messages and think on while nobody writes.",
+        "A hosted agent is an expert tool that answers messages in conversations. The site runs it.",
         "Add one for an expert tool.",
     ),
     "subagents.languagemodel": Empty(

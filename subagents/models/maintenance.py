@@ -63,7 +63,8 @@ class MaintenanceRequest(Leased):
     agent = models.CharField(max_length=63, blank=True, help_text="The agent that asked; empty: a person.")
     supervisor = models.CharField(
         max_length=63, blank=True, default="", db_default="",
-        help_text="The speaking agent without whose cycles nothing of it is done; empty: that of the site, if any.",
+        help_text="The hosted agent that supervises the request: while its cycles are paused, the request is paused. "
+        "If empty, the hosted agent that supervises the whole site counts, if there is one.",
     )  # fmt: skip
     conversation = models.CharField(
         max_length=32, blank=True, default="", db_default="", help_text="The id of that in which the agent asked."

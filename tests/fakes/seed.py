@@ -421,7 +421,7 @@ def _energy(site: Site) -> None:
 
 
 def _budgets(site: Site) -> None:
-    """Three budgets of one agent: one that has room, one past its soft mark, one that is spent; and one of an endpoint."""
+    """Three budgets of one agent: one that has room, one past its soft limit, one that is spent; and one of an endpoint."""
     door = Budget(
         slug="default-models", endpoint=Endpoint.objects.get(slug="default"), hard=Decimal(200), period="month"
     )

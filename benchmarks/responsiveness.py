@@ -1,11 +1,11 @@
 """Whether anybody waits while the sub-agent works: calls and the four tools beside the trial of a server that hangs;
-messages to a speaking agent, and its cycles, beside three tests of such servers.
+messages to a hosted agent, and its cycles, beside three tests of such servers.
 
     python -m benchmarks.responsiveness [--rounds 200]
 
 A whole site (`manage.py up`: web, worker, clock, broker) answers rounds of five calls, one after the other: an ordinary
 tool and the sub-agent's four. Half of the idle rounds are measured before the trial and half after it, so that what drifts
-is in both. Then people write to a speaking agent of the site while three of its tests hang: every cycle takes their energy.
+is in both. Then people write to a hosted agent while three of its tests hang: every cycle takes their energy.
 Exits with 1 where a p95 beside the trial is more than twice that of idle, or a message or cycle takes 100 ms at p95.
 """
 
@@ -141,7 +141,7 @@ def _end_trial(key: str) -> None:
 
 
 class Talk:
-    """A speaking agent with an energy pool, a conversation with it, and three servers that hang when they are tested."""
+    """A hosted agent with an energy pool, a conversation with it, and three servers that hang when they are tested."""
 
     def __init__(self, url: str) -> None:
         from django.contrib.auth.models import User

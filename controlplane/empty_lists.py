@@ -35,200 +35,210 @@ _BUDGETS = ("admin:mcpregistry_budget_changelist", "Budgets")
 LISTS: dict[str, Empty] = {
     # Approvals
     "approvals:queue": Empty(
-        "Calls that a policy rule holds until a person has decided.",
-        "They appear by themselves. A rule whose effect is “ask” holds calls.",
+        "Calls that wait for a decision because of a rule.",
+        "Nothing to do. New calls appear here automatically, if a rule with the outcome “ask” matches them.",
         "admin:mcpregistry_policyrule_changelist", "Rules", "Nothing waits",
     ),
     "approvals:history": Empty(
-        "Every call that was held, how it ended, and who decided why.",
-        "A rule whose effect is “ask” holds calls; they wait under Held calls.",
+        "All calls that waited for a decision, with the decision, who made it, and why.",
+        "Add a rule with the outcome “ask”. Its calls wait under Held calls.",
         "admin:mcpregistry_policyrule_changelist", "Rules", "No call was held yet",
     ),
     "approvals:figures": Empty(
-        "How long held calls wait, and who decides how many of them, rule by rule.",
-        "Choose a longer time, or look at the calls that wait now.", "approvals:queue", "Held calls", "No call was held in this time",
+        "How long calls wait for a decision, and how many of them each approver decides, by rule.",
+        "Choose a longer period, or see the calls that wait now.", "approvals:queue", "Held calls", "No call was held in this time",
     ),
     "definitions:inbox": Empty(
-        "Tools and prompts that a server offers anew or describes otherwise than was approved.",
-        "Nothing to do: what servers offer is as it was approved. The next definitions come with another server.",
+        "Tools and prompts that are new, or whose description differs from the approved one.",
+        "Nothing to do: all definitions are approved. Add a server to get new ones.",
         *_ADD_SERVER, "Nothing waits",
     ),
     "subagents.proposal": Empty(
-        "Changes that the background sub-agent has prepared and a person decides.",
-        "Ask it to add, test, change or search for a server.",
+        "Changes that the background sub-agent proposes. You apply or decline them.",
+        "Request a new server, a test, a change or a search.",
         "admin:subagents_maintenancerequest_changelist", "Requests to the sub-agent",
     ),
     "mcpregistry.permit": Empty(
-        "Approvals given ahead: one agent, one tool, these arguments, for a time.",
-        "Give one while deciding on a held call: “Also allow similar calls”.", "approvals:queue", "Held calls",
+        "Approvals in advance: one agent may call one tool, with certain arguments, for a limited time.",
+        "Open a held call and choose “Also allow similar calls”.", "approvals:queue", "Held calls",
     ),
     # Servers
     "mcpregistry.server": Empty(
-        "The MCP servers whose tools agents may call: how each is started or reached, and how it does.",
-        "Paste a command, an address or the file of a host; the rest is five steps.", *_ADD_SERVER,
+        "The MCP servers whose tools agents can call, with their launch and their state.",
+        "Paste a command, an address or the configuration file of a host, and follow five steps.", *_ADD_SERVER,
     ),
     "mcpregistry.tool": Empty(
-        "Every tool, prompt and resource that your servers offer, and whether its definition is approved.",
-        "They come with servers: add one, confirm how it starts, and refresh its tools.", *_ADD_SERVER, title="No tools yet",
+        "All tools, prompts and resources of your servers, and whether their definitions are approved.",
+        "Add a server, confirm its launch, and refresh its tools.", *_ADD_SERVER, title="No tools yet",
     ),
     "mcpregistry.definition": Empty(
-        "Every version of what a server says of a tool.", "They come with servers, when these are read.", *_SERVERS,
+        "All versions of the definitions of tools.", "Refresh the tools of a server to read its definitions.", *_SERVERS,
     ),
     "mcpregistry.registryentry": Empty(
-        "Servers that a registry lists, to be searched and added with a form.",
-        "Add a registry; its entries are read within minutes.", "admin:mcpregistry_registrysource_changelist", "Registries",
+        "Servers in your registries. You can search them and add a server with a form.",
+        "Add a registry. Its entries appear within a few minutes.", "admin:mcpregistry_registrysource_changelist", "Registries",
     ),
     "mcpregistry.registrysource": Empty(
-        "Registries of MCP servers that this site reads, such as the official one.",
-        "Add one by its address; “Find servers” then searches its entries.",
+        "Registries of MCP servers that this site reads, for example the official registry.",
+        "Add a registry by its address. Then search its entries under “Find servers”.",
     ),
     "mcpregistry.install": Empty(
-        "Packages of servers: what was locked, approved and installed, and by whom.",
-        "Choose a server under “Find servers” that comes as a package.", "admin:mcpregistry_registryentry_changelist", "Find servers",
+        "Packages of servers: the locked versions, who approved them, and whether they are installed.",
+        "Under “Find servers”, choose a server that is available as a package.", "admin:mcpregistry_registryentry_changelist", "Find servers",
     ),
     "mcpregistry.credential": Empty(
-        "Secrets that several servers share, each with the places that it may be sent to.",
-        "Add one here; a server names it in its headers or environment. Secrets of one server alone stand on its own page.",
+        "Secrets for servers and providers, each with a list of where it may be sent.",
+        "Add a credential, then use its name in the headers or environment of a server. You can also store a secret "
+        "for one server on the server's page.",
     ),
     "subagents.maintenancerequest": Empty(
-        "What people and agents have asked of the background sub-agent, and how far it has come.",
-        "Ask it to add, test, change or search for a server.",
+        "Requests of people and agents to the background sub-agent, and their progress.",
+        "Request a new server, a test, a change or a search.",
     ),
     "subagents.trialreport": Empty(
-        "What a server needed and did when it was tried in the sandbox, before anybody trusts it.",
-        "Press “Try it” on the page of a server, or ask the sub-agent to test one.", *_SERVERS,
+        "Reports on servers that were tried in the sandbox: what they did and what they needed.",
+        "Press “Try in the sandbox” on the page of a server.", *_SERVERS,
     ),
     "mcpregistry.servertest": Empty(
-        "Each test of a server, step by step, with what it took.", "Press “Test now” on the page of a server.", *_SERVERS,
+        "Tests of servers, with each step and its duration.", "Press “Test now” on the page of a server.", *_SERVERS,
     ),
     "mcpregistry.serverevent": Empty(
-        "When a server came up, failed, changed what it offers, or was switched off.",
-        "They come by themselves as soon as a server is connected.", *_ADD_SERVER,
+        "Events of servers: connected, failed, definitions changed, disabled.",
+        "Events appear automatically after a server has been connected.", *_ADD_SERVER,
     ),
     "mcpregistry.connection": Empty(
-        "Which process of this site is connected with which server now.",
-        "The first call connects, or “Refresh tools” on the page of a server.", *_SERVERS,
+        "Current connections between the processes of this site and your servers.",
+        "Press “Connect” on the page of a server, or wait for its first call.", *_SERVERS,
     ),
     # Agents
     "mcpregistry.agent": Empty(
-        "Who calls: each host or program is an agent, with its tokens, grants and limits.",
-        "Add one, grant it some tools, then connect its host.",
+        "The hosts and programs that call tools. Each agent has its own tokens, grants and limits.",
+        "Add an agent, grant it some tools, then connect its host.",
     ),
     "mcpregistry.grant": Empty(
-        "Which agent may use which server or tool, and what an endpoint lists. Without a grant nobody sees anything.",
-        "Add one, or tick cells of the table “Who can call what”.",
+        "Which agent may use which servers and tools, and what an endpoint lists. Without a grant, an agent sees no "
+        "tools.",
+        "Add a grant, or select cells in the table “Who can call what”.",
     ),
     "mcpregistry.token": Empty(
-        "The tokens by which agents come over HTTP: when each was last used, and when it ends.",
-        "Press “Issue token” on the page of an agent, or connect a host, which makes one.", *_CONNECT,
+        "Tokens with which agents log in over HTTP, with their last use and expiry.",
+        "Press “Issue token” on the page of an agent, or connect a host.", *_CONNECT,
     ),
     "mcpregistry.endpoint": Empty(
-        "What hosts connect to: one MCP server each, made of the tools that you choose.",
-        "Add one; “default” is a good first name.",
+        "Addresses for hosts. Each endpoint is one MCP server with the tools that you choose.",
+        "Add an endpoint, for example with the name “default”.",
     ),
     "mcpregistry.workspace": Empty(
-        "Folders of projects: which endpoint and agent a host gets that is started in one.", "Add the folder of a project.",
+        "Project folders, with the endpoint and agent for hosts that are started there.", "Add a project folder.",
     ),
     "mcpregistry.conversation": Empty(
-        "Which calls of an agent belong together, and what was written in them.",
-        "Agents and speaking agents begin them; you may add one for an agent.",
+        "Conversations of agents, with their messages and calls.",
+        "Agents and hosted agents start them. You can also add one for an agent.",
     ),
     "mcpregistry.hostsession": Empty(
-        "Hosts that are connected now: which program, as which agent, since when.", "Connect one; it appears with its first request.",
+        "Hosts that are connected now, with their agent and the time of connection.", "Connect a host. It appears "
+        "here after its first request.",
         *_CONNECT,
     ),
     # Rules and limits
     "mcpregistry.policyrule": Empty(
-        "Which calls run at once, which wait for a person, and which are refused. What no rule speaks about is decided by the configuration.",
-        "Add the starter rules, or a rule of your own: first for the tools that delete or send something.",
+        "Rules decide which calls are allowed, which wait for an approval, and which are denied. If no rule matches, "
+        "the default in the configuration applies.",
+        "Add the starter rules, or your own rule. Begin with tools that delete or send something.",
     ),
     "mcpregistry.budget": Empty(
-        "What an agent, or what comes by an endpoint, may spend in an hour, a day or a month.",
-        "Add one to be told at a soft mark and to stop at a hard one.",
+        "Limits on what an agent, or all callers of an endpoint, may spend in an hour, day, week or month.",
+        "Add a budget: its soft limit warns, its hard limit stops further calls.",
     ),
     "mcpregistry.budgetentry": Empty(
-        "What was spent of budgets, call by call.", "They come with calls, once there is a budget.", *_BUDGETS,
+        "Amounts that were spent, for each call.", "Entries appear with the first call that a budget counts.", *_BUDGETS,
     ),
     "mcpregistry.energypool": Empty(
-        "Energy that agents share, that their calls draw on and that refills by itself.",
-        "Add one, then choose it on the pages of agents.",
+        "Energy that calls of agents use up. A pool refills automatically, and agents can share it.",
+        "Add a pool, then select it on the pages of your agents.",
     ),
     "mcpregistry.energyentry": Empty(
-        "What was taken of energy pools, and given.", "They come with calls of agents that have a pool.",
+        "Energy that was used from pools or added to them.", "Entries appear with the first call of an agent that "
+        "has a pool.",
         "admin:mcpregistry_energypool_changelist", "Energy pools",
     ),
     # Expert tools
     "subagents.experttool": Empty(
-        "Tools that are a model with a task, a list of other tools and limits: a host calls them as any tool.",
-        "Add a provider and a model first, then the tool.",
+        "Tools that a model answers, with its own prompt, tools and limits. Hosts call them like any other tool.",
+        "Add a provider and a model first, then the expert tool.",
     ),
     "subagents.run": Empty(
-        "Each execution of an expert tool: its turns, its calls, what it cost and saved.", "They come when an expert tool is called.",
+        "Executions of expert tools, with their turns, calls, cost and savings.", "A run appears when an expert tool "
+        "is called.",
         *_EXPERTS,
     ),
     "subagents.headend": Empty(
         "Expert tools as models for chat clients and SDKs (OpenAI, Anthropic), or as a REST service.",
-        "Add one: choose the interface and the endpoint whose expert tools it offers.",
+        "Add a headend: choose the interface, and the endpoint whose expert tools it offers.",
     ),
     "subagents.effortagent": Empty(
-        "Expert tools that keep talking: they answer messages and think on while nobody writes.",
-        "Add one for an expert tool.",
+        "A hosted agent is an expert tool that answers messages in conversations. The site runs it.",
+        "Add a hosted agent for an expert tool.",
     ),
     "subagents.languagemodel": Empty(
-        "The models that expert tools may ask, with their limits and prices.", "Add a provider, then its models.",
+        "Models for expert tools, with their limits and prices.", "Add a provider first, then its models.",
     ),
     "subagents.provider": Empty(
-        "Where models are asked: an address and a key.", "Add one, confirm where its key goes, and test it.",
+        "Services that run models, with an address and an API key.", "Add a provider, confirm its address, and test "
+        "it.",
     ),
     # Record
     "mcpregistry.invocation": Empty(
-        "Every call: what was asked, decided, sent and answered.",
-        "They appear as soon as a connected host calls a tool, or somebody tries one from its page.", *_CONNECT,
+        "All calls of tools, with the decision, the arguments and the result.",
+        "Connect a host and call a tool, or press “Try it” on the page of a tool.", *_CONNECT,
     ),
     "usage:index": Empty(
-        "How often each tool, server and agent was called, how long it took and what it cost.",
-        "Calls appear as soon as a connected host calls a tool; a longer period may have some.", *_CONNECT, "No calls in this time",
+        "Number, duration and cost of calls, for each tool, server and agent.",
+        "Choose a longer period, or connect a host and call a tool.", *_CONNECT, "No calls in this time",
     ),
     "usage:index#expert": Empty(
-        "How often each expert tool was called, how long it took and what it cost.",
-        "They come when a host calls an expert tool; a longer period may have some.", *_EXPERTS, "No expert tool was called in this time",
+        "Number, duration and cost of runs, for each expert tool.",
+        "Choose a longer period, or call an expert tool.", *_EXPERTS, "No expert tool was called in this time",
     ),
     "usage:failures": Empty(
-        "Calls that failed, alike ones together, with the text of the error.",
-        "Nothing to do. A longer period may have some.", title="No call has failed in this time",
+        "Failed calls with their error, grouped by similar errors.",
+        "Nothing to do. You can choose a longer period.", title="No call has failed in this time",
     ),
     "mcpregistry.auditentry": Empty(
-        "Who did what and when, signed and in order.",
-        "Entries come by themselves; `manage.py audit` reads those that retention has moved into files.", title="No entries yet",
+        "All changes and decisions, with time and person, in signed order.",
+        "Entries appear automatically. `manage.py audit` reads those that retention has moved into files.", title="No entries yet",
     ),
     "history-site": Empty(
-        "Every change of what is configured, as a version that can be put back.", "Change something; its version stands here.",
+        "All changes of the configuration, as versions that you can restore.", "Change a setting. The change then "
+        "appears here.",
         title="No change yet",
     ),
     # Site
     "auth.user": Empty(
-        "The people who may log in, each with a role.", "Invite them by a link, or add them here.",
+        "People who can log in, each with a role.", "Invite a person by a link, or add an account here.",
     ),
     "mcpregistry.invitation": Empty(
-        "Links by which people make their own account, with a role and an end.", "Invite somebody: nobody has to send a password.",
+        "Links with which people create their own account. Each has a role and an expiry.",
+        "Add an invitation and send its link.",
     ),
     "auth.group": Empty(
-        "Groups of people, for rules that only some may decide on. The four roles are groups as well.",
-        "Add one; `manage.py migrate` makes the four roles anew.",
+        "Groups of people. A rule can name a group whose members decide. The four roles are groups as well.",
+        "Add a group. `manage.py migrate` restores the four roles.",
     ),
     "mcpregistry.channel": Empty(
-        "Where people are told that a call waits or a server is down: mail, Slack, or an address of yours.", "Add one and send a test.",
+        "Channels for notifications, for example about waiting calls and failed servers: e-mail, Slack or a webhook.",
+        "Add a channel and send a test message.",
     ),
     "mcpregistry.delivery": Empty(
-        "Each message that was sent or is to be sent, with what came of it.", "They come with channels.",
+        "Notifications that were sent or are waiting, with their state.", "Add a channel first.",
         "admin:mcpregistry_channel_changelist", "Channels",
     ),
     "mcpregistry.slackidentity": Empty(
-        "Which member of Slack is which person here, so that they can decide there.",
-        "Add one with the member's id, which Slack shows on their profile.",
+        "Slack members who can decide on calls in Slack, each with their account on this site.",
+        "Add a person with their member ID, which Slack shows in their profile.",
     ),
     "mcpregistry.configuration": Empty(
-        "The settings of the site.", "`manage.py migrate` makes them; then reload this page.", title="There are no settings",
+        "The settings of the site.", "Run `manage.py migrate`, then reload this page.", title="There are no settings",
     ),
 }  # fmt: skip
 

@@ -157,7 +157,7 @@ AREAS = (
             _list("Expert tools", "subagents_experttool", key="x"),
             _list("Runs", "subagents_run"),
             _list("Headends", "subagents_headend"),
-            _list("Speaking agents", "subagents_effortagent"),
+            _list("Hosted agents", "subagents_effortagent"),
             _list("Models", "subagents_languagemodel"),
             _list("Providers", "subagents_provider"),
         ),

@@ -28,7 +28,7 @@ _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "subagents.maintenancerequest": (
         "request to the sub-agent has", "requests to the sub-agent have", ("lease_until", "created_at"),
     ),
-    "subagents.effortagent": ("speaking agent has", "speaking agents have", ("lease_until", "wake_at", "idle_since")),
+    "subagents.effortagent": ("hosted agent has", "hosted agents have", ("lease_until", "wake_at", "idle_since")),
     "subagents.provider": ("test of a provider has", "tests of providers have", ("test_asked_at",)),
 }  # fmt: skip
 MODELS = frozenset(_KINDS)

@@ -289,7 +289,7 @@ def waiting_proposals() -> QuerySet[Proposal]:
 
 
 def silent_agents() -> QuerySet[EffortAgent]:
-    """Return the speaking agents that do not answer, because the conversation they are set to has ended."""
+    """Return the hosted agents that do not answer, because the conversation they are set to has ended."""
     open_ones = Conversation.objects.open().values("pk")
     return EffortAgent.objects.filter(enabled=True).exclude(focus="").exclude(focus__in=open_ones)
 

@@ -121,7 +121,7 @@ class _MaintenanceHere:
 
 
 class _LoopsHere:
-    """The cycles of agents that hold conversations, on the same loop."""
+    """The cycles of hosted agents, on the same loop."""
 
     def __init__(self) -> None:
         self._calls = runtime.calls.get()

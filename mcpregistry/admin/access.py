@@ -39,18 +39,18 @@ class AgentForm(RecordForm[Agent]):
     capabilities = WordsField(
         rows=3,
         placeholder="empty: it sees nothing, whatever is granted",
-        help_text="What it could ever use, however much is granted; one per line: mcp_integration for every server, "
-        "mcp_github::* for one server, mcp_github::create_issue for one tool.",
+        help_text="Upper bound for the grants of this agent, one per line: mcp_integration for every server, "
+        "mcp_github::* for one server, mcp_github::create_issue for one tool. If empty, the agent sees nothing.",
     )
 
     class Meta:
         model = Agent
         fields = "__all__"
         help_texts = {
-            "slug": "Short name, as in: manage.py runmcp --agent NAME.",
-            "name": "Shown to people. Empty: the slug.",
-            "enabled": "Off: every token of it is refused and every list is empty.",
-            "owner": "The person who answers for it.",
+            "slug": "Short name of the agent, for example for manage.py runmcp --agent NAME.",
+            "name": "Name on the pages of this site. If empty, the slug is shown.",
+            "enabled": "If disabled, all tokens of the agent are refused and it sees no tools.",
+            "owner": "The person who is responsible for this agent.",
         }
 
 
@@ -68,7 +68,7 @@ class AgentAdmin(AsksWhenSwitchedOff):
     fieldsets = (
         (None, {"fields": (("slug", "name"), "description", "enabled")}),
         (
-            "What it may use",
+            "Permissions and limits",
             {"fields": ("capabilities", ("calls_per_minute", "owner"), ("hold_seconds", "energy_pool"))},
         ),
     )
@@ -154,11 +154,13 @@ class EndpointForm(RecordForm[Endpoint]):
         model = Endpoint
         fields = "__all__"
         help_texts = {
-            "slug": "Part of the address: /mcp/NAME.",
-            "name": "Shown by hosts. Empty: the slug.",
-            "enabled": "Off: hosts are told that it does not exist.",
-            "scope": "What is listed here are the grants of the endpoint.",
-            "naming_style": "How tools are named towards hosts; a change renames every tool for them.",
+            "slug": "Short name of the endpoint, as in its address: /mcp/NAME.",
+            "name": "Name that hosts show. If empty, the slug is used.",
+            "enabled": "If disabled, hosts get the answer that the endpoint does not exist.",
+            "scope": "Choose whether hosts see all tools that the agent is granted, or only those that are also "
+            "granted to this endpoint.",
+            "naming_style": "How tool names are written for hosts. If you change it, all tools get other names in "
+            "hosts.",
             "description_style": "Whether a tool's description says which server it comes from.",
         }
 
@@ -175,7 +177,7 @@ class EndpointAdmin(AsksWhenSwitchedOff):
     fieldsets = (
         (None, {"fields": (("slug", "name"), "instructions", "instructions_limit", "enabled")}),
         (
-            "What it shows",
+            "Listed tools",
             {
                 "fields": (
                     "scope",
@@ -221,11 +223,12 @@ class GrantForm(RecordForm[Grant]):
         labels = {"tool": "Tool or prompt"}
         widgets = {"argument_pins": UnfoldAdminTextareaWidget(attrs={"rows": 3, "class": "sn-code"})}
         help_texts = {
-            "agent": "Who may use it. Either an agent or an endpoint.",
-            "endpoint": "Or: which endpoint lists it, if it shows only what is listed.",
-            "server": "What is approved of this server, later additions too. Either a server, or one tool or prompt.",
-            "tool": "Or: this one tool or prompt.",
-            "note": "Why, for whoever reads this later.",
+            "agent": "The agent that gets this grant. Choose either an agent or an endpoint.",
+            "endpoint": "The endpoint that gets this grant, if it shows only what is granted to it.",
+            "server": "Grants all approved tools of this server, including later ones. Choose either a server, or "
+            "one tool or prompt.",
+            "tool": "Grants only this tool or prompt.",
+            "note": "Why this grant exists. Shown on the pages of this site.",
         }
 
 
@@ -243,9 +246,9 @@ class GrantAdmin(RecordAdmin):
     search_fields = ("agent__slug", "endpoint__slug", "server__slug", "tool__name", "tool__server__slug", "note")
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
     fieldsets = (
-        ("Who", {"fields": (("agent", "endpoint"),)}),
-        ("May use what", {"fields": (("server", "kind"), "uri", "tool", "argument_pins")}),
-        ("Until when", {"fields": ("expires_at", "note")}),
+        ("Holder", {"fields": (("agent", "endpoint"),)}),
+        ("Granted tools", {"fields": (("server", "kind"), "uri", "tool", "argument_pins")}),
+        ("Duration", {"fields": ("expires_at", "note")}),
     )
 
     def save(self, request: HttpRequest, row: Grant, form: forms.ModelForm[Grant]) -> None:

@@ -31,13 +31,14 @@ class BudgetForm(RecordForm[Budget]):
         model = Budget
         fields = "__all__"
         help_texts = {
-            "slug": "Short name; REST calls it by this name, and refusals say it.",
-            "agent": "Everything that it causes is counted: its calls, and all that its expert tools do for it. To limit one "
-            "expert tool, whoever calls it, choose the agent of that tool. Either an agent or an endpoint.",
-            "endpoint": "Or: everything that comes by this door, whosever it is, with all that expert tools do for it.",
-            "unit": "Dollars: turns of models by their prices, and what operators say that a call costs. Tokens: read and "
-            "written by models. Calls: every call of a tool that was sent.",
-            "enabled": "Off: nothing is counted or refused; what was spent is kept.",
+            "slug": "Short name of the budget in REST and in error messages.",
+            "agent": "Counts all calls of this agent, and all calls of the expert tools that it uses. To limit one "
+            "expert tool for all its callers, choose the agent of that tool. Choose either an agent or an endpoint.",
+            "endpoint": "Counts all calls that come through this endpoint, by any agent, and all calls of the expert "
+            "tools that they use.",
+            "unit": "Dollars: prices of model turns and the estimated prices of calls. Tokens: read and written by "
+            "models. Calls: all calls that were sent to a server.",
+            "enabled": "If disabled, nothing is counted or refused. The amount spent so far is kept.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -65,7 +66,7 @@ class BudgetAdmin(RecordAdmin):
     autocomplete_fields = ("agent", "endpoint")
     fieldsets = (
         (None, {"fields": ("slug", ("agent", "endpoint"), "description", "enabled")}),
-        ("What it allows", {"fields": (("unit", "period"), ("soft", "hard"), "time_zone")}),
+        ("Limits", {"fields": (("unit", "period"), ("soft", "hard"), "time_zone")}),
     )
     change_form_outer_before_template = "admin/mcpregistry/budget.html"
 
@@ -114,7 +115,7 @@ class BudgetAdmin(RecordAdmin):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A budget in one line. ``part``: per cent of its hard mark (else its soft one) that are spent, at most 100."""
+    """A budget in one line. ``part``: per cent of its hard limit (else its soft one) that are spent, at most 100."""
 
     budget: Budget
     standing: Standing

@@ -27,7 +27,7 @@ class CredentialForm(RecordForm[Credential]):
 
     value = SecretField(
         max_length=20_000,
-        help_text="Written once and never shown again. Left empty, the stored value stays.",
+        help_text="The secret itself. It is never shown again. Leave it empty to keep the stored value.",
     )
 
     scope = WordsField(
@@ -40,8 +40,8 @@ class CredentialForm(RecordForm[Credential]):
         model = Credential
         fields = "__all__"
         help_texts = {
-            "name": "Servers refer to it as ${cred:NAME} in their environment or headers.",
-            "description": "What it opens and where to get a new one.",
+            "name": "Short name. Servers use the credential as ${cred:NAME} in their environment or headers.",
+            "description": "What the credential gives access to, and where to get a new one.",
         }
 
     def clean_value(self) -> str | None:
@@ -94,7 +94,8 @@ class ConfigurationForm(RecordForm[Configuration]):
     second_factor_roles = forms.MultipleChoiceField(
         label="Roles that need a second factor", required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=lambda: [(name, name) for name in Group.objects.order_by("id").values_list("name", flat=True)],
-        help_text="Their people are led to the set-up page, and see nothing else until it is done.",
+        help_text="People with these roles must set up a second factor after logging in, before they can open any "
+        "other page.",
     )  # fmt: skip
 
     class Meta:

@@ -40,11 +40,15 @@ class ConnectForm(forms.Form):
     host = forms.ChoiceField(choices=_HOSTS, widget=UnfoldAdminSelectWidget)
     way = forms.ChoiceField(choices=_WAYS, widget=UnfoldAdminSelectWidget)
     agent = forms.ModelChoiceField(
-        _AGENTS, to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget, help_text="Whose grants count."
+        _AGENTS,
+        to_field_name="slug",
+        empty_label=None,
+        widget=UnfoldAdminSelectWidget,
+        help_text="The agent whose grants, rules and limits apply.",
     )
     endpoint = forms.ModelChoiceField(
         Endpoint.objects.filter(enabled=True), to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget,
-        help_text="What it is shown.",
+        help_text="The endpoint that the host connects to.",
     )  # fmt: skip
 
 

@@ -35,13 +35,14 @@ class ConversationForm(RecordForm[Conversation]):
     """A conversation's fields; servers are entered one per line."""
 
     servers = WordsField(
-        rows=3, help_text="Servers whose tools are seen in it, by short name, one per line. Empty: all that the agent may use."
+        rows=3, help_text="Short names of the servers whose tools are visible in the conversation, one per line. If "
+        "empty, the agent sees all tools that it is granted."
     )  # fmt: skip
 
     class Meta:
         model = Conversation
         fields = ("agent", "title", "servers")
-        help_texts = {"agent": "Whose calls belong to it. It cannot be changed later."}
+        help_texts = {"agent": "The agent whose calls belong to the conversation. You cannot change it later."}
 
 
 def _end(request: HttpRequest, row: Conversation) -> str:

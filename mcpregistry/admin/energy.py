@@ -40,11 +40,11 @@ class PoolForm(RecordForm[EnergyPool]):
         model = EnergyPool
         fields = "__all__"
         help_texts = {
-            "slug": "Agents name it; REST calls it by this name.",
-            "capacity": "Units that it holds at most. It is full at first.",
-            "low_policy": "What becomes of work that the background sub-agent does for its agents.",
-            "per_call": "Each call that was sent, whatever became of it.",
-            "per_kilobyte": "Of arguments and result.",
+            "slug": "Short name of the pool, for the pages of agents and for REST.",
+            "capacity": "Maximum number of units. A new pool is full.",
+            "low_policy": "What happens to the work of the background sub-agent for these agents.",
+            "per_call": "Units for each call that is sent, even if it fails.",
+            "per_kilobyte": "Units for each KiB of arguments and result.",
         }
 
 
@@ -63,12 +63,12 @@ class EnergyPoolAdmin(RecordAdmin):
     search_fields = ("slug", "description", "agents__slug")
     fieldsets = (
         (None, {"fields": ("slug", "description", ("capacity", "regeneration"))}),
-        ("What calls cost", {"fields": ("per_second", ("per_call", "per_kilobyte"))}),
+        ("Energy of calls", {"fields": ("per_second", ("per_call", "per_kilobyte"))}),
         (
-            "What turns of models cost",
+            "Energy of model turns",
             {"fields": (("per_1000_input", "per_1000_cached", "per_1000_output"),), "classes": ("collapse",)},
         ),
-        ("When it runs low", {"fields": ("on_empty", "max_wait", ("critical", "resume"), "low_policy")}),
+        ("Low level", {"fields": ("on_empty", "max_wait", ("critical", "resume"), "low_policy")}),
     )
     change_form_outer_before_template = "admin/mcpregistry/energy.html"
     verbs = (

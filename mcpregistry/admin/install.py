@@ -44,7 +44,7 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     ecosystem = forms.ChoiceField(label="From", choices=ECOSYSTEMS, widget=UnfoldAdminSelectWidget)
     server = forms.ModelChoiceField(
         queryset=Server.objects.filter(transport=Transport.STDIO), required=False, widget=UnfoldAdminSelectWidget,
-        help_text="Which it shall start. Empty: a new one is made of it.",
+        help_text="The server that uses the package. If empty, a new server is created.",
     )  # fmt: skip
 
     class Meta:

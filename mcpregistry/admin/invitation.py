@@ -29,13 +29,13 @@ class InviteForm(forms.Form):
     """Whom, as what, and for how long the link works."""
 
     name = forms.CharField(
-        label="For", max_length=200, help_text="Whom it is for, as you will recognise it.",
+        label="For", max_length=200, help_text="Name of the invited person, for your own records.",
         widget=UnfoldAdminTextInputWidget,
     )  # fmt: skip
     role = forms.ChoiceField(choices=ROLE_CHOICES, initial=roles.APPROVER, widget=UnfoldAdminSelectWidget)
     days = forms.IntegerField(
         label="Works for", min_value=1, max_value=90, initial=invitations.DEFAULT_LIFE.days,
-        help_text="Days until the link ends by itself; it works once.", widget=UnfoldAdminIntegerFieldWidget,
+        help_text="Days until the link expires. It can be used once.", widget=UnfoldAdminIntegerFieldWidget,
     )  # fmt: skip
 
 

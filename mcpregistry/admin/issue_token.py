@@ -27,7 +27,7 @@ class LifeForm(forms.Form):
 
     name = forms.CharField(
         max_length=200,
-        help_text="What it is for, e.g. the program and machine that will hold it.",
+        help_text="What the token is for, for example the program and the machine.",
         widget=UnfoldAdminTextInputWidget,
     )
     days = forms.IntegerField(
@@ -35,7 +35,7 @@ class LifeForm(forms.Form):
         max_value=3650,
         initial=tokens.DEFAULT_LIFE.days,
         label="Valid for",
-        help_text="Days until it stops working by itself.",
+        help_text="Days until the token expires.",
         widget=UnfoldAdminIntegerFieldWidget,
     )
 
@@ -48,7 +48,7 @@ class IssueForm(LifeForm):
         to_field_name="slug",
         required=False,
         empty_label=None,
-        help_text="Where its host is to be connected; the token itself is good for every endpoint.",
+        help_text="Endpoint for the connection instructions on the next page. The token is valid for all endpoints.",
         widget=UnfoldAdminSelectWidget,
     )
 

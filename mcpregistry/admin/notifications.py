@@ -43,7 +43,7 @@ class ChannelForm(RecordForm[Channel]):
 
     url = forms.CharField(
         label="URL", required=False, max_length=2_000, widget=UnfoldAdminTextInputWidget(attrs={"class": "sn-code"}),
-        help_text="Of the webhook; for Slack the Web API, empty means https://slack.com/api. Stored sealed.",
+        help_text="Address of the webhook. For Slack, leave it empty to use https://slack.com/api. Stored encrypted.",
     )  # fmt: skip
     signing = SecretField(
         label="Signing secret", max_length=2_000,
@@ -59,7 +59,7 @@ class ChannelForm(RecordForm[Channel]):
         choices=_EVENTS,
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="None chosen: everything.",
+        help_text="If no event is selected, all events are sent.",
     )
 
     class Meta:
@@ -100,7 +100,7 @@ class ChannelAdmin(RecordAdmin):
             {"fields": ("url", "signing", "allowed_networks"), "classes": ("sn-kind-webhook", "sn-kind-slack")},
         ),
         ("Slack", {"fields": ("token", "room", "interactions"), "classes": ("sn-kind-slack",)}),
-        ("What is sent", {"fields": ("events", "minimum_risk", "servers", "rules")}),
+        ("Events", {"fields": ("events", "minimum_risk", "servers", "rules")}),
     )
     verbs = (
         Verb("test", "Send a test", "change_channel", "send", "Sends one message to see whether it arrives.", _test,

@@ -44,7 +44,7 @@ def _role_field() -> forms.ChoiceField:
     return forms.ChoiceField(
         choices=[_NO_ROLE, *ROLE_CHOICES],
         required=False,
-        help_text="What they may do. Whoever has a role may log in to this site.",
+        help_text="What the person may do. Every role includes logging in to this site.",
         widget=UnfoldAdminSelectWidget,
     )
 
@@ -98,8 +98,8 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not t
     readonly_fields = ("last_login", "date_joined")
     fieldsets = (
         (None, {"fields": ("username", "password")}),
-        ("What they may do", {"fields": ("role", "is_active")}),
-        ("Who they are", {"fields": (("first_name", "last_name"), "email", ("last_login", "date_joined"))}),
+        ("Role", {"fields": ("role", "is_active")}),
+        ("Personal data", {"fields": (("first_name", "last_name"), "email", ("last_login", "date_joined"))}),
         ("Beyond the role", {"classes": ("collapse",), "fields": ("groups", "is_superuser", "user_permissions")}),
     )
     add_fieldsets = ((None, {"fields": ("username", "role", "usable_password", "password1", "password2")}),)

@@ -35,7 +35,8 @@ _STORED = (
     "A token is set. It is stored sealed, never shown, and sent to this address alone. Empty: keep it. Whoever changes the "
     "address, or adds networks, enters it again."
 )
-_NOT_STORED = "Of a private registry: sent as a bearer token to this address alone. Stored sealed and never shown."
+_NOT_STORED = "Bearer token for a private registry. It is sent to this address only, stored encrypted and never "
+"shown."
 
 
 class SourceForm(RecordForm[RegistrySource]):
@@ -50,7 +51,8 @@ class SourceForm(RecordForm[RegistrySource]):
         model = RegistrySource
         fields = ("slug", "base_url", "by_clock", "propose_versions", "disable_deleted", "allowed_networks", "token")
         help_texts = {
-            "base_url": "Without /v0.1. The official one is https://registry.modelcontextprotocol.io.",
+            "base_url": "Address of the registry without /v0.1. The official one is "
+            "https://registry.modelcontextprotocol.io.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -27,7 +27,7 @@ class RotateForm(forms.Form):
         label="The old one ends after",
         choices=_OVERLAPS,
         initial="24",
-        help_text="Until then both work, so that no program stands still while the new one is put in its place.",
+        help_text="Both tokens are valid until then, so that you can replace the old one without an interruption.",
         widget=UnfoldAdminSelectWidget,
     )
 

@@ -43,10 +43,11 @@ class PolicyRuleForm(RecordForm[PolicyRule]):
             "condition": lines_widget(4, ""),
         }
         help_texts = {
-            "name": "Said to agents and people when the rule decides.",
-            "enabled": "Off: it decides nothing; it can still be tried on past calls.",
-            "draft": "It decides nothing anywhere until somebody makes it live; saving leads to what it would change.",
-            "tool": "One tool. Empty: every tool of the server, or of all servers.",
+            "name": "Shown to agents and approvers when the rule decides.",
+            "enabled": "If disabled, the rule has no effect. You can still try it on past calls.",
+            "draft": "A draft has no effect until you make it live. After saving, you see what it would change.",
+            "tool": "The tool that the rule is for. If empty, the rule is for all tools of the server, or of all "
+            "servers.",
         }
 
     def clean(self) -> dict[str, Any]:
@@ -105,9 +106,9 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
     change_form_outer_before_template = "admin/mcpregistry/rule.html"
     fieldsets = (
         (None, {"fields": ("name", ("enabled", "draft"), ("outcome", "priority"))}),
-        ("Which calls", {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")}),
+        ("Matching calls", {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")}),
         (
-            "When it asks",
+            "Approval",
             {"fields": (("approvers", "quorum"), ("decide_seconds", "execute_seconds"), "refusal_seconds",
                         "requester_may_confirm", "run_if_caller_left")},
         ),

@@ -152,7 +152,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
     change_form_outer_before_template = "admin/mcpregistry/server.html"
     fieldsets = (
         (None, {"fields": (("slug", "name"), "description", "transport")}),
-        ("How it is started", {"fields": ("command", "cwd", "env"), "classes": ("sn-local",)}),
+        ("Launch", {"fields": ("command", "cwd", "env"), "classes": ("sn-local",)}),
         (
             "Sandbox",
             {
@@ -172,7 +172,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
                 "classes": ("sn-local",),
             },
         ),
-        ("How it is reached", {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
+        ("Address", {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
         (
             "Connection",
             {

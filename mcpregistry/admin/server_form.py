@@ -63,16 +63,20 @@ class ServerForm(RecordForm[Server]):
         rows=2,
         label="May write",
         placeholder="/srv/docs/drafts",
-        help_text="Files and folders that it may also change, besides its own folder.",
+        help_text="Files and folders that the server may also change, one absolute path per line. It can always "
+        "write to its own folder.",
     )
 
     sandbox_connect = NumbersField(
         label="Ports it may connect to",
         placeholder="443 53",
-        help_text="TCP ports, where the network is limited to them. With 53 names are resolved, by TCP; UDP stays closed.",
+        help_text="TCP ports that the server may connect to, if the network is limited to ports. Add 53 to resolve "
+        "names over TCP. UDP is always blocked.",
     )
     sandbox_listen = NumbersField(
-        label="Ports it may listen on", placeholder="8080", help_text="TCP ports, where the network is limited to them."
+        label="Ports it may listen on",
+        placeholder="8080",
+        help_text="TCP ports that the server may listen on, if the network is limited to ports.",
     )
 
     class Meta:
@@ -80,15 +84,19 @@ class ServerForm(RecordForm[Server]):
         fields = "__all__"
         widgets = {"url": UnfoldAdminTextInputWidget(attrs={"placeholder": "https://example.com/mcp"})}
         help_texts = {
-            "transport": "How the server is reached. Saving empties the fields that belong to the other kind.",
-            "cwd": "Folder in which the program starts. Empty: in the sandbox its own folder, else the site's.",
-            "sandbox": "Enforced: it reads and writes what is named here and no more, or it is not started. Strict: it does "
-            "not even see the rest, nor other processes; needs bubblewrap, or it is not started. "
-            "Off: it can do what this site can. Loosening it needs a new confirmation.",
-            "sandbox_network": "Ports: TCP to those named below, and no UDP. None: no address is reached and no name resolved.",
-            "url": "Credentials do not belong here; put them into headers.",
-            "description": "For people: what this server is good for.",
-            "connect_mode": "When a connection is opened.",
+            "transport": "How the server is started or reached. When you save, the fields of the other transports "
+            "are cleared.",
+            "cwd": "Folder in which the program starts. If empty, the server's own folder is used in the sandbox, "
+            "otherwise the folder of this site.",
+            "sandbox": "Enforced: the server can read and write only the files listed here. Strict: it also cannot "
+            "see any other files or processes (needs bubblewrap). In both modes the server does not start if the "
+            "sandbox is not available. Off: it has all rights of this site. A less strict mode needs a new "
+            "confirmation.",
+            "sandbox_network": "Ports: only the TCP ports listed below, and no UDP. None: no network and no name "
+            "resolution.",
+            "url": "Address of the server, without passwords or tokens. Put those into the headers.",
+            "description": "What the server is for. Shown on the pages of this site.",
+            "connect_mode": "When this site opens a connection to the server.",
             "protocol_mode": (
                 "The version of MCP to use. A server that supports both may get a second connection, on which its tools can ask "
                 "older hosts. Choose a version to prevent that."

@@ -36,18 +36,22 @@ class TryForm(forms.Form):
     priority = forms.IntegerField(initial=100, widget=UnfoldAdminIntegerFieldWidget)
     server = forms.ModelChoiceField(Server.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
     tool = forms.CharField(
-        required=False, max_length=600, help_text="One tool, as server::tool.", widget=UnfoldAdminTextInputWidget
+        required=False,
+        max_length=600,
+        help_text="Name of one tool as server::tool. If empty, the rule matches all tools.",
+        widget=UnfoldAdminTextInputWidget,
     )
     agent = forms.ModelChoiceField(Agent.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
     endpoint = forms.ModelChoiceField(Endpoint.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
     condition = forms.CharField(
         required=False,
         max_length=LONGEST,
-        help_text='CEL over args, tool, server, agent, call, e.g. args.amount > 100 || tool.risk == "high". Empty: always.',
+        help_text="CEL expression with args, tool, server, agent and call, for example args.amount > 100 || "
+        'tool.risk == "high". If empty, the rule matches every call.',
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false"}),
     )
     days = forms.IntegerField(
-        initial=7, min_value=1, max_value=365, label="Calls of the last", help_text="Days.",
+        initial=7, min_value=1, max_value=365, label="Calls of the last", help_text="Number of days.",
         widget=UnfoldAdminIntegerFieldWidget,
     )  # fmt: skip
 

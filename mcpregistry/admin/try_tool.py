@@ -49,7 +49,7 @@ class TryForm(forms.Form):
     )  # fmt: skip
     endpoint = forms.ModelChoiceField(
         Endpoint.objects.filter(enabled=True), to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget,
-        help_text="Where it is called.",
+        help_text="The endpoint that the call goes through.",
     )  # fmt: skip
     key = forms.RegexField(r"^[0-9a-f]{32}$", widget=forms.HiddenInput)
     raw = forms.CharField(

@@ -25,11 +25,13 @@ class WhyForm(forms.Form):
     endpoint = forms.ModelChoiceField(Endpoint.objects.all(), to_field_name="slug", widget=UnfoldAdminSelectWidget)
     tool = forms.CharField(
         max_length=600,
-        help_text="server::tool, or the name that hosts use, e.g. git__git_commit.",
+        help_text="Name of the tool as server::tool or as hosts see it, for example git__git_commit.",
         widget=UnfoldAdminTextInputWidget,
     )
     arguments = JsonField(
-        required=False, help_text='An object, e.g. {"amount": 250}. Empty: as far as it can be told without.'
+        required=False,
+        help_text='Arguments of the call as a JSON object, for example {"amount": 250}. If empty, '
+        "conditions on arguments are not decided.",
     )
 
     def clean_arguments(self) -> dict[str, Any] | None:

@@ -99,7 +99,7 @@ async def unsaid(call: Call) -> None:
         return
     try:
         await db_call(spending.unsaid, call.remarks)
-    except Exception:  # then it is not told in this period: people were, and the hard mark tells it
+    except Exception:  # then it is not told in this period: people were, and the hard limit tells it
         log.exception("budgets.not_unsaid", call=call.id)
 
 

@@ -49,7 +49,7 @@ class Level(StrEnum):
     """How a budget stands, in a word."""
 
     OK = "ok"
-    SOFT = "soft mark reached"
+    SOFT = "soft limit reached"
     SPENT = "spent"
 
 
@@ -98,11 +98,11 @@ class Book:
     hard: int | None = None
 
     def bears(self, more: int) -> bool:
-        """Whether ``more`` fits under the hard mark, with all that is out. With 0: whether anything is left at all."""
+        """Whether ``more`` fits under the hard limit, with all that is out. With 0: whether anything is left at all."""
         return self.hard is None or self.spent + self.reserved + max(more, 1) <= self.hard
 
     def warns(self, more: int = 0) -> bool:
-        """Whether the soft mark is reached, once ``more`` is spent."""
+        """Whether the soft limit is reached, once ``more`` is spent."""
         return self.soft is not None and self.spent + self.reserved + more >= self.soft
 
     @property

@@ -15,8 +15,8 @@ from mcpregistry.models.server import Server, slug_validator
 from mcpregistry.models.tool import Tool
 
 HOLD_HELP = (
-    "Longest that a call which waits for a person keeps its host waiting, in seconds; then it is told "
-    '"pending" and comes back. 0: at once. Empty: as long as the host bears.'
+    'Seconds that a host waits for the approval of a call. After that, the host gets the answer "pending" and can '
+    "ask again. Set to 0 to answer immediately. If empty, the wait depends on the host."
 )
 
 
@@ -45,10 +45,12 @@ class Agent(models.Model):
         help_text='What it could ever use, however much is granted: ["mcp_integration"] any server, '
         '["mcp_github::*"] one server, ["mcp_github::create_issue"] one tool.',
     )
-    calls_per_minute = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: no limit.")
+    calls_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Maximum number of calls per minute. If empty, there is no limit."
+    )
     energy_pool = models.ForeignKey(
         "mcpregistry.EnergyPool", null=True, blank=True, on_delete=models.PROTECT, related_name="agents",
-        help_text="What its calls cost is taken from this pool. Empty: they cost nothing.",
+        help_text="Energy pool that pays for the calls of this agent. If empty, calls cost no energy.",
     )  # fmt: skip
     hold_seconds = _hold_seconds()
     owner = models.ForeignKey(
@@ -123,26 +125,30 @@ class Endpoint(models.Model):
 
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     name = models.CharField(max_length=200, blank=True)
-    instructions = models.TextField(blank=True, help_text="Told to the model by hosts that show it.")
+    instructions = models.TextField(
+        blank=True, help_text="Instructions for the model, in addition to those of the servers. Some hosts ignore them."
+    )
     instructions_limit = models.PositiveIntegerField(
         "characters of servers' instructions", default=4_000, db_default=4_000, validators=[MaxValueValidator(100_000)],
-        help_text="The approved instructions of the servers that an agent sees follow the endpoint's own, by the servers' "
-        "names, up to so many characters together. 0: none.",
+        help_text="Maximum number of characters of the servers' approved instructions, which are added after those "
+        "of the endpoint. Set to 0 to add none.",
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     scope = models.CharField("shows", max_length=10, choices=Scope.choices, default=Scope.GRANTED)
     naming_style = models.CharField(max_length=12, choices=NamingStyle.choices, default=NamingStyle.DOUBLE)
     description_style = models.CharField(max_length=12, choices=DescriptionStyle.choices, default=DescriptionStyle.NONE)
     hide_unavailable = models.BooleanField(
-        default=True, help_text="Hide tools of servers that failed; one that was merely not started yet stays."
+        default=True,
+        help_text="Hide the tools of servers that have failed. Tools of servers that are not started yet stay visible.",
     )
     maintenance_tools = models.BooleanField(
         "tools of the sub-agent", default=False, db_default=False,
-        help_text="Agents can ask the background sub-agent for servers here, and see how their requests stand.",
+        help_text="Agents can use the tools of the background sub-agent here: request a server, and follow the "
+        "request.",
     )  # fmt: skip
     tell_energy = models.BooleanField(
         "energy in results", default=False, db_default=False,
-        help_text="Each result says what its call cost of the agent's energy pool, and what is left there.",
+        help_text="Each result includes the energy that its call has used, and the level of the agent's energy pool.",
     )  # fmt: skip
     hold_seconds = _hold_seconds()
     created_at = models.DateTimeField(auto_now_add=True)
@@ -169,17 +175,23 @@ class Grant(models.Model):
     kind = models.CharField(
         "of the server", max_length=10, choices=[*((k.value, f"its {k.label}s") for k in Tool.Kind), ("", "everything")],
         default=Tool.Kind.TOOL, db_default=Tool.Kind.TOOL.value, blank=True,
-        help_text="Which of what the server offers. Later ones are included, once they are approved.",
+        help_text="What the grant of a server includes. Later additions are included as soon as they are approved.",
     )  # fmt: skip
     uri = models.CharField(
         "URIs", max_length=500, blank=True, default="", db_default="",
-        help_text="Of the server's resources only those like this, e.g. file:///docs/*; * stands for anything.",
+        help_text="Limits the grant to resources whose URI matches, for example file:///docs/*. The character * "
+        "matches any text.",
     )  # fmt: skip
     tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     argument_pins = models.JSONField(
-        default=dict, blank=True, help_text='Arguments that must have exactly this value, e.g. {"repo": "docs"}.'
+        default=dict,
+        blank=True,
+        help_text="Arguments that must have exactly this value, as JSON, for example "
+        '{"repo": "docs"}. Calls with other values are refused.',
     )
-    expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: until withdrawn.")
+    expires_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the grant expires. If empty, it does not expire."
+    )
     note = models.CharField(max_length=500, blank=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
@@ -226,7 +238,7 @@ class Grant(models.Model):
 class Workspace(models.Model):
     """Which endpoint and agent ``runmcp --cwd`` uses below a directory; the longest match wins."""
 
-    directory = models.CharField(max_length=1000, unique=True, help_text="Absolute path.")
+    directory = models.CharField(max_length=1000, unique=True, help_text="Absolute path of the project folder.")
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="workspaces")
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="workspaces")
 
@@ -268,40 +280,44 @@ class Configuration(models.Model):
         default="ask", help_text="What happens to a granted call that no policy rule speaks about.",
     )  # fmt: skip
     keep_payloads_days = models.PositiveIntegerField(
-        default=30, validators=[MinValueValidator(1)], help_text="Days until arguments and results of calls are erased."
+        default=30,
+        validators=[MinValueValidator(1)],
+        help_text="Arguments and results of calls are deleted after this many days.",
     )
     keep_calls_days = models.PositiveIntegerField(
-        default=365, validators=[MinValueValidator(1)], help_text="Days until the records of calls are deleted."
+        default=365, validators=[MinValueValidator(1)], help_text="Records of calls are deleted after this many days."
     )
     variable_scope = models.JSONField(
         "scope of variables", default=dict, db_default={}, blank=True,
-        help_text='Where the variables that SLIPSNISSE_PASS_ENV lists may go, e.g. {"GITHUB_TOKEN": ["server:github"]}. '
-        "One that is not named here goes nowhere.",
+        help_text="Which servers and providers may use the variables of SLIPSNISSE_PASS_ENV, for example "
+        '{"GITHUB_TOKEN": ["server:github"]}. Variables that are not listed here are not used.',
     )  # fmt: skip
     sub_agent_enabled = models.BooleanField(
         "background sub-agent", default=True, db_default=True,
-        help_text="Off: what was asked of it stays queued, and what is under way stands still until it is on again.",
+        help_text="If disabled, requests stay in the queue, and running work is paused until it is enabled again.",
     )  # fmt: skip
     second_factor_roles = models.JSONField(
         "roles that need a second factor", default=list, db_default=[], blank=True,
-        help_text="Their people are led to the set-up page, and see nothing else until it is done.",
+        help_text="People with these roles must set up a second factor after logging in, before they can open any "
+        "other page.",
     )  # fmt: skip
 
     auto_discovery = models.BooleanField(
         "search registries unasked", default=False, db_default=False,
-        help_text="For agents that ask for a server, the sub-agent searches the registries that this site reads, by name and "
-        "purpose. Off: it takes only what is named exactly; people search as they like.",
+        help_text="If enabled, the sub-agent searches the registries of this site by name and purpose when an agent "
+        "requests a server. If disabled, an agent must give the exact name. Searches by people are not affected.",
     )  # fmt: skip
 
     only_listed = models.BooleanField(
         "only listed packages", default=False, db_default=False,
-        help_text="A package, bundle or version that no registry which this site reads lists, or that was taken back, cannot be "
-        "asked for.",
+        help_text="If enabled, only packages that a registry of this site lists can be installed. Packages that were "
+        "withdrawn from a registry are refused too.",
     )  # fmt: skip
 
     keep_history_days = models.PositiveIntegerField(
         default=365, db_default=365, validators=[MinValueValidator(1)],
-        help_text="Days until earlier versions of the configuration are deleted; the newest of each record stays.",
+        help_text="Earlier versions of the configuration are deleted after this many days. The latest version of "
+        "each record is kept.",
     )  # fmt: skip
 
     history = _Changes(excluded_fields=["revision", "complete_for"])

@@ -151,7 +151,9 @@ class Permit(models.Model):
     server_revision = models.IntegerField()
     argument_pins = models.JSONField(default=dict, blank=True)
     expires_at = models.DateTimeField()
-    uses_left = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: as often as needed until then.")
+    uses_left = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Number of calls that are left. If empty, the number is not limited."
+    )
     request = models.ForeignKey(ApprovalRequest, null=True, on_delete=models.SET_NULL, related_name="permits")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)

@@ -51,17 +51,18 @@ class Budget(models.Model):
     unit = models.CharField("counts", max_length=8, choices=UNITS, default=Unit.MONEY.value)
     period = models.CharField("begins anew", max_length=8, choices=PERIODS, default=Period.DAY.value)
     soft = models.DecimalField(
-        "soft mark", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
-        help_text="From here on people and the agent are told, once in each period; of an endpoint's budget whoever calls "
-        "next at it is told, not every agent. Empty: nobody is.",
+        "soft limit", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
+        help_text="When this amount is reached, notifications are sent and the agent is warned, once in each period. "
+        "For the budget of an endpoint, only the next calling agent is warned. If empty, there is no warning.",
     )  # fmt: skip
     hard = models.DecimalField(
-        "hard mark", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
-        help_text="What would go beyond it is refused until the period ends. Empty: it is only counted.",
+        "hard limit", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
+        help_text="Calls that would exceed this amount are refused until the period ends. If empty, no call is "
+        "refused.",
     )  # fmt: skip
     time_zone = models.CharField(
         max_length=63, default="UTC", validators=[check_zone],
-        help_text="Whose midnight begins days, weeks (on Monday) and months, as in Europe/Oslo.",
+        help_text="Time zone in which days, weeks (from Monday) and months begin, for example Europe/Oslo.",
     )  # fmt: skip
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -117,9 +118,9 @@ class BudgetPeriod(models.Model):
     start = models.DateTimeField()
     end = models.DateTimeField()
     spent = models.BigIntegerField(default=0)
-    soft_told_at = models.DateTimeField(null=True, blank=True, help_text="When channels were told of the soft mark.")
-    hard_told_at = models.DateTimeField(null=True, blank=True, help_text="The same of the hard mark.")
-    agent_told = models.BooleanField(default=False, help_text="Whether the agent was told of the soft mark.")
+    soft_told_at = models.DateTimeField(null=True, blank=True, help_text="When channels were told of the soft limit.")
+    hard_told_at = models.DateTimeField(null=True, blank=True, help_text="The same of the hard limit.")
+    agent_told = models.BooleanField(default=False, help_text="Whether the agent was told of the soft limit.")
 
     class Meta:
         ordering = ["-start"]
@@ -150,8 +151,8 @@ class BudgetEntry(models.Model):
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="entries")
     kind = models.CharField(max_length=8, choices=Kind.choices)
     amount = models.BigIntegerField()
-    agent_slug = models.CharField("by", max_length=63, help_text="The agent whose call or run it was.")
-    reference = models.CharField(max_length=80, help_text="The call, or the run and its turn.")
+    agent_slug = models.CharField("by", max_length=63, help_text="The agent that made the call or started the run.")
+    reference = models.CharField(max_length=80, help_text="Id of the call, or of the run with the number of its turn.")
     at = models.DateTimeField()
 
     objects = BudgetEntries.as_manager()

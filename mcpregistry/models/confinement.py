@@ -49,23 +49,28 @@ class Confined(models.Model):
     # Of its processes, in its sandbox or not.
     max_memory_mb = models.PositiveIntegerField(
         "memory (MB)", default=MEMORY_MB, db_default=MEMORY_MB, validators=[MaxValueValidator(MOST_MB)],
-        help_text="All its processes together; beyond it, it is ended. 0: no limit.",
+        help_text="Memory in MB that all processes of the server may use together. If they use more, the server is "
+        "stopped. Set to 0 for no limit.",
     )  # fmt: skip
     max_processes = models.PositiveIntegerField(
         "processes", default=PROCESSES, db_default=PROCESSES, validators=[MaxValueValidator(100_000)],
-        help_text="At the same time; beyond it, it is ended. 0: no limit.",
+        help_text="Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 "
+        "for no limit.",
     )  # fmt: skip
     max_cpu_seconds = models.PositiveIntegerField(
         "processor time (seconds)", default=0, db_default=0, validators=[MaxValueValidator(MOST_SECONDS)],
-        help_text="From its start on, all its processes together; beyond it, it is ended. 0: no limit.",
+        help_text="CPU seconds that all processes of the server may use together since its start. If they use more, "
+        "the server is stopped. Set to 0 for no limit.",
     )  # fmt: skip
     max_file_mb = models.PositiveIntegerField(
         "size of a file (MB)", default=0, db_default=0, validators=[MaxValueValidator(MOST_MB)],
-        help_text="That it writes; more is refused. 0: 4,096 in the sandbox, else no limit.",
+        help_text="Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 "
+        "in the sandbox, otherwise no limit.",
     )  # fmt: skip
     max_open_files = models.PositiveIntegerField(
         "open files", default=0, db_default=0, validators=[MaxValueValidator(1_000_000)],
-        help_text="Of each process; more are refused. 0: as many as this site's own. Below 256, some servers do not start.",
+        help_text="Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
+        "servers do not start with less than 256.",
     )  # fmt: skip
 
     class Meta:

@@ -46,13 +46,17 @@ class EnergyPool(models.Model):
     description = models.TextField(blank=True)
     capacity = models.FloatField(default=100.0, validators=[MinValueValidator(0.001), MaxValueValidator(_MOST)])
     regeneration = models.FloatField(
-        default=1.0, validators=_AT_LEAST_0, help_text="Units per second that come back, up to the capacity."
+        default=1.0, validators=_AT_LEAST_0, help_text="Units that are refilled per second, up to the capacity."
     )
     critical = models.FloatField(
-        default=10.0, validators=_AT_LEAST_0, help_text="Below this the background sub-agent's work is cut back."
+        default=10.0,
+        validators=_AT_LEAST_0,
+        help_text="Below this level, the work of the background sub-agent is reduced.",
     )
     resume = models.FloatField(
-        default=30.0, validators=_AT_LEAST_0, help_text="From this on, work that was paused for lack of energy goes on."
+        default=30.0,
+        validators=_AT_LEAST_0,
+        help_text="At this level, work that was paused because of low energy continues.",
     )
     low_policy = models.CharField(
         "at the critical level", max_length=8, choices=LowPolicy.choices, default=LowPolicy.AUTO
@@ -65,21 +69,21 @@ class EnergyPool(models.Model):
     )  # fmt: skip
     max_wait = models.FloatField(
         "longest wait", default=20.0, validators=[MinValueValidator(0), MaxValueValidator(45)],
-        help_text="Seconds that a call waits for energy at most.",
+        help_text="Maximum number of seconds that a call waits for energy.",
     )  # fmt: skip
     per_call = models.FloatField("cost per call", default=0.0, validators=_AT_LEAST_0)
     per_second = models.FloatField(
         "cost per second", default=2.0, validators=_AT_LEAST_0,
-        help_text="From sending to the end; time in which people were asked costs nothing.",
+        help_text="Units for each second from sending the call to its end. Waiting for an approval is free.",
     )  # fmt: skip
     per_kilobyte = models.FloatField("cost per KiB", default=0.0, validators=_AT_LEAST_0)
     per_1000_input = models.FloatField(
         "per 1,000 input tokens", default=0.5, db_default=0.5, validators=_AT_LEAST_0,
-        help_text="Of turns of models, in runs of the agents' expert tools.",
+        help_text="Units for 1,000 input tokens of model turns, in runs of expert tools that the agents call.",
     )  # fmt: skip
     per_1000_cached = models.FloatField(
         "per 1,000 cached tokens", default=0.05, db_default=0.05, validators=_AT_LEAST_0,
-        help_text="Input that the provider had in its cache.",
+        help_text="Units for 1,000 input tokens that the provider read from its cache.",
     )  # fmt: skip
     per_1000_output = models.FloatField("per 1,000 output tokens", default=2.0, db_default=2.0, validators=_AT_LEAST_0)
     level = models.FloatField(default=100.0, editable=False)
@@ -130,7 +134,7 @@ class EnergyEntry(models.Model):
     before = models.FloatField()
     after = models.FloatField()
     agent_slug = models.CharField("agent", max_length=63, blank=True)
-    reference = models.CharField(max_length=80, blank=True, help_text="The call, or what else it was for.")
+    reference = models.CharField(max_length=80, blank=True, help_text="Id of the call, run or request.")
     seconds = models.FloatField(
         null=True, blank=True, help_text="Of a call: from sending to its end, without its waiting for energy."
     )

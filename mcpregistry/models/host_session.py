@@ -37,7 +37,7 @@ class HostSession(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="The lowest that its host wants to hear; empty: the usual.",
+        help_text="Minimum log level that the host has requested. If empty, the default applies.",
     )
 
     host_name = models.CharField(max_length=100, blank=True, default="", db_default="", help_text="As the host says.")

@@ -27,18 +27,18 @@ class Install(models.Model):
         max_length=63,
         blank=True,
         validators=[slug_validator],
-        help_text="Of the server that is made of it.",
+        help_text="Short name of the new server.",
     )
     ecosystem = models.CharField(max_length=10, choices=ECOSYSTEMS)
-    package = models.CharField(max_length=500, help_text="Of a bundle its address.")
+    package = models.CharField(max_length=500, help_text="Name of the package. For a bundle, its address.")
     wanted = models.CharField(
         "wanted version",
         max_length=64,
         blank=True,
-        help_text="One exact version. Empty: the newest. Of a bundle its SHA-256.",
+        help_text="Exact version. If empty, the latest version is used. For a bundle, its SHA-256.",
     )
     program = models.CharField(
-        max_length=100, blank=True, help_text="Which of its programs is the server, where it has several."
+        max_length=100, blank=True, help_text="Name of the program that is the server, if the package contains several."
     )
     arguments = models.JSONField(
         default=list, db_default=[], blank=True, help_text="Behind its command, in the server that is made of it."

@@ -17,14 +17,14 @@ ROLE_CHOICES = [
 class Invitation(models.Model):
     """Used once, ends by itself. Only the hash of its text is kept."""
 
-    name = models.CharField("for", max_length=200, help_text="Whom it is for, as you will recognise it.")
+    name = models.CharField("for", max_length=200, help_text="Name of the invited person, for your own records.")
     role = models.CharField(max_length=20, choices=ROLE_CHOICES)
     hash = models.CharField(max_length=64, unique=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", editable=False
     )
-    expires_at = models.DateTimeField("ends", help_text="The link works until then, or until it was used.")
+    expires_at = models.DateTimeField("ends", help_text="The link expires at this time, or when it is used.")
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     used_at = models.DateTimeField(null=True, blank=True, editable=False)
     used_by = models.ForeignKey(

@@ -33,7 +33,9 @@ class Channel(models.Model):
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     name = models.CharField(max_length=100, unique=True)
     kind = models.CharField(max_length=10, choices=KINDS, default=Kind.WEBHOOK.value)
-    enabled = models.BooleanField(default=True, help_text="Off: nothing is sent, and what waits is dropped.")
+    enabled = models.BooleanField(
+        default=True, help_text="If disabled, nothing is sent and waiting messages are dropped."
+    )
     sealed_access = models.TextField(blank=True, editable=False)
     access = Sealed("sealed_access", dict)
     addresses = models.JSONField(default=list, blank=True, help_text="E-mail addresses.")
@@ -43,9 +45,17 @@ class Channel(models.Model):
         help_text='Private networks that the receiver may be in, e.g. ["10.1.0.0/16"]. Empty: public addresses only.',
     )  # fmt: skip
     events = models.JSONField(default=list, blank=True, help_text="What is told. Empty: everything.")
-    servers = models.ManyToManyField(Server, blank=True, related_name="+", help_text="Only of these. Empty: all.")
+    servers = models.ManyToManyField(
+        Server,
+        blank=True,
+        related_name="+",
+        help_text="Only events of these servers are sent. If empty, events of all servers are sent.",
+    )
     rules = models.ManyToManyField(
-        PolicyRule, blank=True, related_name="+", help_text="Only calls that these rules held. Empty: all."
+        PolicyRule,
+        blank=True,
+        related_name="+",
+        help_text="Only calls that these rules have held are sent. If empty, all held calls are sent.",
     )
     minimum_risk = models.PositiveSmallIntegerField("risk from", choices=RISKS, default=1)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -112,9 +122,9 @@ class Delivery(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
     attempts = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField()
-    next_at = models.DateTimeField(null=True, blank=True, help_text="When it is tried next.")
-    give_up_at = models.DateTimeField(help_text="A failure after this time is the last one.")
-    ended_at = models.DateTimeField(null=True, blank=True, help_text="When it arrived or was given up.")
+    next_at = models.DateTimeField(null=True, blank=True, help_text="Time of the next attempt.")
+    give_up_at = models.DateTimeField(help_text="After this time, a failed delivery is not tried again.")
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When the message was delivered or given up.")
     response_code = models.PositiveIntegerField(null=True, blank=True)
     last_error = models.TextField(blank=True)
     message_ref = models.CharField(max_length=200, blank=True, help_text="Slack's channel and time stamp.")

@@ -39,18 +39,23 @@ class PolicyRule(models.Model):
         default=False, db_default=False,
         help_text="Written, not yet decided on: it decides nothing until somebody makes it live.",
     )  # fmt: skip
-    priority = models.IntegerField(default=100, help_text="The highest priority that fits a call decides.")
+    priority = models.IntegerField(
+        default=100, help_text="If several rules match a call, the one with the highest priority decides."
+    )
     agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
     endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
     expert = models.CharField(
-        "expert tool", max_length=100, blank=True, help_text="Only calls made inside runs of this expert tool."
+        "expert tool",
+        max_length=100,
+        blank=True,
+        help_text="If set, the rule matches only calls in runs of this expert tool.",
     )
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
     tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
     condition = models.TextField(
         blank=True,
-        help_text='CEL over args, tool, server, agent, call, e.g. args.amount > 100 || tool.risk == "high". '
-        "Empty: always.",
+        help_text="CEL expression with args, tool, server, agent and call, for example args.amount > 100 || "
+        'tool.risk == "high". If empty, the rule matches every call.',
     )
     outcome = models.CharField(max_length=5, choices=OUTCOMES, default=Outcome.ASK.value)
     approvers = models.ForeignKey(
@@ -59,30 +64,33 @@ class PolicyRule(models.Model):
         blank=True,
         on_delete=models.PROTECT,
         related_name="+",
-        help_text="Who may decide. Empty: everybody who may approve calls.",
+        help_text="The group whose members may decide. If empty, all approvers may decide.",
     )
     quorum = models.PositiveSmallIntegerField(
         default=1,
         validators=[MinValueValidator(1), MaxValueValidator(10)],
-        help_text="Different people who must agree.",
+        help_text="Number of people who must approve.",
     )
     decide_seconds = models.PositiveIntegerField(
         "time to decide", default=900, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
-        help_text="Seconds. Silence means no.",
+        help_text="Seconds until the call is refused if there is no decision.",
     )  # fmt: skip
     execute_seconds = models.PositiveIntegerField(
         "time to run", default=600, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
-        help_text="Seconds after the approval in which the call must start.",
+        help_text="An approved call must start within this many seconds.",
     )  # fmt: skip
     refusal_seconds = models.PositiveIntegerField(
         "a refusal holds", default=300, db_default=300, validators=[MaxValueValidator(30 * DAY)],
-        help_text="Seconds in which nobody is asked about the very call that somebody has refused. 0: asked again at once.",
+        help_text="For this many seconds after a rejection, the same call is refused without asking again. Set to 0 "
+        "to ask each time.",
     )  # fmt: skip
     requester_may_confirm = models.BooleanField(
-        default=False, help_text="The person at the host, or the agent's owner, may confirm the call."
+        default=False, help_text="If enabled, the person at the host or the owner of the agent may approve the call."
     )
     run_if_caller_left = models.BooleanField(
-        default=False, help_text="Run an approved call although its caller has gone; the result is kept for it."
+        default=False,
+        help_text="If enabled, an approved call runs even if the caller has disconnected. The result "
+        "is kept for the caller.",
     )
     note = models.TextField(blank=True)
     created_at = models.DateTimeField(auto_now_add=True)

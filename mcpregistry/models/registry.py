@@ -43,15 +43,17 @@ class RegistrySource(models.Model):
     sealed_token = models.TextField(blank=True, default="", db_default="", editable=False)
     token = Sealed("sealed_token", str)  # of a private registry; it goes to ``base_url`` alone
     by_clock = models.BooleanField(
-        "read every hour", default=False, help_text="Off: only when somebody presses Sync now."
+        "read every hour", default=False, help_text="If disabled, the registry is read only when you press Sync now."
     )
     disable_deleted = models.BooleanField(
         "disable what it deletes", default=True,
-        help_text="Servers that were added from what the registry deletes (malware, spam), or run its package, are switched off.",
+        help_text="If the registry deletes an entry (malware, spam), servers that were added from it or run its "
+        "package are disabled.",
     )  # fmt: skip
     propose_versions = models.BooleanField(
         "propose new versions", default=False, db_default=False,
-        help_text="Of packages that servers run: the newer version's lock is made, and waits for a person.",
+        help_text="If a newer version of an installed package is listed, a package lock is prepared and waits for "
+        "approval.",
     )  # fmt: skip
     watermark = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="The newest change that it has told us of, by its clock."

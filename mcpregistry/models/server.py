@@ -97,9 +97,14 @@ class Server(Confined):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.CharField(
-        max_length=63, unique=True, validators=[slug_validator], help_text="Short name; prefixes the tools' names."
+        max_length=63,
+        unique=True,
+        validators=[slug_validator],
+        help_text="Short name of the server. Hosts see it before the name of each tool.",
     )
-    name = models.CharField(max_length=200, blank=True, help_text="Shown to people. Empty: the slug.")
+    name = models.CharField(
+        max_length=200, blank=True, help_text="Name on the pages of this site. If empty, the slug is shown."
+    )
     description = models.TextField(blank=True)
     transport = models.CharField(max_length=10, choices=Transport.choices, default=Transport.STDIO)
 
@@ -120,19 +125,24 @@ class Server(Confined):
 
     connect_mode = models.CharField("connect", max_length=10, choices=ConnectMode.choices, default=ConnectMode.LAZY)
     resend = models.CharField(
-        max_length=10, choices=Resend.choices, default=Resend.SAFE, help_text="When a call may be sent again."
+        max_length=10,
+        choices=Resend.choices,
+        default=Resend.SAFE,
+        help_text="When a call that failed may be sent again automatically.",
     )
     protocol_mode = models.CharField("protocol", max_length=10, choices=ProtocolMode.choices, default=ProtocolMode.AUTO)
     connect_timeout = models.FloatField(
         default=30.0, validators=[MinValueValidator(0.1), MaxValueValidator(600)], help_text="Seconds."
     )
     request_timeout = models.FloatField(
-        default=30.0, validators=[MinValueValidator(0), MaxValueValidator(86400)], help_text="Seconds; 0 means none."
+        default=30.0,
+        validators=[MinValueValidator(0), MaxValueValidator(86400)],
+        help_text="Seconds until a call times out. Set to 0 for no timeout.",
     )
     idle_timeout = models.FloatField(
         default=600.0,
         validators=[MinValueValidator(1)],
-        help_text="Seconds without a call until the connection is closed.",
+        help_text="The connection is closed after this many seconds without a call.",
     )
     max_message_bytes = models.PositiveIntegerField(
         default=MESSAGE_BYTES,
@@ -140,44 +150,50 @@ class Server(Confined):
         help_text="Largest single message accepted, in bytes.",
     )
     max_concurrency = models.PositiveIntegerField(
-        default=8, validators=[MinValueValidator(1), MaxValueValidator(1000)], help_text="Calls at the same time."
+        default=8,
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text="Maximum number of calls at the same time. Further calls wait.",
     )
     max_tools = models.PositiveIntegerField(
         "limit of tools", default=TOOLS, db_default=TOOLS, validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
-        help_text="Of a server that offers more, the first by name are taken.",
+        help_text="Maximum number of tools. If the server offers more, only the first ones by name are used.",
     )  # fmt: skip
     max_definition_bytes = models.PositiveIntegerField(
         "limit of definitions", default=DEFINITION_BYTES, db_default=DEFINITION_BYTES,
         validators=[MinValueValidator(1024), MaxValueValidator(MOST_DEFINITION_BYTES)],
-        help_text="Largest size of all definitions of the server together (tools, prompts, resources), in bytes. Of a server with "
-        "more, the first by name are used; its page and its tests list what is left out.",
+        help_text="Maximum size of all definitions of the server together (tools, prompts, resources), in bytes. If "
+        "they are larger, only the first ones by name are used. The server's page and its tests list what is left "
+        "out.",
     )  # fmt: skip
     shared_by = models.CharField(
         max_length=10, choices=SharedBy.choices, default=SharedBy.EVERYBODY, db_default=SharedBy.EVERYBODY,
-        help_text="Who shares a connection and its process. Servers that remember what was done with them (browsers, shells, "
-        "databases) belong to one agent or one host session.",
+        help_text="Which calls use the same connection and process. Choose one agent or one host session for servers "
+        "that keep state, such as browsers, shells and databases.",
     )  # fmt: skip
     max_sessions = models.PositiveIntegerField(
         "limit of sessions", default=SESSIONS, db_default=SESSIONS, validators=[MinValueValidator(1), MaxValueValidator(1000)],
-        help_text="Of a server that is not shared by everybody: own connections in each process of this site. Beyond it the "
-        "one that was idle longest is closed.",
+        help_text="Maximum number of connections in each process of this site, if agents or host sessions have "
+        "connections of their own. Beyond it, the connection that was idle longest is closed.",
     )  # fmt: skip
     asks_elicitation = models.BooleanField(
         "may ask the user", default=True, db_default=True,
-        help_text="Forms and addresses to open, for the person at the host that made the call (elicitation).",
+        help_text="The server may ask the person at the calling host to fill in a form or to open a page "
+        "(elicitation).",
     )  # fmt: skip
     asks_sampling = models.BooleanField(
         "may ask the model", default=True, db_default=True,
-        help_text="Of the host that made the call, at its expense (sampling).",
+        help_text="The server may ask the model of the calling host. The host pays for it (sampling).",
     )  # fmt: skip
     sampling_expert = models.CharField(
         "model questions go to", max_length=60, blank=True, default="", db_default="",
-        help_text="The name of an expert tool: its model answers what the server asks of one, at the expense of the calling agent, instead of the "
-        "host's. It must take one text and use no tools. Empty: the host's model is asked.",
+        help_text="Name of an expert tool whose model answers the server's requests, instead of the host's model. "
+        "The calling agent pays for it. The expert tool must take one text argument and use no tools. If empty, the "
+        "host's model answers.",
     )  # fmt: skip
     asks_roots = models.BooleanField(
         "may ask for folders", default=False, db_default=False,
-        help_text="That the host works in (roots). Some servers then serve these instead of what they were started with.",
+        help_text="The server may read the list of folders that the calling host works in (roots). Some servers then "
+        "use these folders instead of the ones in their command line.",
     )  # fmt: skip
     check_interval = models.PositiveIntegerField(
         default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
@@ -185,12 +201,13 @@ class Server(Confined):
 
     mcp_apps = models.BooleanField(
         "MCP Apps", default=True, db_default=True,
-        help_text="Its tools may show pages of its own (ui:// resources) in hosts. Off: they are taken away.",
+        help_text="Tools may show pages of the server (ui:// resources) in hosts. If disabled, these pages are "
+        "removed from results.",
     )  # fmt: skip
     trial_hours = models.PositiveIntegerField(
         "hours between trials", default=0, db_default=0, validators=[MaxValueValidator(8760)],
-        help_text="The sub-agent tries it again so often, and when it calls itself another version: also tools that claim to "
-        "only read are called. 0: never.",
+        help_text="Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only, and "
+        "also runs when the server reports another version. Set to 0 to disable.",
     )  # fmt: skip
 
     lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)
@@ -322,7 +339,7 @@ class Connection(models.Model):
         default=0, db_default=0, help_text="Failures in a row since a call was last answered."
     )
     sessions = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Own connections of agents and host sessions that are open."
+        default=0, db_default=0, help_text="Number of open connections of single agents and host sessions."
     )
     last_error = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)

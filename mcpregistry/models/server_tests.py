@@ -38,7 +38,10 @@ class ServerTest(models.Model):
     timings = models.JSONField(default=dict, blank=True, help_text="Milliseconds per step.")
     tool_count = models.PositiveIntegerField(null=True, blank=True)
     left_out = models.TextField(
-        blank=True, default="", db_default="", help_text="Why definitions were left out, one reason in each line."
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Definitions that were left out, with the reason, one per line.",
     )
     error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(blank=True)

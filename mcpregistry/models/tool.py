@@ -102,27 +102,33 @@ class Tool(models.Model):
         max_length=10, choices=Kind.choices, default=Kind.TOOL, db_default=kinds.TOOL, editable=False
     )
     name = models.CharField(max_length=500, help_text="The name that the server uses.")
-    enabled = models.BooleanField(default=True, help_text="Off: hidden from every agent, whatever is granted.")
+    enabled = models.BooleanField(
+        default=True, help_text="If disabled, the tool is hidden from every agent, even if it is granted."
+    )
     idempotent = models.BooleanField(
-        default=False, help_text="You vouch that calling it twice does no more than once; allows sending a call again."
+        default=False,
+        help_text="Enable this if a second call with the same arguments changes nothing more. A "
+        "failed call may then be sent again.",
     )
     call_energy = models.FloatField(
         "energy of a call", null=True, blank=True, validators=[MinValueValidator(0)],
-        help_text="Your estimate, in energy units; counts against the budgets of agents and expert tools.",
+        help_text="Estimated energy units of one call. They count against the budgets of agents and expert tools.",
     )  # fmt: skip
     call_cost = models.DecimalField(
         "cost of a call", max_digits=10, decimal_places=6, null=True, blank=True, validators=[MinValueValidator(0)],
-        help_text="Your estimate, in US dollars: what the service behind it charges.",
+        help_text="Estimated price of one call in US dollars, as charged by the service behind the tool.",
     )  # fmt: skip
     own_name = models.CharField(
         "your name for it", max_length=64, blank=True, default="", db_default="",
         validators=[RegexValidator(r"^[A-Za-z0-9_-]+$", "Letters, digits, _ and - only.")],
-        help_text="Hosts are shown this in place of the server's own name; grants and rules keep meaning the tool. Empty: its own.",
+        help_text="Name that hosts see instead of the server's name for the tool. Grants and rules are not affected. "
+        "If empty, the server's name is used.",
     )  # fmt: skip
     own_description = models.TextField(
         "your description", blank=True, default="", db_default="", validators=[MaxLengthValidator(10_000)],
-        help_text="Hosts are shown this in place of the approved text, e.g. a shorter one. What is approved stays the server's: "
-        "if that changes, the tool is withdrawn as ever. Empty: the approved text.",
+        help_text="Description that hosts see instead of the approved one, for example a shorter one. If the server "
+        "changes its own description, the tool must still be approved again. If empty, the approved description is "
+        "used.",
     )  # fmt: skip
     # What an operator has confirmed of the server's claims; None: nothing, so the worst is assumed.
     read_only = models.BooleanField(null=True, blank=True, help_text="It changes nothing anywhere.")

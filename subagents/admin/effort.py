@@ -1,4 +1,4 @@
-"""Agents of the site that hold conversations: which expert tool speaks, how often it looks, and what its cycles did."""
+"""Hosted agents: the expert tool of each, how often it checks for messages, and what its cycles did."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def state_of(row: EffortAgent) -> str:
 
 @admin.register(EffortAgent)
 class EffortAgentAdmin(RecordAdmin):
-    """Agents that hold conversations, with their energy and newest cycles."""
+    """Hosted agents, with their energy and latest cycles."""
 
     list_display = ("__str__", "shown_state", "cycle_seconds")
     list_filter = ("enabled",)
@@ -63,7 +63,7 @@ class EffortAgentAdmin(RecordAdmin):
         pool = EnergyPool.objects.with_reserved().filter(agents=row.expert.agent).first()
         state = state_of(row)
         return {
-            "speaks": row,
+            "hosted": row,
             "pool": pool,
             "standing": pools.standing(pool) if pool else None,
             "state": state,

@@ -41,20 +41,22 @@ class ExpertForm(RecordForm[ExpertTool]):
     tools = forms.ModelMultipleChoiceField(
         Tool.objects.none(), required=False, label="May use",
         widget=UnfoldAdminSelectMultipleWidget(attrs={"size": 12}),
-        help_text="The whitelist: its model sees these tools and nothing else. Hold Ctrl (Cmd on a Mac) to choose several. "
-        "A whole server is granted under Grants, to the agent of this expert tool.",
+        help_text="Tools that the model can use. Hold Ctrl (Cmd on a Mac) to select several. To add a whole server, "
+        "grant it to the agent of this expert tool under Grants.",
     )  # fmt: skip
 
     maintains = forms.MultipleChoiceField(
         label="Works for the sub-agent on", required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=[(kind.value, kind.value.replace("_", " ")) for kind in MODELLED],
-        help_text="Requests to the background sub-agent that its model works on, with the operations of the sub-agent as tools. "
-        "It only proposes. It takes one text; each kind has one expert tool, the others follow a fixed plan.",
+        help_text="Kinds of requests to the background sub-agent that this expert tool works on. Its model uses the "
+        "operations of the sub-agent and can only propose changes. The tool must take one text argument, and each "
+        "kind can have one expert tool.",
     )  # fmt: skip
 
     class Meta:
         model = ExpertTool
         exclude = ("targets", "agent")
+        labels = {"users": "Agents"}
         widgets = {"users": UnfoldAdminSelectMultipleWidget, "endpoints": UnfoldAdminSelectMultipleWidget}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -90,9 +92,9 @@ class ExpertToolAdmin(RecordAdmin):
     change_form_outer_before_template = "admin/subagents/expert.html"
     fieldsets = (
         (None, {"fields": (("name", "enabled"), "description", "arguments", "output_schema")}),
-        ("Who answers", {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")}),
-        ("What it may use", {"fields": ("tools", "awaited_tools", "tool_instructions")}),
-        ("Who may call it", {"fields": (("users", "endpoints"), "maintains")}),
+        ("Models", {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")}),
+        ("Tools", {"fields": ("tools", "awaited_tools", "tool_instructions")}),
+        ("Callers", {"fields": (("users", "endpoints"), "maintains")}),
         (
             "Limits of one run",
             {

@@ -43,16 +43,17 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     )
     server = forms.SlugField(
         required=False, max_length=63, widget=UnfoldAdminTextInputWidget,
-        help_text="Its short name; for a new one the name that it shall have. Not for a search.",
+        help_text="Short name of the server, or the name for a new server. Leave it empty for a search.",
     )  # fmt: skip
     words = forms.CharField(
         required=False, max_length=200, label="Words", widget=UnfoldAdminTextInputWidget,
-        help_text="What to search for, or what the server is for, or why it shall go.",
+        help_text="What to search for, what the server is for, or why it should be removed.",
     )  # fmt: skip
     for_agent = forms.ModelChoiceField(
         Agent.objects.order_by("slug"), to_field_name="slug", required=False, empty_label="nobody",
         widget=UnfoldAdminSelectWidget, label="For agent",
-        help_text="Of a trial: whom its proposal grants the tools that it finds good. Nobody: they are approved, and granted later.",
+        help_text="For a trial: the agent that gets the tools which the trial proposes. Without one, the tools are "
+        "approved but not granted.",
     )  # fmt: skip
     priority = forms.TypedChoiceField(
         coerce=int, initial=Priority.MEDIUM, choices=[(each.value, each.name.lower()) for each in Priority],

@@ -83,7 +83,7 @@ class ModifyParams(Input):
 
 
 class _Order(Input):
-    """``supervisor``: a speaking agent; while its cycles stand still, nothing of the request is done."""
+    """``supervisor``: a hosted agent. While its cycles are paused, the request is paused."""
 
     priority: PriorityName = "medium"
     supervisor: Annotated[Text, Field(max_length=63)] = ""
@@ -157,7 +157,9 @@ class RequestOut(Schema):
     result: dict[str, Any] | None
     error: str | None
     agent: str
-    supervisor: str = Field(description="The speaking agent without whose cycles nothing of it is done, or empty.")
+    supervisor: str = Field(
+        description="The hosted agent that supervises the request: while its cycles are paused, the request is paused. Empty for none."
+    )
     requestedBy: str
     timestamp: datetime
     startedAt: datetime | None

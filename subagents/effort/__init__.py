@@ -1,3 +1,3 @@
-"""Agents of the site that hold conversations: ``agents`` configures them, ``cycle`` is one look, ``driver`` keeps looking,
+"""Hosted agents: ``agents`` configures them, ``cycle`` is one look, ``driver`` keeps looking,
 ``tools`` are what they have besides the tools of servers.
 """

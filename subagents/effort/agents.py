@@ -1,4 +1,4 @@
-"""Configure agents that hold conversations."""
+"""Configure hosted agents."""
 
 from __future__ import annotations
 

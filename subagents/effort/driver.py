@@ -1,4 +1,4 @@
-"""Keeps the cycles of agents going, one worker for each agent."""
+"""Keeps the cycles of hosted agents running, one worker for each agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent that holds conversations has besides the tools of servers: its own acts, each a row or two."""
+"""The built-in tools of a hosted agent, besides the tools of servers. Each changes a row or two."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ConversationTools:
     kind = KIND
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
-        """All of them, in runs of agents that hold conversations."""
+        """All of them, in runs of hosted agents."""
         return _OFFERS if endpoint.slug == RUNS.slug and speaks(snapshot, agent.slug) else ()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:

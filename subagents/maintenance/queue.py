@@ -59,7 +59,9 @@ def ask(
     if kind not in (Kind.ADD, Kind.SEARCH):
         visible_server(slug, agent)
     if supervisor and not EffortAgent.objects.filter(expert__agent__slug=supervisor).exists():
-        raise NotFound(f"There is no speaking agent '{plain(supervisor, 63)}'.", remedy="Name one, or none.")
+        raise NotFound(
+            f'No hosted agent named "{plain(supervisor, 63)}".', remedy="List them under Hosted agents, or name none."
+        )
     if agent is not None:
         Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)  # one of its requests after the other
         if (same := _same(kind, params, agent)) is not None:

@@ -86,7 +86,7 @@ class MaintenanceTools:
         self._waiting = Waiting(feed)
 
     def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
-        """All four, on endpoints that have them, and in runs of agents that hold conversations."""
+        """All four, on endpoints that have them, and in runs of hosted agents."""
         inner = endpoint.slug == RUNS.slug and speaks(snapshot, agent.slug)
         return _OFFERS if endpoint.maintenance_tools or inner else ()
 

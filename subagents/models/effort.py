@@ -1,4 +1,4 @@
-"""Agents of the site that hold conversations, what they are answering, and what their cycles did."""
+"""Hosted agents, what they are answering in conversations, and what their cycles did."""
 
 from __future__ import annotations
 
@@ -17,28 +17,37 @@ EFFORT_TOPIC = "effort"  # of the feed
 
 
 class EffortAgent(Leased):
-    """An agent that lives in the worker. Who it is, which models it asks and what it may use are those of its expert tool.
+    """A hosted agent: a worker of the site runs it. Its expert tool sets its identity, its models and its whitelist.
 
-    Its lease is that of its cycles. What it has asked of the background sub-agent stands still while the lease is out.
+    Its lease is that of its cycles. Its requests to the background sub-agent are paused while the lease has expired.
     """
 
     id = models.CharField(primary_key=True, max_length=32, default=ordered_id, editable=False)
     expert = models.OneToOneField(
         ExpertTool, on_delete=models.CASCADE, related_name="effort_agent",
-        help_text="Its models, prompt, limits and whitelist. It takes one text: what was said.",
+        help_text="The expert tool that answers: its models, prompt, limits and whitelist apply. "
+        "It must take one text argument, which receives the messages.",
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     cycle_seconds = models.FloatField(
-        default=1.0, validators=[MinValueValidator(0.2), MaxValueValidator(60)], help_text="From one look to the next."
+        default=1.0,
+        validators=[MinValueValidator(0.2), MaxValueValidator(60)],
+        help_text="Seconds between two checks for new messages, from 0.2 to 60. The default is 1.",
     )
     supervises = models.BooleanField(
         "supervises the sub-agent", default=False, db_default=False,
-        help_text="The background sub-agent works for nobody while the cycles of this agent stand still.",
+        help_text="While this agent is disabled or not running, the background sub-agent pauses all its work.",
     )  # fmt: skip
     focus = models.CharField(
-        max_length=32, blank=True, default="", editable=False, help_text="The one conversation that it answers."
+        max_length=32,
+        blank=True,
+        default="",
+        editable=False,
+        help_text="The only conversation that it answers. If empty, it answers all of them.",
     )
-    awaits_level = models.FloatField(null=True, editable=False, help_text="Of its energy pool, before it answers more.")
+    awaits_level = models.FloatField(
+        null=True, editable=False, help_text="The level that its energy pool must reach before it answers again."
+    )
 
     history = HistoricalRecords(
         excluded_fields=[
@@ -54,7 +63,7 @@ class EffortAgent(Leased):
     )
 
     class Meta:
-        verbose_name = "speaking agent"
+        verbose_name = "hosted agent"
         ordering = ["id"]
 
     def __str__(self) -> str:

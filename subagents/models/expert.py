@@ -42,52 +42,75 @@ class ExpertTool(models.Model):
     """
 
     name = models.CharField(max_length=60, unique=True, validators=[name_validator])
-    description = models.TextField(help_text="What hosts and their models read.")
+    description = models.TextField(help_text="Description of the tool for hosts and their models.")
     arguments = models.JSONField(
         default=dict, blank=True,
-        help_text='A JSON Schema, or one entry for each argument: {"query": {"type": "string"}}.',
+        help_text='JSON Schema of the arguments, or one entry for each argument: {"query": {"type": "string"}}.',
     )  # fmt: skip
-    system_prompt = models.TextField(blank=True, help_text="Empty: a plain one is used.")
+    system_prompt = models.TextField(
+        blank=True, help_text="Instructions for the model. If empty, a short default prompt is used."
+    )
     targets = models.ManyToManyField(LanguageModel, through="ExpertTarget", related_name="experts")
     agent = models.OneToOneField(Agent, on_delete=models.PROTECT, related_name="expert", editable=False)
-    users = models.ManyToManyField(Agent, blank=True, related_name="experts", help_text="Agents that may call it.")
+    users = models.ManyToManyField(
+        Agent, blank=True, related_name="experts", help_text="Agents that may call this expert tool."
+    )
     endpoints = models.ManyToManyField(
-        Endpoint, blank=True, related_name="experts", help_text="Where it is listed. Empty: nowhere."
+        Endpoint,
+        blank=True,
+        related_name="experts",
+        help_text="Endpoints that list this expert tool. If empty, hosts do not see it.",
     )
     awaited_tools = models.JSONField(
         default=list, blank=True,
-        help_text='Of the whitelist, what its servers have not offered yet, e.g. ["git::git_log"]. '
-        "Granted as soon as they do; until then nothing runs.",
+        help_text='Tools to add as soon as their servers offer them, for example ["git::git_log"]. Until then, the '
+        "expert tool does not run.",
     )  # fmt: skip
     max_steps = models.PositiveSmallIntegerField(
-        default=10, validators=[MinValueValidator(1), MaxValueValidator(200)], help_text="Answers of the model."
+        default=10,
+        validators=[MinValueValidator(1), MaxValueValidator(200)],
+        help_text="Maximum number of model turns in a run.",
     )
     max_seconds = models.PositiveIntegerField(
         default=60, validators=[MinValueValidator(1), MaxValueValidator(24 * 3600)],
-        help_text="Wall-clock time; waiting for a person's approval does not count.",
+        help_text="Maximum duration of a run in seconds. Waiting for an approval does not count.",
     )  # fmt: skip
-    max_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Tokens in and out. Empty: no limit.")
+    max_tokens = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Maximum number of input and output tokens of a run. If empty, there is no limit.",
+    )
     max_cost = models.DecimalField(
-        max_digits=10, decimal_places=4, null=True, blank=True, help_text="US dollars. Empty: no limit."
+        max_digits=10,
+        decimal_places=4,
+        null=True,
+        blank=True,
+        help_text="Maximum cost of a run in US dollars. If empty, there is no limit.",
     )
-    max_energy = models.FloatField(null=True, blank=True, help_text="Energy units. Empty: no limit.")
-    max_calls = models.PositiveIntegerField(default=100, help_text="Tool calls of one run.")
+    max_energy = models.FloatField(
+        null=True, blank=True, help_text="Maximum number of energy units of a run. If empty, there is no limit."
+    )
+    max_calls = models.PositiveIntegerField(default=100, help_text="Maximum number of tool calls in a run.")
     parallelism = models.PositiveSmallIntegerField(
-        default=4, validators=[MinValueValidator(1), MaxValueValidator(32)], help_text="Tool calls at the same time."
+        default=4,
+        validators=[MinValueValidator(1), MaxValueValidator(32)],
+        help_text="Maximum number of tool calls at the same time.",
     )
-    output_schema = models.JSONField(null=True, blank=True, help_text="JSON Schema of the answer. Empty: a text.")
+    output_schema = models.JSONField(
+        null=True, blank=True, help_text="JSON Schema of the answer. If empty, the answer is text."
+    )
     tool_instructions = models.BooleanField(
-        default=True, help_text="Add the servers' own instructions to the prompt, once."
+        default=True, help_text="If enabled, the instructions of the servers are added to the prompt once."
     )
     on_server_death = models.CharField(max_length=4, choices=OnDeath.choices, default=OnDeath.TELL)
     max_result_bytes = models.PositiveIntegerField(
         default=12_288, validators=[MinValueValidator(1_024)],
-        help_text="A larger tool result is stored and shown to the model page by page.",
+        help_text="Tool results larger than this many bytes are stored, and the model reads them page by page.",
     )  # fmt: skip
     cache_seconds = models.PositiveIntegerField(
         default=0,
-        help_text="For this long the same agent gets the same answer to the same arguments, if the run only read and "
-        "nothing was configured otherwise since. 0: always run.",
+        help_text="For this many seconds, the same agent gets the same answer to the same arguments, if the run only "
+        "used read-only tools and the configuration has not changed. Set to 0 to disable.",
     )
     maintains = models.JSONField(
         "works for the sub-agent on", default=list, db_default=[], blank=True,

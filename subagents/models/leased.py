@@ -11,7 +11,7 @@ class Leased(models.Model):
     worker = models.CharField(max_length=100, blank=True)
     fence = models.PositiveIntegerField(default=0)
     lease_until = models.DateTimeField(null=True, blank=True)
-    wake_at = models.DateTimeField(null=True, blank=True, help_text="Nothing to do before then.")
+    wake_at = models.DateTimeField(null=True, blank=True, help_text="The work continues at this time.")
     idle_since = models.DateTimeField(null=True, blank=True, help_text="Given back, or its worker died, at this time.")
     finished_at = models.DateTimeField(null=True, blank=True)
 

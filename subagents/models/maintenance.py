@@ -60,15 +60,18 @@ class MaintenanceRequest(Leased):
     working_on = models.CharField(
         max_length=63, null=True, blank=True, unique=True, help_text="The server, while somebody works on the request."
     )  # fmt: skip
-    agent = models.CharField(max_length=63, blank=True, help_text="The agent that asked; empty: a person.")
+    agent = models.CharField(
+        max_length=63, blank=True, help_text="The agent that made the request. Empty if a person made it."
+    )
     supervisor = models.CharField(
         max_length=63, blank=True, default="", db_default="",
-        help_text="The speaking agent without whose cycles nothing of it is done; empty: that of the site, if any.",
+        help_text="The hosted agent that supervises the request: while its cycles are paused, the request is paused. "
+        "If empty, the hosted agent that supervises the whole site counts, if there is one.",
     )  # fmt: skip
     conversation = models.CharField(
         max_length=32, blank=True, default="", db_default="", help_text="The id of that in which the agent asked."
     )
-    requested_by = models.CharField(max_length=200, help_text="As the audit log names who asked.")
+    requested_by = models.CharField(max_length=200, help_text="Who made the request, as in the audit log.")
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
 

@@ -71,7 +71,8 @@ class Provider(models.Model):
         max_length=500,
         blank=True,
         validators=[validate_address],
-        help_text="Empty: the provider's own. Ollama: http://127.0.0.1:11434.",
+        help_text="Address of the provider's API. If empty, the provider's default is used. For Ollama: "
+        "http://127.0.0.1:11434.",
     )
     allowed_networks = models.JSONField(
         default=list,
@@ -82,11 +83,15 @@ class Provider(models.Model):
     sealed_key = models.TextField(blank=True, editable=False)
     sealed_headers = models.TextField(blank=True, editable=False)
     options = models.JSONField(
-        default=dict, blank=True, help_text='Sent with every request, e.g. {"top_p": 0.9} or {"think": true} (Ollama).'
+        default=dict,
+        blank=True,
+        help_text='Options for every request, as JSON, for example {"top_p": 0.9} or {"think": true} (Ollama).',
     )
     tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
     timeout = models.FloatField(
-        default=60, validators=[MinValueValidator(1), MaxValueValidator(3600)], help_text="Seconds for one answer."
+        default=60,
+        validators=[MinValueValidator(1), MaxValueValidator(3600)],
+        help_text="Seconds until a request times out.",
     )
     enabled = models.BooleanField(default=True)
     confirmed_destination = models.CharField(max_length=64, blank=True, default="", db_default="", editable=False)
@@ -150,31 +155,42 @@ class LanguageModel(models.Model):
     """One model at one provider. Prices are US dollars for a million tokens; empty means unknown."""
 
     provider = models.ForeignKey(Provider, on_delete=models.CASCADE, related_name="models")
-    name = models.CharField(max_length=200, help_text="As the provider calls it.")
-    context_window = models.PositiveIntegerField(null=True, blank=True, help_text="Tokens. Empty: 131,072 is assumed.")
-    max_output = models.PositiveIntegerField(default=4096, validators=[MinValueValidator(1)], help_text="Tokens.")
+    name = models.CharField(max_length=200, help_text="Name of the model at the provider.")
+    context_window = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Size of the context window in tokens. If empty, 131,072 is assumed."
+    )
+    max_output = models.PositiveIntegerField(
+        default=4096, validators=[MinValueValidator(1)], help_text="Maximum number of output tokens of a turn."
+    )
     buffer_tokens = models.PositiveIntegerField(
-        default=256, help_text="Tokens of the window that are never used, against wrong estimates."
+        default=256, help_text="Tokens of the context window that stay free, because the number of tokens is estimated."
     )
     tokenizer = models.CharField(
-        max_length=60, blank=True, help_text="tiktoken:o200k_base, tiktoken:cl100k_base, anthropic. Empty: by its name."
+        max_length=60,
+        blank=True,
+        help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or "
+        "anthropic. If empty, it is chosen by the model's name.",
     )
     input_price = _price()
     output_price = _price()
     cache_read_price = _price()
     cache_write_price = _price()
     free = models.BooleanField(
-        default=False, help_text="It costs nothing, so a money budget accepts it without prices."
+        default=False,
+        help_text="Enable this if the model costs nothing. Budgets in US dollars then accept it without prices.",
     )
-    prices_from = models.DateField(null=True, blank=True, help_text="When these prices were true.")
+    prices_from = models.DateField(null=True, blank=True, help_text="Date of these prices.")
     overrides = models.JSONField(
-        default=dict, blank=True, help_text='Sent with every request of this model, e.g. {"temperature": 0.2}.'
+        default=dict,
+        blank=True,
+        help_text='Options for every request to this model, as JSON, for example {"temperature": 0.2}.',
     )
     tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
     enabled = models.BooleanField(default=True)
     compared = models.BooleanField(
         "callers' model", default=False,
-        help_text="Callers use this model: what runs save is reckoned against its prices. At most one.",
+        help_text="Enable this for the model that your hosts use. The savings of runs are calculated with its "
+        "prices. Only one model can be selected.",
     )  # fmt: skip
 
     history = HistoricalRecords()

@@ -67,7 +67,7 @@ def _needs(run: str, amounts: Mapping[Unit, int]) -> Needs | None:
 
 
 def _check_price(needs: Needs, prices: Prices) -> None:
-    """What nobody can count must not go past a hard mark."""
+    """What nobody can count must not go past a hard limit."""
     if prices.free or (prices.input is not None and prices.output is not None) or Unit.MONEY not in needs.amounts:
         return
     limits = books.borne_by(needs.payers).filter(unit=Unit.MONEY, hard__isnull=False)

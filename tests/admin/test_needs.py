@@ -60,7 +60,7 @@ def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: Clien
     assert said["packages wait for approval"] == ("warn", "2"), "the site has one already"
     for words, kind in {
         "registry could not be read": "warn",
-        "speaking agent does not answer: the conversation that it is set to has ended": "warn",
+        "hosted agent does not answer: its selected conversation has ended": "warn",
         "energy pool is empty": "bad",
         f"package has {stuck}": "bad",
         f"reading of a registry has {stuck}": "bad",
@@ -95,7 +95,7 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(client_of:
     for words, count in {
         f"approved call has {stuck}": "1",
         f"notification has {stuck}": "1",
-        f"speaking agent has {stuck}": "1",
+        f"hosted agent has {stuck}": "1",
         f"test of a provider has {stuck}": "1",
         f"runs of expert tools have {stuck}": "2",
         f"request to the sub-agent has {stuck}": "1",

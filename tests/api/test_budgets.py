@@ -36,7 +36,7 @@ def test_a_budget_is_made_spent_of_and_read_by_its_agent(db, caller) -> None:
     assert made.json()["period_end"].endswith("15:00:00Z"), "midnight in Tokyo"
     spend("robot", Unit.MONEY, 60_000_000)
     read = robot.get("/budgets/mine").json()
-    assert (read["spent"], read["level"]) == (0.6, "soft mark reached")
+    assert (read["spent"], read["level"]) == (0.6, "soft limit reached")
     assert [each["slug"] for each in robot.get("/budgets").json()["items"]] == ["mine"]
     assert robot.get("/budgets/hers").status_code == 404
     assert robot.patch("/budgets/mine", {"hard": 100}).status_code == 403

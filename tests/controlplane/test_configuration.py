@@ -138,7 +138,7 @@ def _told(tool: Tool, rule: PolicyRule, person: User) -> None:
 
 
 def _expert(agent: Agent, place: Endpoint) -> None:
-    """A provider with a model, an expert tool on it that this agent may call there, and an agent of the site that speaks."""
+    """Make a provider with a model, an expert tool that this agent may call at this endpoint, and a hosted agent."""
     provider = Provider(slug="own", kind="compatible", base_url="https://llm.example.org/v1", options={"top_p": 0.5})
     provider = providers.save_provider(provider=provider, actor=ACTOR, key="k3y", headers={"X-A": "h3ader"})
     model = providers.save_model(

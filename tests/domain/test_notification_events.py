@@ -161,9 +161,9 @@ def test_a_budget_is_told_of_in_words_and_not_to_who_wants_to_hear_of_some_serve
     data = {
         "budget": "daily", "agent": "ann", "spent": "$4.00", "mark": "$4.00", "ends": "2026-11-25T23:00:00+00:00", "url": "u",
     }  # fmt: skip
-    assert title(Event.BUDGET_SOFT, data) == "A budget has reached its soft mark: daily of ann"
+    assert title(Event.BUDGET_SOFT, data) == "A budget has reached its soft limit: daily of ann"
     of_endpoint = data | {"agent": "", "endpoint": "team"}
-    assert title(Event.BUDGET_SOFT, of_endpoint) == "A budget has reached its soft mark: daily of team"
+    assert title(Event.BUDGET_SOFT, of_endpoint) == "A budget has reached its soft limit: daily of team"
     assert lines(Event.BUDGET_SPENT, of_endpoint)[0] == ("Endpoint", "team")
     assert lines(Event.BUDGET_SPENT, data) == [
         ("Agent", "ann"), ("Spent", "$4.00"), ("Of", "$4.00"), ("Begins anew", "2026-11-25 23:00 UTC"),

@@ -167,7 +167,7 @@ def govern(site: Site, *, now: datetime | None = None) -> Site:
     invitations.invite(name="Kim", role="approver", by=site.people["admin"])
     _expert(site, now)
     _headend(site)
-    _speaking(site, now)
+    _hosted(site, now)
     _maintenance(site, now)
     return site
 
@@ -209,8 +209,8 @@ def _headend(site: Site) -> None:
     headends.save_headend(row=row, actor=ACTOR)
 
 
-def _speaking(site: Site, now: datetime) -> None:
-    """An agent that holds conversations, switched off."""
+def _hosted(site: Site, now: datetime) -> None:
+    """Add a disabled hosted agent."""
     row = EffortAgent(expert=ExpertTool.objects.earliest("id"), enabled=False)
     effort.save_effort_agent(row=row, actor=ACTOR)
     CycleLog.objects.create(agent=row, at=now, level=42.0, decision=f"{CONVERSATION}: asks its model")
@@ -421,7 +421,7 @@ def _energy(site: Site) -> None:
 
 
 def _budgets(site: Site) -> None:
-    """Three budgets of one agent: one that has room, one past its soft mark, one that is spent; and one of an endpoint."""
+    """Three budgets of one agent: one that has room, one past its soft limit, one that is spent; and one of an endpoint."""
     door = Budget(
         slug="default-models", endpoint=Endpoint.objects.get(slug="default"), hard=Decimal(200), period="month"
     )

@@ -69,7 +69,7 @@ BESIDE = {
     "spending.release": "at worst it is released by the clock (tests/services/test_budgets.py)",
     "rates.lease": "only of agents with a limit (tests/calls/test_rates.py)",
     "rates.give_back": "at worst the bucket refills by itself",
-    "cycle.take": "a cycle of a speaking agent: the clock drives it again",
+    "cycle.take": "a cycle of a hosted agent: the clock drives it again",
     "cycle.renew": "as any lease: tried until it would be over",
     "cycle.turn": "each of its two transactions, begun again (subagents/leased/patience.py)",
     "leases.Leases.release": "at worst the lease runs out by itself",

@@ -325,7 +325,7 @@ def test_what_has_changed_since_the_call_was_asked_for_is_said_above_all(client_
     lifecycle.save_server(server=server, actor=ACTOR)
     page = plain(seen(client, address(held)))
     assert "settings were changed after this call was asked for" in page
-    assert page.index("settings were changed") < page.index("What would run")
+    assert page.index("settings were changed") < page.index("from the stored record")
 
 
 @pytest.mark.both_databases

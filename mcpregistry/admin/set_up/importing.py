@@ -40,16 +40,17 @@ class ImportForm(forms.Form):
 
     text = forms.CharField(
         required=False, label="The file's text", max_length=MAX_BYTES, strip=False, widget=lines_widget(8, '{"mcpServers": …}'),
-        help_text="The file of any host that this site reads, in JSON, YAML or TOML.",
+        help_text="Content of the configuration file of a host, in JSON, YAML or TOML.",
     )  # fmt: skip
     file = forms.FileField(
         required=False,
         label="Or the file",
         widget=UnfoldAdminFileFieldWidget,
-        help_text="At most 1 MiB. A file of JSON may have up to 50 MiB: only its servers are read.",
+        help_text="Up to 1 MiB, or up to 50 MiB for a JSON file. Only the servers in it are read.",
     )
     format = forms.ChoiceField(
-        required=False, widget=UnfoldAdminSelectWidget, help_text="Usually it is recognised.",
+        required=False, widget=UnfoldAdminSelectWidget, help_text="Format of the file. Keep the default to detect it "
+        "automatically.",
         choices=[("", "Recognise it"), *((name, each.title) for name, each in READABLE.items())],
     )  # fmt: skip
     on_conflict = forms.ChoiceField(
@@ -57,7 +58,8 @@ class ImportForm(forms.Form):
     )  # fmt: skip
     secrets_apart = forms.BooleanField(
         required=False, initial=False, widget=UnfoldBooleanSwitchWidget, label="Keep secrets as credentials",
-        help_text="What looks like a secret becomes a credential of its server. Off: it is saved with the server.",
+        help_text="If enabled, values that look like secrets are stored as credentials. Otherwise they are stored "
+        "with the server.",
     )  # fmt: skip
     uploaded = b""
 

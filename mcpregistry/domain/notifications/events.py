@@ -80,7 +80,7 @@ TITLES: dict[Event, str] = {
     Event.UNAVAILABLE: "A server does not answer",
     Event.AVAILABLE: "A server answers again",
     Event.TRIAL: "A server behaves otherwise than in its last trial",
-    Event.BUDGET_SOFT: "A budget has reached its soft mark",
+    Event.BUDGET_SOFT: "A budget has reached its soft limit",
     Event.BUDGET_SPENT: "A budget is spent",
     Event.TEST: "A test from Slipsnisse",
 }

@@ -49,10 +49,12 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
     if (budget.agent is None) == (budget.endpoint is None):
         raise ConfigInvalid("A budget is of one agent, or of one endpoint.", remedy="Choose one of them, and not both.")
     if budget.soft is None and budget.hard is None:
-        raise ConfigInvalid("It has no mark, so it would do nothing.", remedy="Enter a soft mark, a hard mark or both.")
+        raise ConfigInvalid(
+            "A soft limit or a hard limit is required.", remedy="Enter a soft limit, a hard limit or both."
+        )
     if budget.soft is not None and budget.hard is not None and budget.soft > budget.hard:
         raise ConfigInvalid(
-            "Its soft mark is above its hard mark.", remedy="Set the soft mark to the hard one or below."
+            "Its soft limit is above its hard limit.", remedy="Set the soft limit to the hard one or below."
         )
     _whole(budget)
     if not new:

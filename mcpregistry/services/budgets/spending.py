@@ -2,7 +2,7 @@
 
 A call's reservation is the note that it is still to be written down: it goes in the transaction that does so, which reads
 the call's own record. So a process that dies in between loses nothing, and nothing is spent twice. A turn's goes in the
-transaction that writes the turn. What is out is held against the hard mark, so that many at once cannot all pass on it.
+transaction that writes the turn. What is out is held against the hard limit, so that many at once cannot all pass on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNRECORDED = timedelta(minutes=2)  # for so long a call may be reserved for with
 
 
 class BudgetSpent(SlipsnisseError):
-    """The hard mark of a budget does not bear it; nothing was sent."""
+    """The hard limit of a budget does not bear it; nothing was sent."""
 
     code = "BUDGET_SPENT"
 

@@ -1,4 +1,4 @@
-"""An agent of the site answers in its conversations: by runs, as energy allows, with its own acts beside servers' tools."""
+"""A hosted agent answers in its conversations by runs, as its energy allows, with built-in tools and those of servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ACTOR = "test"
 FEW = 30  # statements of the database; how long they take is measured by benchmarks.responsiveness
 
 
-def speaking(bench: Bench, *turns: Any, **fields: Any) -> EffortAgent:
+def hosted(bench: Bench, *turns: Any, **fields: Any) -> EffortAgent:
     server = bench.server("echo", "echo")
     expert = bench.expert(bench.model("m", *turns), uses=[server], **fields)
     return agents.save_effort_agent(row=EffortAgent(expert=expert, cycle_seconds=0.2), actor=ACTOR)
@@ -93,7 +93,7 @@ async def talking(working: Any) -> AsyncIterator[Callable[..., Any]]:
 async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_said(bench: Bench, talking: Any) -> None:
     turns = [calls(("echo__echo", {"text": "clock"}), ("think", {"text": "Look first."}), ("respond", {"text": "One moment."})),
              {"text": "It is noon."}]  # fmt: skip
-    row = await db_call(speaking, bench, *turns)
+    row = await db_call(hosted, bench, *turns)
     ann = await db_call(User.objects.create_user, "ann")
     talk = await db_call(begun)
     await talking(row)
@@ -114,7 +114,7 @@ async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_sa
 
 
 def test_an_answer_is_made_and_told_once_whoever_takes_over(bench: Bench) -> None:
-    row, talk = speaking(bench, {"text": "x"}), begun()
+    row, talk = hosted(bench, {"text": "x"}), begun()
     write(talk, "a")
     cycle.turn(taken := held(row))
     cycle.turn(taken)
@@ -133,7 +133,7 @@ def test_an_answer_is_made_and_told_once_whoever_takes_over(bench: Bench) -> Non
 
 
 def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_itself(bench: Bench) -> None:
-    row, talk = speaking(bench, {"text": "x"}), begun()
+    row, talk = hosted(bench, {"text": "x"}), begun()
     pool = pools.save_pool(pool=EnergyPool(slug="p", capacity=100, regeneration=0), actor=ACTOR)
     Agent.objects.filter(pk=row.expert.agent_id).update(energy_pool=pool)
     EnergyPool.objects.update(level=9.9)
@@ -154,7 +154,7 @@ def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_
 
 
 def test_snoozed_ended_and_unselected_conversations_are_left_alone(bench: Bench) -> None:
-    row, talks = speaking(bench, {"text": "x"}), [begun() for _ in range(4)]
+    row, talks = hosted(bench, {"text": "x"}), [begun() for _ in range(4)]
     for each in talks:
         write(each, "a")
     _act("snooze_conversation", row.expert.agent.slug, talks[0].pk, {"seconds": 3600})
@@ -169,7 +169,7 @@ def test_snoozed_ended_and_unselected_conversations_are_left_alone(bench: Bench)
 
 
 def test_what_cannot_be_begun_is_said_once(bench: Bench) -> None:
-    row, talk = speaking(bench, {"text": "x"}), begun()
+    row, talk = hosted(bench, {"text": "x"}), begun()
     bench.provider.enabled = False
     bench.provider.save()
     write(talk, "a")
@@ -181,7 +181,7 @@ def test_what_cannot_be_begun_is_said_once(bench: Bench) -> None:
 
 
 async def test_its_own_acts(bench: Bench, talking: Any) -> None:
-    row = await db_call(speaking, bench, calls(("await_energy", {"level": 20}), ("select_conversation", {"id": "nope"}),
+    row = await db_call(hosted, bench, calls(("await_energy", {"level": 20}), ("select_conversation", {"id": "nope"}),
                         ("snooze_conversation", {"seconds": 60}), ("end_conversation", {})), {"text": "Bye."})  # fmt: skip
     talk = await db_call(begun)
     await db_call(write, talk, "Go away.")
@@ -199,7 +199,7 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
     bench: Bench, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
-    row, talk = speaking(bench, {"text": "x"}), begun()
+    row, talk = hosted(bench, {"text": "x"}), begun()
     pool = pools.save_pool(pool=EnergyPool(slug="p", regeneration=0, low_policy="auto"), actor=ACTOR)
     Agent.objects.filter(pk=row.expert.agent_id).update(energy_pool=pool)
     EnergyPool.objects.update(level=12)
@@ -239,7 +239,7 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
 
 def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: Bench, monkeypatch: Any) -> None:
     monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
-    row = speaking(bench, {"text": "x"})
+    row = hosted(bench, {"text": "x"})
     asked = queue.ask(kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR, agent=row.expert.agent)
     other = queue.ask(kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR)
     assert queue.due(timezone.now(), 9) == [other.pk]
@@ -262,11 +262,11 @@ def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: 
 def test_an_expert_tool_that_takes_no_single_text_cannot_speak(bench: Bench) -> None:
     two = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]}
     with pytest.raises(ConfigInvalid, match="does not take one text"):
-        speaking(bench, {"text": "x"}, arguments=two)
+        hosted(bench, {"text": "x"}, arguments=two)
 
 
 async def test_switched_off_it_stops_and_another_worker_may_go_on(bench: Bench, talking: Any) -> None:
-    row = await db_call(speaking, bench, {"text": "x"})
+    row = await db_call(hosted, bench, {"text": "x"})
     await talking(row)
     await until(lambda: EffortAgent.objects.filter(lease_until__isnull=False).exists())
     await db_call(EffortAgent.objects.filter(pk=row.pk).update, enabled=False)
@@ -275,7 +275,7 @@ async def test_switched_off_it_stops_and_another_worker_may_go_on(bench: Bench, 
 
 
 async def test_a_narrowed_conversation_narrows_what_its_own_agent_may_use(bench: Bench, talking: Any) -> None:
-    row = await db_call(speaking, bench, calls(("echo__echo", {})), {"text": "No echo here."})
+    row = await db_call(hosted, bench, calls(("echo__echo", {})), {"text": "No echo here."})
     await db_call(bench.server, "multi", "all")
     talk = await db_call(begun)
     await db_call(Conversation.objects.filter(pk=talk.pk).update, servers=["multi"])

@@ -197,7 +197,7 @@ def test_the_sub_agent_is_stopped_and_started_by_those_who_may_change_the_site()
     assert admin.post("/maintenance/start").json()["enabled"] is True
     assert operator.get(f"{REQUESTS}/{made.json()['requestId']}").json()["message"] == "Waiting for a worker."
     unknown = operator.post(REQUESTS, order("test_server", server="echo") | {"supervisor": "nobody"})
-    assert (unknown.status_code, "no speaking agent" in unknown.json()["message"]) == (404, True)
+    assert (unknown.status_code, "No hosted agent" in unknown.json()["message"]) == (404, True)
 
 
 def test_with_the_broker_away_the_request_waits_and_the_answer_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ OUT = "the cycles of 'expert.guard' stand still"
 
 
 def guard(**fields: Any) -> EffortAgent:
-    """An agent of the site whose cycles a worker drives."""
+    """A hosted agent whose cycles a worker drives."""
     model = LanguageModel.objects.create(provider=Provider.objects.create(slug="p", kind="scripted"), name="m")
     expert = experts.save_expert(
         expert=ExpertTool(name="guard", description="Guards.", arguments=TEXT), targets=[model], actor="test"
@@ -102,5 +102,5 @@ def test_what_is_off_may_still_be_cancelled_and_each_switching_stands_in_the_log
     assert queue.due(database_now(), 9) == [request.pk], "whose worker has died is ended all the same"
     entry = AuditEntry.objects.filter(kind="configuration.changed").latest("id")
     assert (json.loads(entry.body)["sub_agent"], Configuration.load().sub_agent_enabled) == (False, False)
-    with pytest.raises(NotFound, match="no speaking agent"):
+    with pytest.raises(NotFound, match="No hosted agent"):
         ask(Kind.SEARCH, query="git", supervisor="nobody")

@@ -1,4 +1,4 @@
-"""Turns of models spend the budgets of all who have led to them: exactly once, and never past a hard mark."""
+"""Turns of models spend the budgets of all who have led to them: exactly once, and never past a hard limit."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class RecordAdmin(VersionsAdmin):
         return page
 
     def get_search_fields(self, request: HttpRequest) -> Sequence[str]:
-        """An address that may hold a secret is searched only for people who may read it whole."""
+        """Search addresses, which may hold a secret, only for people who may change the record."""
         found = super().get_search_fields(request)
         return found if self.has_change_permission(request) else [name for name in found if name not in ADDRESSES]
 

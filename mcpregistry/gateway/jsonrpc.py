@@ -36,7 +36,7 @@ MOST_SAID = 200  # characters of an error's own words
 
 
 async def in_thread_if_large(data: bytes, look: Callable[[bytes], _Found]) -> _Found:
-    """What ``look`` finds in a message; the loop goes on while it looks through a large one."""
+    """Return what ``look`` finds in a message. A thread looks through a large one, so that the loop is not blocked."""
     return await to_thread.run_sync(look, data) if len(data) > _LARGE else look(data)
 
 

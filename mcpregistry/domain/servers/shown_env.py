@@ -62,12 +62,12 @@ def _address(name: str, value: str) -> str | None:
 
 
 def without_secrets(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a record with its command and addresses masked: for people who may not change it, and for kept records."""
+    """Return the fields of a record with secrets in its command and addresses masked."""
     return {name: _masked(name, value) for name, value in facts.items()}
 
 
 def without_secrets_of_fields(facts: Any) -> Any:
-    """What somebody asks for a server, or what came of it, with its ``fields`` masked; anything else as it is."""
+    """Return the parameters or the result of a request with its ``fields`` masked."""
     if not isinstance(facts, dict) or not isinstance(facts.get("fields"), dict):
         return facts
     return facts | {"fields": without_secrets(facts["fields"])}

@@ -10,9 +10,9 @@ from mcpregistry.domain.text.display import printable
 
 
 class RepeatedKeyError(ValueError):
-    """An object has a key twice; the text says which."""
+    """An object has the same key twice. The message names the key."""
 
-    remedy = "Send each key once, so that nobody can read the other value."
+    remedy = "Send each key once."
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""What happens to people's accounts, roles and permissions, told to the audit log wherever it was done. A new password
-revokes the person's tokens.
+"""What happens to people's accounts, roles and permissions, told to the audit log wherever it was done.
+
+A new password revokes the person's tokens.
 
 By signals, since Django's own pages, commands and shells write these records: whoever asked is known from the request,
 and is "system" where there is none. No password and no hash of one is ever said.
@@ -76,8 +77,9 @@ def _user_saved(sender: type[User], instance: User, created: bool, update_fields
         _note("user.changed", instance, **changed)
     if before.password != instance.password:
         hashed_anew = _is_hashed_anew(instance, update_fields)
-        _note("user.password_changed", instance, **({"only": "the same one, hashed anew"} if hashed_anew else {}))
-        if not hashed_anew:  # as Django ends the sessions
+        only = {"only": "the same one, hashed anew"} if hashed_anew else {}
+        _note("user.password_changed", instance, **only)
+        if not hashed_anew:  # Django ends the sessions, too
             tokens.revoke_tokens_of(user=instance, actor=by())
 
 

@@ -205,7 +205,7 @@ def _settled(pool: EnergyPool, calls: list[str], now: datetime) -> int:
         seconds = _seconds(call, note)
         if call is not None and seconds is not None:
             amount = pool.rates.of_call(seconds, len(call.arguments.encode()) + call.result_bytes)
-            if call.error_code == SUPPOSED:  # when its work ended is not known, only that nobody has heard of it since
+            if call.error_code == SUPPOSED:  # the time at which its work ended is not known
                 amount, seconds = min(amount, note.amount), None
             _take(pool, amount, note, seconds, now)
         _forget(note.id)
@@ -244,7 +244,7 @@ def _take(pool: EnergyPool, amount: float, note: Any, seconds: float | None, now
 
 
 def _seconds(call: Any, note: Any) -> float | None:
-    """Of its work, and of a supposed end at most that, by what the record says: none (None) of a call that was never sent; one that failed took as long
+    """Of its work, by what the record says: none (None) of a call that was never sent; one that failed took as long
     as one that did not. It waited for energy after it was recorded, which is no work.
     """
     if call is None or call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT:

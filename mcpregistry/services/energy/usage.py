@@ -51,7 +51,7 @@ def _samples(server: str, tool: str) -> list[Sample]:
 
 
 def _sent() -> Any:
-    """Calls that were sent and have ended, whatever came of them. Not those whose end is only supposed: it says nothing of
-    how long they worked."""
+    """Calls that were sent and have ended with any result. A supposed end is left out: it does not tell how long the
+    call worked."""
     ended = Invocation.objects.filter(dispatched_at__isnull=False, finished_at__isnull=False)
     return ended.exclude(state=State.NOT_SENT).exclude(error_code=SUPPOSED)

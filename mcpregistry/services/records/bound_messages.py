@@ -1,4 +1,4 @@
-"""What the audit log says of messages in conversations: their digests, so that no message can be changed unnoticed."""
+"""Compares messages of conversations with the digests that the audit log has of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whether a test or a trial of a server may call a tool: the rules decide about it as they decide about the call of an agent.
 
-Neither has an agent, and neither asks anybody. So rules about all agents count, and a call that they ask about is not made.
+Both have no agent and ask no person. So rules for all agents apply, and a call about which a rule asks is not made.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def refuse_call(server: Server, name: str, arguments: Mapping[str, Any]) -> None
 def admit_trial_call(server_id: int, name: str, arguments: Mapping[str, Any]) -> str:
     """Record a trial's call that may be made now, and return an empty text; otherwise return why it is not made.
 
-    A trial calls tools that nobody has approved yet. The person who orders it answers for a call that no rule is about
-    and that the site's default would ask about. A rule that asks or denies keeps the call from being made.
+    A trial calls tools that nobody has approved yet. If no rule fits and the site asks by default, the call is made: the
+    person who orders the trial is responsible for it. If a rule asks or denies, the call is not made.
     """
     snapshot = snapshot_now()
     serving = snapshot.servers.get(server_id)
@@ -79,7 +79,7 @@ def admit_trial_call(server_id: int, name: str, arguments: Mapping[str, Any]) ->
 
 
 def _as_tried(server_id: int, name: str, tool: Tool | None) -> ToolSpec:
-    """The tool as rules see it: what a person has confirmed of it counts, and nothing that its server claims."""
+    """Return the tool as rules see it: with what a person has confirmed of it, without claims of its server."""
     return ToolSpec(
         id=tool.pk if tool else 0,
         server_id=server_id,

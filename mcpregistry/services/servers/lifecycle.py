@@ -201,7 +201,7 @@ def _value(server: Server, name: str) -> object:
 
 
 def may_see_secrets_of_launch(user: User | None) -> bool:
-    """Whether a person sees a server's command and address whole: whoever may change or confirm servers."""
+    """Whether a person may read secrets in commands and addresses: everyone who may change or confirm servers."""
     rights = ("mcpregistry.change_server", "mcpregistry.confirm_server")
     return user is not None and any(user.has_perm(right) for right in rights)
 

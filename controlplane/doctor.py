@@ -54,6 +54,7 @@ def examine() -> list[Finding]:
         _database,
         _migrations,
         _keys,
+        _secrets_in_words,
         _changes,
         _connections,
         _broker,
@@ -131,6 +132,25 @@ def _keys() -> Iterable[Finding]:
             )
     if {*used} <= {newest}:
         yield Finding(True, "every secret is sealed with the newest key")
+
+
+def _secrets_in_words() -> Iterable[Finding]:
+    """Which servers and providers have a secret in a command or an address, where nothing seals it."""
+    from mcpregistry.domain.servers.shown_env import without_secrets
+    from mcpregistry.models import Server
+    from subagents.models import Provider
+
+    try:
+        facts = {
+            f"server {row.slug}": {"command": row.command, "url": row.url} for row in Server.objects.order_by("slug")
+        }
+        facts |= {f"provider {row.slug}": {"base_url": row.base_url} for row in Provider.objects.order_by("slug")}
+    except DatabaseError:
+        return  # said already
+    if found := [name for name, each in facts.items() if without_secrets(each) != each]:
+        remedy = "Store the secret as a credential and write ${cred:NAME} there, or use the environment or a header."
+        what = f"a command or an address holds a secret in the clear, also in backups and versions: {', '.join(found)}"
+        yield Finding(True, what, remedy)
 
 
 def _changes() -> Iterable[Finding]:

@@ -13,9 +13,10 @@ from django.contrib.auth.models import Group, Permission, User
 from django.db.models import NOT_PROVIDED, Field, Model, Q, QuerySet
 from django.utils import timezone
 
-from controlplane.configuration.values import ADDRESSES, Entry, Secrets, read, written
+from controlplane.configuration.values import Entry, Secrets, read, written
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
+from mcpregistry.domain.servers.shown_env import ADDRESSES
 from mcpregistry.models import (
     Agent,
     Budget,

@@ -15,11 +15,12 @@ from django.db.models import Model
 from controlplane.configuration.checking import DECIDED, checked, own
 from controlplane.configuration.kinds import KINDS, Kind, kind_of, lookup
 from controlplane.configuration.saving import ACTOR, DELETERS, SAVERS
-from controlplane.configuration.values import ADDRESSES, Entry, Secrets, read, unknown_address
+from controlplane.configuration.values import Entry, Secrets, read, unknown_address
 from controlplane.configuration.writing import VERSION, WHOLE
 from mcpregistry.domain import kinds
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.servers.shown_env import ADDRESSES
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.models import Agent, Configuration, PolicyRule, Server, Tool
 from mcpregistry.models.sealing import sealed

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from django.core.exceptions import ValidationError
 from django.db.models import (
@@ -22,10 +21,9 @@ from django.db.models import (
 from django.utils.timezone import is_naive, make_aware
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.secret_names import is_secret_name
+from mcpregistry.domain.text.redaction import secrets_in_word
 
 Entry = dict[str, Any]  # what stands in the document of one row
-ADDRESSES = ("url", "base_url")
 _REFERENCES = re.compile(r"(\$\{(cred:)?[\w.-]+\})+")  # a text that only names secrets is none itself
 
 
@@ -118,22 +116,16 @@ class Secrets:
         return {key: each for key, (each, names) in found.items() if not names}, missing
 
     def command(self, words: list[str], name: str) -> list[Any]:
-        """The words of a command, without values of flags that are named like secrets."""
-        told: list[Any] = []
-        for number, word in enumerate(words):
-            before = words[number - 1] if number else ""
-            flag, is_pair, _ = word.partition("=")
-            secret = _is_secret_flag(flag) if is_pair else _is_secret_flag(before) and "=" not in before
-            told.append(self.hidden(word, f"{name}/{number}") if secret else word)
-        return told
+        """The words of a command; a word that holds a secret is named instead."""
+        pairs = enumerate(zip(("", *words), words, strict=False))
+        return [
+            self.hidden(word, f"{name}/{number}") if secrets_in_word(before, word) else word
+            for number, (before, word) in pairs
+        ]
 
     def address(self, url: str, name: str) -> Any:
-        """An address; as one secret where its query has values that are named like secrets."""
-        return self.hidden(url, name) if any(is_secret_name(key) for key, _ in parse_qsl(urlsplit(url).query)) else url
-
-
-def _is_secret_flag(word: str) -> bool:
-    return word.startswith("-") and is_secret_name(word.lstrip("-"))
+        """An address; named as one secret if a password or a parameter in it is secret."""
+        return self.hidden(url, name) if secrets_in_word("", url) else url
 
 
 def is_reference(value: Any) -> bool:

@@ -9,17 +9,16 @@ from typing import Any
 from django.db.models import Model, QuerySet
 
 from controlplane.configuration.kinds import KINDS, WITH, Kind
-from controlplane.configuration.values import ADDRESSES, Secrets, is_reference
 from controlplane.history import past
 from mcpregistry.domain import kinds
 from mcpregistry.domain.errors import Conflict, NotFound
+from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Configuration, Permit, Tool
 from mcpregistry.queries.versions import Field, Version, plain, told
 from subagents.models import EffortAgent, LanguageModel
 
 NEWEST = 50  # of everything
-_HIDDEN = "•••"
 LISTED: Mapping[str, Kind] = {kind.section: kind for kind in KINDS if hasattr(kind.model, "history")}
 _KIND_OF: Mapping[type[Model], Kind] = {kind.model: kind for kind in LISTED.values()}
 
@@ -52,7 +51,7 @@ def of_record(kind: Kind, name: str) -> QuerySet[Any]:
 
 
 def in_words(rows: QuerySet[Any], most: int) -> list[Version]:
-    """The newest ``most`` versions of one record with what each changed; values that may hold a secret are hidden."""
+    """The newest ``most`` versions of one record with what each changed; what is secret in them is hidden."""
     return told(list(rows[: most + 1]), most, _said)
 
 
@@ -144,10 +143,7 @@ def _columns(kind: Kind, name: str) -> dict[str, Any]:
 
 
 def _said(field: Field, value: Any) -> str:
-    """Commands and addresses as the site's document has them: without values of flags that are named like secrets."""
+    """As ``plain``; a command is JSON."""
     if field.name == "command" and isinstance(value, list):
-        words = Secrets().command(value, "")
-        return json.dumps([_HIDDEN if is_reference(word) else word for word in words], ensure_ascii=False)
-    if field.name in ADDRESSES and isinstance(value, str):
-        return _HIDDEN if is_reference(Secrets().address(value, "")) else value
+        return json.dumps(without_secrets({"command": value})["command"], ensure_ascii=False)
     return plain(field, value)

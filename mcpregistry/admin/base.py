@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from mcpregistry.admin.deleting import without_relations
 from mcpregistry.admin.fields import MASK, JsonField, masked
 from mcpregistry.admin.versions import VersionsAdmin
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
+from mcpregistry.domain.servers.shown_env import ADDRESSES, without_secrets
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.domain.text.display import LIMIT, printable
 from mcpregistry.models.sealing import sealed
@@ -171,6 +172,7 @@ class RecordAdmin(VersionsAdmin):
     ) -> HttpResponse:
         if obj is not None and not self.has_change_permission(request, obj):
             show_unseen(obj)  # a form must hold what is stored, a page that is only read need not
+            _hide_secrets(obj)
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
@@ -179,6 +181,11 @@ class RecordAdmin(VersionsAdmin):
             self.prepare(row)
             show_unseen(row, 200)
         return page
+
+    def get_search_fields(self, request: HttpRequest) -> Sequence[str]:
+        """Search addresses, which may hold a secret, only for people who may change the record."""
+        found = super().get_search_fields(request)
+        return found if self.has_change_permission(request) else [name for name in found if name not in ADDRESSES]
 
     def prepare(self, row: Any) -> None:
         """Work out what a list shows of this row from what is stored."""
@@ -291,6 +298,12 @@ class ReadOnlyAdmin(RecordAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+def _hide_secrets(row: models.Model) -> None:
+    """Mask what is secret in the command and the address of a record that is about to be shown, not saved."""
+    held = {name: value for name, value in row.__dict__.items() if name in ("command", *ADDRESSES)}
+    row.__dict__.update(without_secrets(held))
 
 
 def show_unseen(row: models.Model, limit: int = LIMIT) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ from mcpregistry.api.errors import BadRequest, MethodNotAllowed, refusal
 from mcpregistry.api.permissions import TABLE, Rule
 from mcpregistry.api.schemas.basics import Problem
 from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.unique_keys import RepeatedKeyError, unique_keys
 
 # What any operation may answer besides its own; 400 and 422 come from reading the request.
 _ALWAYS = (400, 401, 403, 413, 422, 429, 500, 503)
@@ -89,7 +89,10 @@ class StrictParser(Parser):
 
     def parse_body(self, request: HttpRequest) -> Any:
         """The body as JSON; raises ``BadRequest``."""
-        return json.loads(request.body, parse_constant=_no_number, object_pairs_hook=_once_each)
+        try:
+            return json.loads(request.body, parse_constant=_no_number, object_pairs_hook=unique_keys)
+        except RepeatedKeyError as error:
+            raise BadRequest(str(error), remedy=error.remedy) from None
 
     def parse_querydict(
         self, data: MultiValueDict[str, Any], list_fields: list[str], request: HttpRequest
@@ -106,17 +109,6 @@ class StrictParser(Parser):
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise BadRequest(
-            f"The key '{printable(twice, 100)}' stands twice in one object of the body.",
-            remedy="Send each key once, so that nobody can read the other value.",
-        )
-    return found
 
 
 class StrictRenderer(JSONRenderer):

@@ -203,6 +203,4 @@ def list_events(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cur
 
 
 def _may_see_all(request: HttpRequest) -> bool:
-    user = person(request)
-    rights = ("mcpregistry.change_server", "mcpregistry.confirm_server")
-    return user is not None and any(user.has_perm(right) for right in rights)
+    return lifecycle.may_see_secrets_of_launch(person(request))

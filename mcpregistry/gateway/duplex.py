@@ -11,7 +11,7 @@ import msgspec
 from mcp import types as t
 from mcp.shared.message import MessageMetadata, SessionMessage
 
-from mcpregistry.gateway.jsonrpc import objection, too_deep, with_valid_text
+from mcpregistry.gateway.jsonrpc import in_thread_if_large, objection, too_deep, with_valid_text
 
 Say = Callable[[bytes], Awaitable[None]]
 Refuse = Callable[[t.JSONRPCMessage], "dict[str, Any] | None"]
@@ -37,7 +37,7 @@ async def streams(
     async def read() -> None:
         async with to_server:
             async for data in heard:
-                message, refusal = _parsed(data)
+                message, refusal = await in_thread_if_large(data, _parsed)
                 if message is not None:
                     refusal = refused(message.message)
                 if refusal is not None:

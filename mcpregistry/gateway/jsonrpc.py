@@ -7,11 +7,13 @@ answers a batch with the words of its validator, and on a pipe neither with anyt
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 import pydantic_core
 import structlog
+from anyio import to_thread
 from mcp.shared.inbound import unsupported_protocol_version_rejection
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
 from mcp_types import PROTOCOL_VERSION_META_KEY
@@ -19,15 +21,23 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.text.almost_json import BOM, REPLACED, repair_text
 from mcpregistry.domain.text.canonical import stored
+from mcpregistry.domain.text.unique_keys import RepeatedKeyError, check_keys
 
 log = structlog.get_logger(__name__)
 
+_Found = TypeVar("_Found")
+_LARGE = 64 * 1024  # bytes
 _HEAD = 512  # bytes in which the id of a broken message is looked for, at its start and at its end
 _ID = rb'"id"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*"|-?\d{1,20})\s*'
 _ID_FIRST = re.compile(rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*' + _ID + rb"[,}]")
 _ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb"\}\s*\Z")
 _SAFE_LEVELS = 200  # of the SDK's parser
 MOST_SAID = 200  # characters of an error's own words
+
+
+async def in_thread_if_large(data: bytes, look: Callable[[bytes], _Found]) -> _Found:
+    """Return what ``look`` finds in a message. A thread looks through a large one, so that the loop is not blocked."""
+    return await to_thread.run_sync(look, data) if len(data) > _LARGE else look(data)
 
 
 def encoded(message: dict[str, Any]) -> bytes:
@@ -78,7 +88,7 @@ def objection(data: bytes) -> dict[str, Any] | None:
         return error_to(None, INVALID_REQUEST, "MCP has no batches (since 2025-06-18): send each message by itself.")
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         return error_to(None, INVALID_REQUEST, 'This is no JSON-RPC message: it needs "jsonrpc": "2.0".')
-    return _objection_to(message)
+    return _objection_to(message) or _repeated_key(message, data)
 
 
 def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
@@ -92,6 +102,17 @@ def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
         return error_to(None, INVALID_REQUEST, "The id of a request must be a string or a whole number.")
     if not isinstance(message.get("params", {}), dict):
         return error_to(known, INVALID_REQUEST, "The parameters must be an object.")
+    return None
+
+
+def _repeated_key(message: dict[str, Any], data: bytes) -> dict[str, Any] | None:
+    known = message["id"] if "method" in message and type(message.get("id")) in (int, str) else None
+    try:
+        check_keys(data)
+    except RepeatedKeyError as error:
+        return error_to(known, INVALID_REQUEST, f"{error} {error.remedy}")
+    except RecursionError:
+        return error_to(known, PARSE_ERROR, "The message nests too deeply.")
     return None
 
 

@@ -13,6 +13,7 @@ from django.db import models
 from django.utils import formats
 from django.utils.timezone import localtime
 
+from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.models.sealing import sealed
 
 _SHOWN = 100
@@ -35,8 +36,8 @@ class Version:
 
 
 def plain(field: Field, value: Any) -> str:
-    """A value as programs read it."""
-    return "" if value is None else str(value)
+    """A value as programs read it, without what is secret in a command or an address."""
+    return "" if value is None else str(without_secrets({field.name: value})[field.name])
 
 
 def readable(field: Field, value: Any) -> str:

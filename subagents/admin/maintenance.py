@@ -15,8 +15,10 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.domain.servers.shown_env import without_secrets, without_secrets_of_fields
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Configuration, Server
+from mcpregistry.services.servers.lifecycle import may_see_secrets_of_launch
 from subagents.admin.choose import ChoosePage, choices
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State, Wish
 from subagents.maintenance import proposals, queue, supervision
@@ -203,6 +205,8 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
     until = row.finished_at or timezone.now()
     return {
         "asked": row,
+        "params": without_secrets_of_fields(row.params),
+        "result": without_secrets_of_fields(row.result),
         "by_model": (row.result or {}).get("model") or row.notes.get("model"),
         "doing": supervision.shown_message(row),
         "state_colour": STATE_COLOURS[row.state],
@@ -266,7 +270,10 @@ class ProposalAdmin(ReadOnlyAdmin):
 
     def overview(self, request: HttpRequest, row: Proposal) -> dict[str, Any]:
         now = {name: getattr(row.server, name) for name in row.fields} if row.server else {}
-        changes = [(name.replace("_", " "), now.get(name, ""), value) for name, value in row.fields.items()]
+        fields = row.fields
+        if not may_see_secrets_of_launch(cast(User, request.user)):
+            now, fields = without_secrets(now), without_secrets(fields)
+        changes = [(name.replace("_", " "), now.get(name, ""), value) for name, value in fields.items()]
         return {
             "proposed": row,
             "changes": changes,

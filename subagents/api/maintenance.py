@@ -6,6 +6,7 @@ to it. Every operation is a row or two and returns at once, whatever the sub-age
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from django.http import HttpRequest
@@ -21,6 +22,7 @@ from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.v1 import api
 from mcpregistry.domain.errors import Denied
 from mcpregistry.models import Configuration, RegistryEntry
+from mcpregistry.services.servers.lifecycle import may_see_secrets_of_launch
 from subagents.api.maintenance_schemas import (
     Activity,
     CancelOrder,
@@ -190,7 +192,7 @@ def list_proposals(
     rows = Proposal.objects.select_related("request", "server")
     if state is not None:
         rows = rows.filter(state=state)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=proposal_out)
+    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=partial(proposal_out, whole=_whole(request)))
 
 
 @router.post("/maintenance/proposals/{proposal_id}/apply", response={200: ProposalOut, 409: Problem})
@@ -207,13 +209,18 @@ def apply_proposal(
     if payload is not None and payload.entry is not None:
         entry = lookup.one(RegistryEntry.objects.select_related("source"), "entry", pk=payload.entry.id)
         choice = proposals.Choice(entry, payload.entry.wish())
-    return proposal_out(proposals.apply(proposal_id=proposal_id, user=user, actor=actor(request), choice=choice))
+    applied = proposals.apply(proposal_id=proposal_id, user=user, actor=actor(request), choice=choice)
+    return proposal_out(applied, whole=_whole(request))
 
 
 @router.post("/maintenance/proposals/{proposal_id}/decline", response={200: ProposalOut, 409: Problem})
 def decline_proposal(request: HttpRequest, proposal_id: lookup.Id) -> ProposalOut:
     """Leave everything as it is."""
-    return proposal_out(proposals.decline(proposal_id=proposal_id, actor=actor(request)))
+    return proposal_out(proposals.decline(proposal_id=proposal_id, actor=actor(request)), whole=_whole(request))
+
+
+def _whole(request: HttpRequest) -> bool:
+    return may_see_secrets_of_launch(person(request))
 
 
 def _visible(who: Principal) -> MaintenanceRequestQuerySet:

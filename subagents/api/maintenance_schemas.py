@@ -11,6 +11,7 @@ from pydantic import Field, create_model
 from mcpregistry.api.schemas.basics import Input, Object, Slug, Text
 from mcpregistry.api.schemas.registry import EntryChoice
 from mcpregistry.api.schemas.servers import ServerChange
+from mcpregistry.domain.servers.shown_env import without_secrets, without_secrets_of_fields
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State
 from subagents.maintenance.plans import FIELDS, MOST_FOUND
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal
@@ -227,24 +228,25 @@ def _priority(row: MaintenanceRequest) -> PriorityName:
 
 
 def request_out(row: MaintenanceRequest) -> RequestOut:
-    """The request as programs see it."""
+    """The request as programs see it. A proposal shows its fields whole to people who may apply it."""
     return RequestOut(
-        requestId=row.pk, type=Kind(row.kind), params=row.params, priority=_priority(row), state=State(row.state),
+        requestId=row.pk, type=Kind(row.kind), params=without_secrets_of_fields(row.params), priority=_priority(row), state=State(row.state),
         substate=row.substate, progress=row.progress, message=row.message, energyConsumed=round(row.energy_total, 3),
-        result=row.result, error=row.error or None, agent=row.agent, supervisor=row.supervisor, requestedBy=row.requested_by,
+        result=without_secrets_of_fields(row.result), error=row.error or None, agent=row.agent, supervisor=row.supervisor, requestedBy=row.requested_by,
         timestamp=row.created_at, startedAt=row.started_at, finishedAt=row.finished_at,
     )  # fmt: skip
 
 
 def message_out(row: MaintenanceMessage) -> MaintenanceMessageOut:
     """The message as programs see it."""
-    return MaintenanceMessageOut(type=row.kind, requestId=row.request_id, data=row.data, timestamp=row.created_at)
+    data = {name: without_secrets_of_fields(value) if name == "result" else value for name, value in row.data.items()}
+    return MaintenanceMessageOut(type=row.kind, requestId=row.request_id, data=data, timestamp=row.created_at)
 
 
-def proposal_out(row: Proposal) -> ProposalOut:
-    """The proposal as programs see it."""
+def proposal_out(row: Proposal, *, whole: bool) -> ProposalOut:
+    """The proposal as programs see it; not ``whole``: without what is secret in a command or an address."""
     return ProposalOut(
         id=row.pk, requestId=row.request_id, type=Kind(row.request.kind), server=row.request.server_slug,
-        fields=row.fields, install=row.install_id, reason=row.reason, state=ProposalState(row.state), decided_by=row.decided_by, decided_at=row.decided_at,
+        fields=row.fields if whole else without_secrets(row.fields), install=row.install_id, reason=row.reason, state=ProposalState(row.state), decided_by=row.decided_by, decided_at=row.decided_at,
         created_at=row.created_at,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from mcpregistry.domain.errors import ResourceLimit
+from mcpregistry.domain.text.unique_keys import RepeatedKeyError, unique_keys
 from mcpregistry.gateway.http.body import read_whole
 from mcpregistry.gateway.http.eventstream import STREAM
 from mcpregistry.gateway.jsonrpc import with_valid_text
@@ -59,7 +60,9 @@ class Exchange:
     async def json(self) -> dict[str, Any]:
         """Read the body as a JSON object. Raises HeadendError (400, 413)."""
         try:
-            found = json.loads(with_valid_text(await self.body()))
+            found = json.loads(with_valid_text(await self.body()), object_pairs_hook=unique_keys)
+        except RepeatedKeyError as error:
+            raise HeadendError(400, "invalid_request", f"{error} {error.remedy}") from None
         except (ValueError, RecursionError):
             raise HeadendError(400, "invalid_request", "The body is not JSON.") from None
         if not isinstance(found, dict):

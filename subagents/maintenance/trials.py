@@ -1,16 +1,17 @@
 """A trial of a server before it goes live, step by step: started in its sandbox in both eras, looked at, called, measured.
 
 ``try_server``: server, for_agent (who would be granted what is proposed; or nobody). A local server runs confined, first
-without the network; only if it does not start so, or a tool gives no good answer, once more with it. Whoever asks vouches for
-the calls: tools that claim to only read, with arguments made from their schemas.
+without the network; only if it does not start so, or a tool gives no good answer, once more with it. Only tools that claim to
+only read are called, with arguments made from their schemas. The rules decide about each call (``admit_trial_call``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import msgspec
 from django.utils import timezone
 
 from mcpregistry.db import db_call
@@ -25,11 +26,12 @@ from mcpregistry.domain.trials.differences import differences
 from mcpregistry.domain.trials.report import Called, Report, Row, Start, ToolSeen
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.downstream.pool.trying import tried
+from mcpregistry.downstream.pool.trying import CallPlan, tried
 from mcpregistry.models import Agent, Server, Tool
 from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.servers.calls_of_tests import admit_trial_call
 from mcpregistry.services.servers.notes import note
 from mcpregistry.services.servers.sandbox import allowable, unread_by
 from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
@@ -143,7 +145,7 @@ async def _start(request: MaintenanceRequest, era: ProtocolMode, *, network: boo
     target = replace(
         target, protocol=era, connect="eager", sandbox=sandbox
     )  # not lazy: it is ended here, never by itself
-    found = await tried(target, choose if look else None)
+    found = await tried(target, _calling(target, choose) if look else None)
     for row in rows:
         row["call"] = found.called.get(row["name"], row["call"])
     if found.discovery is not None:
@@ -174,9 +176,16 @@ async def called_once(request: MaintenanceRequest, name: str, arguments: bytes) 
         return {name: arguments} if same else {}
 
     target = replace(target, protocol=era, connect="eager", sandbox=replace(target.sandbox, network=False))
-    found = await tried(target, choose)
+    found = await tried(target, _calling(target, choose))
     why = found.start["error"] or "its definition was another one in this start"
     return found.called.get(name) or Called(outcome="failed", why=why)
+
+
+def _calling(target: Target, choose: Callable[[Discovery], Mapping[str, bytes]]) -> CallPlan:
+    async def admit(name: str, arguments: bytes) -> str:
+        return await db_call(admit_trial_call, target.server_id, name, msgspec.json.decode(arguments))
+
+    return CallPlan(choose, admit)
 
 
 def _given(server_id: int) -> tuple[Target, frozenset[str]]:

@@ -349,7 +349,7 @@ def test_the_list_shows_states_calls_and_errors(client_of: ClientOf, site: Site)
 )
 @pytest.mark.both_databases
 def test_the_list_is_searched_and_filtered(client_of: ClientOf, query: str, slugs: set[str]) -> None:
-    answer = client_of("viewer").get(f"/admin/mcpregistry/server/?{query}")
+    answer = client_of("operator").get(f"/admin/mcpregistry/server/?{query}")
     assert {server.slug for server in answer.context["cl"].result_list} == slugs
 
 

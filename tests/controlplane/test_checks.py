@@ -12,6 +12,7 @@ from mcpregistry.calls.watch import sources
 from mcpregistry.downstream.transports import bubblewrap, confinement
 from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
+from subagents.models import Provider
 from tests.waiting import HANG_LIMIT
 
 
@@ -94,6 +95,17 @@ def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
     (finding,) = doctor._changes()
     assert not finding.ok
     assert "session mode" in finding.remedy
+
+
+def test_doctor_lists_secrets_in_commands_and_addresses(db):
+    assert [*doctor._secrets_in_words()] == []
+    Server.objects.create(slug="flag", command=["/bin/x", "--api-key=canary"])
+    Server.objects.create(slug="plain", command=["/bin/x", "--api-key=${cred:x}", "https://db.example/"])
+    Provider.objects.create(slug="far", kind="openai", base_url="https://app:canary@models.example/v1")
+    (finding,) = doctor._secrets_in_words()
+    assert finding.what.endswith("server flag, provider far")
+    assert "canary" not in str(finding)
+    assert "${cred:NAME}" in finding.remedy
 
 
 def test_the_doctor_says_how_far_servers_can_be_confined_and_which_are_not(db, monkeypatch):

@@ -358,6 +358,10 @@ def test_secrets_in_words_of_a_command_and_in_an_address_are_named_too(people):
     saved("a", command=["/bin/echo", "--token", "hunter2hunter2", "--api-key=xyzzy99", "--name", "plain"])
     saved("b", transport="http", url="https://x.example.org/mcp?api_key=hunter2hunter2")
     saved("c", command=["/bin/echo"], env={"secret": "${cred:hub}"})
+    saved(
+        "d",
+        command=["/bin/echo", "postgresql://app:hunter2hunter2@db/prod", "-H", "Authorization: Bearer hunter2hunter2"],
+    )
     (file, secrets), before = exported(), rows()
     assert "hunter2" not in file
     assert "xyzzy99" not in file

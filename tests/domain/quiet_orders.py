@@ -2,7 +2,8 @@
 
 One line a definition, ``kind | manner | language | tool | text`` of a poisoned one, ``place | language | tool | text`` of
 an honest one. *tuning* was written before the scanner learnt words; *second*, *third* and the honest *fourth* were each meant to
-be held out and were learnt from after they had been counted. *held_out* was written last and is only counted: whoever
+be held out and were learnt from after they had been counted. *unusual* has orders that come late, only under a condition or after
+an error, or that cost much, in five languages and in figures for letters; it is only counted. *held_out* was written last and is only counted: whoever
 looks at its rows to change the scanner writes a new one.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.definitions.scanner import scan, worst
 
-Part = Literal["tuning", "second", "third", "fourth", "held_out"]
+Part = Literal["tuning", "second", "third", "fourth", "held_out", "unusual"]
 _FOLDER = Path(__file__).parent / "scanner_corpus"
 
 # What the tools honestly say: an order stands beside it, or in one of the other places that a model reads.

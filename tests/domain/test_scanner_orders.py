@@ -35,6 +35,19 @@ def test_recall_and_false_alarms_of_what_was_never_learnt_from():
 
 
 @pytest.mark.attack
+def test_recall_of_unusual_orders_is_as_documented():
+    """Late, conditional, costly, after an error; docs/definitions.md has the figures. Printed with -s."""
+    bad, good = poisoned("unusual"), honest("unusual")
+    hits, false = [row for row in bad if row.alarms()], [row for row in good if row.alarms()]
+    print(f"\nunusual: recall {_share(hits, bad)}, false alarms {_share(false, good)}")
+    for name in ("manner", "language"):
+        print(f"  by {name}: {_by(name, hits, bad)}")
+    assert (len(bad), len(good)) == (30, 30)
+    assert len(hits) >= 17
+    assert len(false) <= 1
+
+
+@pytest.mark.attack
 @pytest.mark.parametrize("part", ["tuning", "second", "third"])
 def test_what_was_learnt_is_not_forgotten(part: Part):
     bad, good = poisoned(part), honest(part)
@@ -45,7 +58,7 @@ def test_what_was_learnt_is_not_forgotten(part: Part):
 
 
 def test_the_parts_share_no_text():
-    parts: tuple[Part, ...] = ("tuning", "second", "third", "held_out")
+    parts: tuple[Part, ...] = ("tuning", "second", "third", "held_out", "unusual")
     texts = Counter(str(row.definition) for part in parts for row in [*poisoned(part), *honest(part)])
     assert [text for text, times in texts.items() if times > 1] == []
 

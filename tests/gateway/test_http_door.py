@@ -419,6 +419,21 @@ async def test_a_media_type_in_capital_letters_is_the_same(site, token):
         assert opened.status_code == 200
 
 
+TWICE = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo__echo","arguments":{"q":"1","q":"2"}%s}}'
+
+
+@pytest.mark.attack
+async def test_a_key_that_stands_twice_is_refused_in_both_versions(site, stage, token):
+    async with site.raw(token) as http:
+        opened = await http.post(site.url(), json=opening())
+        older = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": LEGACY}
+        modern = headers("tools/call", **{"mcp-name": "echo__echo"})
+        for given, more in ((older, b""), (modern, b',"_meta":%s' % json.dumps(envelope()).encode())):
+            answer = await http.post(site.url(), headers=given, content=TWICE % more)
+            assert (answer.status_code, answer.json()["error"]["code"], answer.json()["id"]) == (400, -32600, 1)
+            assert "'q' stands twice" in answer.text
+
+
 HALVES = rb'"params":{"name":"echo__echo","arguments":{"x":"cut \ud83d"},"_meta":%s}}'
 
 

@@ -29,6 +29,29 @@ def test_the_error_for_a_broken_request_names_its_id(data: bytes):
     assert refusal["id"] == BROKEN[data]
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"q":"1","q":"2"}}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/list","method":"tools/call"}',
+        rb'{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":[{"y":{"q":1,"\u0071":2}}]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"action":"decline","action":"accept"}}',
+    ],
+)
+def test_a_key_that_stands_twice_in_an_object_is_refused(data: bytes):
+    refusal = objection(data)
+    assert refusal is not None
+    assert refusal["error"]["code"] == -32600
+    assert refusal["id"] == (None if b"result" in data else 1)
+    assert "stands twice in one object" in refusal["error"]["message"]
+
+
+def test_equal_keys_of_several_objects_are_no_problem():
+    assert objection(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"q":{"q":[{"q":1},{"q":2}]}}}') is None
+
+
 def test_a_message_with_valid_text_is_not_touched():
     data = b'{"a": "\xc3\xa4", "b": 1.0}'
     assert with_valid_text(data) is data

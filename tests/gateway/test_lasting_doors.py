@@ -268,6 +268,7 @@ NO_MESSAGES = [
     (b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"0.1"}}', 7, -32602),
     (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":7}}', 7, -32602),
     (b'{"jsonrpc":"2.0","id":7,"method":"no/such"}', 7, -32601),
+    (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"q":"1","q":"2"}}', 7, -32600),
 ]
 
 

@@ -213,7 +213,8 @@ async def test_what_is_no_message_is_answered_and_the_next_one_served(floor, run
         meta = {"_meta": envelope()} if era == MODERN else {}
         await (host.handshake() if era == LEGACY else host.ask(1, "server/discover", **meta))
         codes = {b"garbage": -32700, b"\xff\xfe": -32700, b"[]": -32600, b'{"jsonrpc":"2.0","id":null,"method":"ping"}': -32600,
-                 b'{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}': -32600}  # fmt: skip
+                 b'{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}': -32600,
+                 b'{"jsonrpc":"2.0","method":"x","params":{"q":"1","q":"2"}}': -32600}  # fmt: skip
         for number, raw in enumerate(codes, 1):
             host.process.stdin.write(raw + b"\n")
             await host.until(lambda _, number=number: len(refused(host)) == number)

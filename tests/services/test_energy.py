@@ -14,14 +14,14 @@ from django.utils import timezone
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import Level, Rates
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.domain.specs import ToolSpec
 from mcpregistry.ids import ordered_id
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation, Invocation, Server, Tool, ToolUsage
 from mcpregistry.services.access import agents
 from mcpregistry.services.energy import estimates, pools, reservations, usage
 from mcpregistry.services.energy.estimates import Work
-from mcpregistry.services.upkeep import retention
+from mcpregistry.services.upkeep import reaping, retention
 from mcpregistry.services.upkeep.invariants import energy as rules
 
 
@@ -135,6 +135,27 @@ def test_a_call_is_charged_once_by_what_its_record_says(state, seconds, cost):
     assert not EnergyReservation.objects.exists()
 
 
+@pytest.mark.parametrize(("after", "cost"), [(95, 5), (1, 2)])
+def test_a_call_whose_process_died_costs_its_estimate_at_most(after: int, cost: int):
+    """Its record knows when it was sent and that nobody has ended it since, not when its work ended."""
+    row, call_id = pool(), call(State.UNKNOWN, after)
+    Invocation.objects.update(error_code=SUPPOSED)
+    reserve(row, 5, call_id)
+    assert reservations.settle(call_id=call_id)
+    assert level(row) == pytest.approx(100 - cost, abs=1e-3)
+    assert [entry.seconds for entry in EnergyEntry.objects.filter(kind="call")] == [None]
+
+
+def test_a_call_that_its_lease_ended_costs_its_estimate():
+    row, call_id = pool(), call()
+    sent = database_now() - timedelta(seconds=95)
+    Invocation.objects.update(dispatched_at=sent, lease_until=sent + timedelta(seconds=90))
+    reserve(row, 5, call_id)
+    assert reaping.reap_calls(database_now()) == 1
+    assert reservations.settle_due() == 1
+    assert level(row) == pytest.approx(95, abs=1e-3)
+
+
 def test_a_call_that_is_out_is_not_charged_and_one_without_a_record_is_forgotten():
     row, out = pool(), call()
     reserve(row, 5, out)
@@ -195,6 +216,7 @@ def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
     _, waited = [call(State.SUCCEEDED, seconds) for seconds in (1.0, 3.0)]
     call(State.NOT_SENT, 50)
     call(State.DISPATCHED)
+    Invocation.objects.filter(pk=call(State.UNKNOWN, 90)).update(error_code=SUPPOSED)
     Invocation.objects.update(server_slug="s", arguments="{}", received_at=timezone.now())
     row = pool()
     with transaction.atomic():  # of which two seconds were waiting for energy

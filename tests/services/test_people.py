@@ -12,6 +12,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from mcpregistry.models import AuditEntry
+from mcpregistry.services.access import tokens
 from mcpregistry.services.access.roles import install_roles
 
 pytestmark = [pytest.mark.django_db, pytest.mark.attack]
@@ -102,6 +103,31 @@ def test_what_is_done_on_a_page_names_who_did_it(root: User):
         ("user.changed", "user:root", "user:ann", {"is_staff": [False, True]}),
         ("user.roles_given", "user:root", "user:ann", {"roles": ["approver"]}),
     ]
+
+
+def test_new_password_revokes_the_persons_tokens(client: Client):
+    ann, bob = User.objects.create_user("ann", password="canary-one"), User.objects.create_user("bob")
+    (_, raw), (_, other) = (tokens.issue_token(name="script", actor="test", user=user) for user in (ann, bob))
+    ann.last_name = "Other"
+    ann.save()
+    assert tokens.find_token(raw)
+    before = now()
+    ann.set_password("canary-two")
+    ann.save()
+    assert tokens.find_token(raw) is None
+    assert tokens.find_token(other)
+    assert [kind for kind, *_ in since(before)] == ["user.password_changed", "token.revoked"]
+    answer = client.get("/api/v1/servers", headers={"authorization": f"Bearer {raw}"})
+    assert answer.status_code == 401
+
+
+def test_password_hashed_anew_revokes_no_token(settings: Settings):
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher", *settings.PASSWORD_HASHERS]
+    ann = User.objects.create(username="ann", password=make_password("canary", hasher="md5"))
+    _, raw = tokens.issue_token(name="script", actor="test", user=ann)
+    assert ann.check_password("canary")
+    assert User.objects.get(pk=ann.pk).password.startswith("pbkdf2")
+    assert tokens.find_token(raw)
 
 
 def test_only_the_same_password_hashed_anew_is_told_as_such(settings: Settings):

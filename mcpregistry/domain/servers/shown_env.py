@@ -27,6 +27,7 @@ _STEERS = re.compile(
     r"|\w+_(?:URL|URI|HOST|PORT|ENDPOINT|REGISTRY|INDEX|PROXY|HOME|DIR|PATH|FILE|ROOT|CONFIG|OPTIONS|OPTS|FLAGS)",
     re.IGNORECASE,
 )
+ADDRESSES = ("url", "base_url")  # fields that hold an address
 _OF_PACKAGES = re.compile(_PACKAGES, re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.:-]+\}")
 
@@ -60,7 +61,19 @@ def _address(name: str, value: str) -> str | None:
     return f"{parts.scheme}://{user}{host}{path}{more}"
 
 
-def without_secrets(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a server with its command and address masked, for whoever may not change it and for the audit log."""
-    masked = {"command": masked_words(facts["command"])} if "command" in facts else {}
-    return facts | masked | ({"url": masked_words([facts["url"]])[0]} if "url" in facts else {})
+def without_secrets(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record with secrets in its command and addresses masked."""
+    return {name: _masked(name, value) for name, value in facts.items()}
+
+
+def without_secrets_of_fields(facts: Any) -> Any:
+    """Return the parameters or the result of a request with its ``fields`` masked."""
+    if not isinstance(facts, dict) or not isinstance(facts.get("fields"), dict):
+        return facts
+    return facts | {"fields": without_secrets(facts["fields"])}
+
+
+def _masked(name: str, value: Any) -> Any:
+    if name == "command" and isinstance(value, list):
+        return masked_words([str(word) for word in value])
+    return masked_words([value])[0] if name in ADDRESSES and isinstance(value, str) else value

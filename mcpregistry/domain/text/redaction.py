@@ -84,7 +84,7 @@ def _spans(before: str, word: str) -> list[Span]:
     flag, equals, value = word.partition("=")
     if equals and value and "://" not in flag and is_secret_name(flag):
         return [Span(len(flag) + 1, len(word), flag)]
-    if before.startswith("-") and is_secret_name(before) and not word.startswith("-"):
+    if before.startswith("-") and "=" not in before and is_secret_name(before) and not word.startswith("-"):
         return [Span(0, len(word), before)]
     header = _HEADER_WORD.fullmatch(word)
     if header and (is_secret_name(header[1]) or header[1].lower() == "cookie"):

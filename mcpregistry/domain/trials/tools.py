@@ -87,7 +87,7 @@ def not_called(row: ToolSeen, so_far: int) -> str:
         return "its definition has findings"
     if row["schema"]:
         return "its schema cannot be used"
-    return f"{MOST_CALLS} others were called" if so_far >= MOST_CALLS else ""
+    return f"{MOST_CALLS} others came first" if so_far >= MOST_CALLS else ""
 
 
 def shortened(tools: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:

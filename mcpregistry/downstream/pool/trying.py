@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,8 +24,17 @@ from mcpregistry.downstream.transports.usage import MOST_NAMED, Usage, denied, f
 
 CALL_SECONDS, CALLS_SECONDS, COUNT_SECONDS = 10.0, 60.0, 10.0
 MOST_PROBLEMS = 5
-# Of what a server lists, the arguments (JSON) by the name of each tool that is to be called.
-Choose = Callable[[Discovery], Mapping[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """Which tools a start calls. ``choose`` returns their arguments (JSON) by name, from what the server lists.
+
+    ``admit`` is asked right before each call. It returns why the call is not made, and an empty text if it is.
+    """
+
+    choose: Callable[[Discovery], Mapping[str, bytes]]
+    admit: Callable[[str, bytes], Awaitable[str]]
 
 
 @dataclass(slots=True)
@@ -37,7 +46,7 @@ class Tried:
     called: dict[str, Called] = field(default_factory=dict)
 
 
-async def tried(target: Target, choose: Choose | None = None) -> Tried:
+async def tried(target: Target, plan: CallPlan | None = None) -> Tried:
     """Start or reach the server as the target says, and end it with all its processes, also when cancelled.
 
     Whatever the server does wrong is in what comes back. Raises SlipsnisseError where there is nothing to start.
@@ -54,7 +63,7 @@ async def tried(target: Target, choose: Choose | None = None) -> Tried:
         await _ready(owner, ready)
         if ready.is_set():
             found.start["connect_ms"] = (time.monotonic() - started) * 1000
-            await _look(connection, found, choose)
+            await _look(connection, found, plan)
             if connection.pid is not None:
                 await asyncio.to_thread(usage.look, connection.pid)  # one that is quick was not looked at yet
     except DownstreamError as error:
@@ -76,13 +85,13 @@ async def _ready(owner: asyncio.Task[None], ready: asyncio.Event) -> None:
         waiter.cancel()
 
 
-async def _look(connection: Connection, found: Tried, choose: Choose | None) -> None:
+async def _look(connection: Connection, found: Tried, plan: CallPlan | None) -> None:
     assert connection.discovery is not None
     for what in ("prompts", "resources"):
         found.start[what] = await _count(connection, what)
-    if choose is not None:
-        chosen = await asyncio.to_thread(choose, connection.discovery)
-        await _call_each(connection, chosen, found.called)
+    if plan is not None:
+        chosen = await asyncio.to_thread(plan.choose, connection.discovery)
+        await _call_each(connection, plan, chosen, found.called)
 
 
 async def _count(connection: Connection, what: str) -> int | None:
@@ -98,14 +107,19 @@ async def _count(connection: Connection, what: str) -> int | None:
     return len(listed.items) + listed.beyond
 
 
-async def _call_each(connection: Connection, chosen: Mapping[str, bytes], called: dict[str, Called]) -> None:
+async def _call_each(
+    connection: Connection, plan: CallPlan, chosen: Mapping[str, bytes], called: dict[str, Called]
+) -> None:
     """One after the other, each with its limit, all within another."""
     until = time.monotonic() + CALLS_SECONDS
     for name, arguments in chosen.items():
         left = until - time.monotonic()
         if left <= 0 or connection.ended:
             why = "the time for calls was over" if left <= 0 else "its connection had ended"
-            called[name] = Called(outcome="skipped", why=why)
+        else:
+            why = await plan.admit(name, arguments)
+        if why:
+            called[name] = Called(outcome="skipped", why=plain(why, 300))
             continue
         called[name] = await _call(connection, name, arguments, min(CALL_SECONDS, left))
 

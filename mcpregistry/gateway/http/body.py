@@ -11,6 +11,7 @@ from mcp_types import methods
 from pydantic import ValidationError
 
 from mcpregistry.domain.errors import ResourceLimit
+from mcpregistry.domain.text.unique_keys import check_keys
 from mcpregistry.gateway.http.sessions import Session
 from mcpregistry.gateway.identity import Caller
 
@@ -131,8 +132,9 @@ def readable(headers: Mapping[str, str], body: bytes) -> Any:
     if headers.get("content-type") != "application/json" or headers.get("accept") not in _ACCEPT:
         return None
     try:
+        check_keys(body)
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,15 @@ from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.gateway.http.unanswered import Unanswered
 from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, SESSION_HEADER, Caller, bearer
-from mcpregistry.gateway.jsonrpc import error_to, objection, replied, too_deep, unserved, with_valid_text
+from mcpregistry.gateway.jsonrpc import (
+    error_to,
+    in_thread_if_large,
+    objection,
+    replied,
+    too_deep,
+    unserved,
+    with_valid_text,
+)
 from mcpregistry.gateway.server import Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
 from mcpregistry.services.access.tokens import token_hash
@@ -282,7 +291,8 @@ async def _body(scope: Scope, receive: Any, send: Any) -> tuple[bytes, bool] | N
         await _refuse(send, 413, INVALID_REQUEST, error.message)
         return None
     body = with_valid_text(body) if whole else body
-    if whole and (refusal := _refusal(headers.get(b"mcp-protocol-version", b"").decode("latin-1"), body)):
+    version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+    if whole and (refusal := await in_thread_if_large(body, partial(_refusal, version))):
         await replied(send, 400, refusal)
         return None
     return body, whole

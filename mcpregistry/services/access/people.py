@@ -1,5 +1,7 @@
 """What happens to people's accounts, roles and permissions, told to the audit log wherever it was done.
 
+A new password revokes the person's tokens.
+
 By signals, since Django's own pages, commands and shells write these records: whoever asked is known from the request,
 and is "system" where there is none. No password and no hash of one is ever said.
 """
@@ -17,6 +19,7 @@ from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.addresses import place
 from mcpregistry.domain.text.display import printable
+from mcpregistry.services.access import tokens
 from mcpregistry.services.records import audit
 
 _FACTS = ("username", "email", "is_active", "is_staff", "is_superuser")
@@ -73,8 +76,11 @@ def _user_saved(sender: type[User], instance: User, created: bool, update_fields
     if changed:
         _note("user.changed", instance, **changed)
     if before.password != instance.password:
-        only = {"only": "the same one, hashed anew"} if _is_hashed_anew(instance, update_fields) else {}
+        hashed_anew = _is_hashed_anew(instance, update_fields)
+        only = {"only": "the same one, hashed anew"} if hashed_anew else {}
         _note("user.password_changed", instance, **only)
+        if not hashed_anew:  # Django ends the sessions, too
+            tokens.revoke_tokens_of(user=instance, actor=by())
 
 
 def _is_hashed_anew(user: User, update_fields: Any) -> bool:

@@ -50,6 +50,12 @@ def revoke_token(*, token: Token, actor: str) -> None:
         audit.record(kind="token.revoked", actor=actor, subject=_holder(token), prefix=token.prefix)
 
 
+def revoke_tokens_of(*, user: User, actor: str) -> None:
+    """Revoke every token with which programs act as this person."""
+    for token in Token.objects.filter(user=user, revoked_at__isnull=True).order_by("pk"):
+        revoke_token(token=token, actor=actor)
+
+
 def find_token(raw: str) -> Token | None:
     """The live token with this text, from the database (REST). MCP looks it up in the snapshot."""
     live = Token.objects.filter(hash=token_hash(raw), revoked_at__isnull=True)

@@ -20,7 +20,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.energy import OnEmpty
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.models import EnergyEntry, EnergyPool, EnergyReservation, Invocation
 from mcpregistry.prepared_queries import Given, Insert, Select
 from mcpregistry.services.energy import estimates
@@ -205,6 +205,8 @@ def _settled(pool: EnergyPool, calls: list[str], now: datetime) -> int:
         seconds = _seconds(call, note)
         if call is not None and seconds is not None:
             amount = pool.rates.of_call(seconds, len(call.arguments.encode()) + call.result_bytes)
+            if call.error_code == SUPPOSED:  # the time at which its work ended is not known
+                amount, seconds = min(amount, note.amount), None
             _take(pool, amount, note, seconds, now)
         _forget(note.id)
         done += 1
@@ -220,7 +222,7 @@ def _forget(note: int) -> None:
 _SET_ASIDE = Insert(EnergyReservation)
 _NOTE = Select(
     EnergyReservation.objects.filter(call_id=Given("call_id"), kind=_CALL).values_list(
-        "id", "pool_id", "call_id", "agent_slug", "waited", named=True
+        "id", "pool_id", "call_id", "agent_slug", "amount", "waited", named=True
     )
 )
 _TAKEN = Select(EnergyReservation.objects.filter(pool=Given("pool")).values_list("amount", named=True))
@@ -232,11 +234,11 @@ _ENTRY = Select(
 _RECORD = Select(
     Invocation.objects.filter(id=Given("id"))
     .order_by()
-    .values_list("state", "dispatched_at", "finished_at", "arguments", "result_bytes", named=True)
+    .values_list("state", "error_code", "dispatched_at", "finished_at", "arguments", "result_bytes", named=True)
 )
 
 
-def _take(pool: EnergyPool, amount: float, note: Any, seconds: float, now: datetime) -> None:
+def _take(pool: EnergyPool, amount: float, note: Any, seconds: float | None, now: datetime) -> None:
     if amount > 0:
         charge(pool, Kind.CALL, amount, now=now, agent=note.agent_slug, reference=note.call_id, seconds=seconds)
 

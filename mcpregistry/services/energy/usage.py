@@ -11,7 +11,7 @@ from django.db.models import FloatField, OuterRef, Q, Subquery
 from django.db.models.functions import Length
 
 from mcpregistry.domain.energy import LOOKED_AT, Sample, usage_of
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.models import EnergyEntry, Invocation, Tool, ToolUsage
 
 _NEWS = timedelta(minutes=10)
@@ -51,7 +51,7 @@ def _samples(server: str, tool: str) -> list[Sample]:
 
 
 def _sent() -> Any:
-    """Calls that were sent and have ended, whatever came of them."""
-    return Invocation.objects.filter(dispatched_at__isnull=False, finished_at__isnull=False).exclude(
-        state=State.NOT_SENT
-    )
+    """Calls that were sent and have ended with any result. A supposed end is left out: it does not tell how long the
+    call worked."""
+    ended = Invocation.objects.filter(dispatched_at__isnull=False, finished_at__isnull=False)
+    return ended.exclude(state=State.NOT_SENT).exclude(error_code=SUPPOSED)

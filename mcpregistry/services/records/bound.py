@@ -20,7 +20,7 @@ from mcpregistry.models.invocation import Invocation
 from mcpregistry.services.records.chains import entry_problem
 
 FORGOTTEN = "retention"  # the subject of the entries that say what retention has taken away
-_SLACK = timedelta(hours=1)  # a call's first entry comes that much later than the call itself, at most
+SLACK = timedelta(hours=1)  # what an entry is about may be that much older than the entry, at most
 _ASKED = (
     "id", "agent_slug", "endpoint_slug", "server_slug", "server_revision", "tool_name", "exposed_name",
     "definition_hash", "outcome", "origin", "host_name", "requester", "requester_id", "request_id",
@@ -146,7 +146,7 @@ def _misfits(said: _Said, row: Invocation | None, votes: list[ApprovalVote], for
     if row is None:
         # Entries are archived after their call is gone, in some chains sooner than in others: what is left of it does
         # not say when it began. Whether it may be gone was looked at when its beginning was archived.
-        if said.first >= forgotten.calls + _SLACK and ("row" in said.told or not forgotten.archived):
+        if said.first >= forgotten.calls + SLACK and ("row" in said.told or not forgotten.archived):
             yield "its record is gone, and retention has not taken it away"
         return
     columns = {name: getattr(row, name) for name in _READ}

@@ -20,7 +20,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.signing import newest_key, signature, signed
-from mcpregistry.services.records import archives, bound, chains, seals
+from mcpregistry.services.records import archives, bound, bound_messages, chains, seals
 from mcpregistry.services.records.archives import Archives, Stand
 
 AGAIN = 20_000  # older entries that are read again at a time
@@ -221,7 +221,9 @@ class _Look:
                     self.state.again = entry.writer, stand
                 else:
                     self.state.stands[entry.writer] = stand
-            self.problems += bound.misfits([entry for entry, _ in page], self._forgotten)
+            read = [entry for entry, _ in page]
+            self.problems += bound.misfits(read, self._forgotten)
+            self.problems += bound_messages.misfits(read, self._forgotten)
             self.entries += len(page)
 
 

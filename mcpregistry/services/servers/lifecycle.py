@@ -9,6 +9,7 @@ from __future__ import annotations
 from copy import copy
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
@@ -197,6 +198,12 @@ def _value(server: Server, name: str) -> object:
         return getattr(server, name)
     except ConfigInvalid:
         return None
+
+
+def may_see_secrets_of_launch(user: User | None) -> bool:
+    """Whether a person may read secrets in commands and addresses: everyone who may change or confirm servers."""
+    rights = ("mcpregistry.change_server", "mcpregistry.confirm_server")
+    return user is not None and any(user.has_perm(right) for right in rights)
 
 
 def _facts(server: Server) -> dict[str, object]:

@@ -78,9 +78,10 @@ def prune(now: datetime) -> dict[str, int]:
 
 
 def _tell(calls_before: datetime, payloads_before: datetime) -> None:
-    """Ahead of it, say in the audit log what is forgotten: by it verifying knows that a call was not taken away by hand."""
+    """Ahead of it, say in the audit log what is forgotten: by it verifying knows what was not taken away by hand."""
     full = Invocation.objects.filter(received_at__lt=payloads_before).exclude(Q(arguments="") & Q(result=""))
-    if full.exists() or Invocation.objects.filter(received_at__lt=calls_before).exists():
+    calls = full.exists() or Invocation.objects.filter(received_at__lt=calls_before).exists()
+    if calls or _with_text(payloads_before).exists():
         said = {"calls_before": calls_before.isoformat(), "payloads_before": payloads_before.isoformat()}
         audit.record(kind="calls.forgotten", actor="retention", subject=bound.FORGOTTEN, **said)
 
@@ -137,8 +138,11 @@ def _empty_tasks(calls: QuerySet[Invocation]) -> int:
 
 def _empty_messages(before: datetime) -> int:
     """Who wrote when stays as long as the conversation does."""
-    full = Message.objects.filter(created_at__lt=before).exclude(text="")
-    return _in_batches(full, lambda batch: batch.update(text=""))
+    return _in_batches(_with_text(before), lambda batch: batch.update(text=""))
+
+
+def _with_text(before: datetime) -> QuerySet[Message]:
+    return Message.objects.filter(created_at__lt=before).exclude(text="")
 
 
 def _in_batches(rows: QuerySet[_Row], forget: Callable[[QuerySet[_Row]], int]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from mcpregistry.domain.calls.arguments import Argument, editable, laid_out, sha256
 from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.domain.shown_definitions import repair_definition
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest, Definition, Server
@@ -100,10 +101,11 @@ def warnings(request: ApprovalRequest, around: queries.Around) -> list[str]:
 
 
 def where(server: Server | None) -> tuple[list[str], str]:
-    """(command word by word, address) of the server; one of them is empty."""
+    """(command word by word, address) of the server, without what is secret in them; one of them is empty."""
     if server is None:
         return [], ""
-    return ([str(word) for word in server.command], "") if server.transport == Transport.STDIO else ([], server.url)
+    shown = without_secrets({"command": server.command, "url": server.url})
+    return (shown["command"], "") if server.transport == Transport.STDIO else ([], shown["url"])
 
 
 def state_words(request: ApprovalRequest) -> str:

@@ -158,5 +158,5 @@ def test_tools_are_scanned_checked_counted_and_the_harmless_chosen() -> None:
         "it does not claim to only read", "its schema cannot be used", "its definition has findings",
         "'api_key' asks for a secret",
     ]  # fmt: skip
-    assert rows[-1]["call"]["why"] == f"{MOST_CALLS} others were called"
+    assert rows[-1]["call"]["why"] == f"{MOST_CALLS} others came first"
     assert (rows[3]["severity"], rows[0]["tokens"]) == (3, len('{"annotations":{"readOnlyHint":true},"inputSchema":{"type":"object"},"name":"look"}'))  # fmt: skip

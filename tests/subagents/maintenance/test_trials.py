@@ -15,12 +15,12 @@ from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, Denied
-from mcpregistry.models import Agent, Grant, PolicyRule, Server, Tool
+from mcpregistry.models import Agent, AuditEntry, Configuration, Grant, PolicyRule, Server, Tool
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind, State, Substate
-from subagents.maintenance import proposals, queue, tools
+from subagents.maintenance import proposals, queue, tools, trials
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal, TrialReport
 from subagents.services import retention
 from tests.calls.conftest import journal, site
@@ -297,3 +297,56 @@ async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_besid
     assert (first.differences, first.behaves_otherwise) == ([], False)
     assert (second.differences, second.behaves_otherwise) == (["New tools: more."], True)
     assert len(remote.calls()) == 3, "one call of each tool in each trial"
+
+
+@pytest.mark.parametrize("default", ["ask", "deny"])
+async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: str) -> None:
+    listed = [
+        {"name": name, "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}
+        for name in ("denied", "asked", "allowed", "disabled", "plain")
+    ]
+    async with fake_http(Echo(tools=listed)) as remote:
+        await db_call(
+            newcomer, transport="http", command=[], sandbox_read=[], url=remote.url, allowed_networks=[*LOOPBACK]
+        )
+        await db_call(_ruled, listed, default)
+        _, report = await tried(await manager())
+        called = [each["params"]["name"] for each in remote.calls()]
+    by_default = [] if default == "deny" else ["plain"]
+    assert called == ["allowed", *by_default]
+    why = {tool["name"]: tool["call"].get("why", "") for tool in report.tools}
+    assert why["denied"] == "the rules deny it (rule 'no denied')"
+    assert why["asked"] == "the rules ask a person first (rule 'ask first')"
+    assert why["disabled"] == "an operator has disabled it"
+    assert why["plain"] == ("" if by_default else "the rules deny it (no rule fits)")
+    assert report.figures["calls"]["skipped"] == 5 - len(called)
+    recorded = await db_call(lambda: [*AuditEntry.objects.filter(kind="server.trial_call").order_by("id")])
+    assert [json.loads(entry.body)["call"] for entry in recorded] == called
+
+
+def _ruled(listed: list[dict[str, Any]], default: str) -> None:
+    server = Server.objects.get()
+    observe.observe(server=server, listed=listed)
+    Tool.objects.filter(name="disabled").update(enabled=False)
+    Configuration.objects.update(default_outcome=default)
+    for name, outcome, condition in (
+        ("no denied", "deny", 'tool.name == "denied"'),
+        ("ask first", "ask", 'call.origin == "trial" && tool.name == "asked"'),
+    ):
+        PolicyRule.objects.create(name=name, outcome=outcome, condition=condition)
+    allowed = Tool.objects.get(name="allowed")
+    PolicyRule.objects.create(name="runs", outcome="allow", server=server, tool=allowed)
+
+
+async def test_rules_decide_about_a_call_that_a_model_asks_for(manager: Any) -> None:
+    server = await db_call(newcomer, env={"NEWCOMER_WITHOUT": "fetch keys helper remove"})
+    await db_call(PolicyRule.objects.create, name="no words", outcome="deny", condition='args.word == "secret"')
+    request = MaintenanceRequest(notes={"server_id": server.pk, "starts": [], "tools": []})
+    looked = await trials.start_legacy((await manager())._pool, request)
+    trials.keep_start(request, looked)
+    words = {
+        word: await trials.called_once(request, "look", json.dumps({"word": word}).encode())
+        for word in ("secret", "other")
+    }
+    assert words["secret"] == {"outcome": "skipped", "why": "the rules deny it (rule 'no words')"}
+    assert words["other"]["outcome"] == "ok"

@@ -1,0 +1,62 @@
+"""Compares messages of conversations with the digests that the audit log has of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mcpregistry.domain.text.canonical import digest
+from mcpregistry.models import Conversation, Message
+from mcpregistry.models.audit import AuditEntry
+from mcpregistry.services.records.bound import SLACK, Forgotten
+
+WRITTEN = "conversation.message"  # kind of the entry of each message
+_ACTOR = 150  # letters of an author that an entry keeps
+
+
+def misfits(entries: Sequence[AuditEntry], forgotten: Forgotten) -> Iterator[str]:
+    """One sentence for each message that these entries are about and that says something else, or is gone.
+
+    A conversation that is gone took its messages along: retention and the deletion of an agent do that.
+    """
+    written = [(entry, body) for entry in entries if entry.kind == WRITTEN and (body := _body(entry))]
+    rows = Message.objects.in_bulk([body["message"] for _, body in written])
+    there = set(
+        Conversation.objects.filter(pk__in={_conversation(entry) for entry, _ in written}).values_list("pk", flat=True)
+    )
+    for entry, body in written:
+        row = rows.get(body["message"])
+        if row is not None:
+            problem = _problem(entry, body, row, forgotten)
+        else:
+            problem = "is gone" if _conversation(entry) in there else ""
+        if problem:
+            yield f"message {body['message']} of conversation {_conversation(entry)} {problem}"
+
+
+def _body(entry: AuditEntry) -> dict[str, Any] | None:
+    """None for one that does not fit its signature, which is reported elsewhere."""
+    try:
+        body = json.loads(entry.body)
+    except ValueError:
+        return None
+    whole = isinstance(body, dict) and isinstance(body.get("message"), int) and {"said", "text"} <= body.keys()
+    return body if whole else None
+
+
+def _conversation(entry: AuditEntry) -> str:
+    return entry.subject.removeprefix("conversation:")
+
+
+def _problem(entry: AuditEntry, body: dict[str, Any], row: Message, forgotten: Forgotten) -> str:
+    erased = not row.text and entry.at < forgotten.payloads + SLACK
+    if not erased and digest(row.text) != body["text"]:
+        return "is not what was written"
+    if (row.author[:_ACTOR], row.kind, row.conversation_id) != (
+        entry.actor[:_ACTOR],
+        body["said"],
+        _conversation(entry),
+    ):
+        return "has another author, direction or conversation than was written"
+    return ""

@@ -225,7 +225,8 @@ def _settled(now: datetime) -> None:
 
     call_hours.count_due(now)
     usage_sums.refresh(now)
-    findings.refresh(now, seconds=float("inf"))
+    while findings.refresh(now, seconds=float("inf")):
+        pass
     statistics.refresh()
     if connection.vendor == "postgresql":  # whose autovacuum the throw-away server goes without
         with connection.cursor() as cursor:

@@ -216,14 +216,17 @@ def _held(names: _Names, count: int, now: datetime) -> None:
 
 
 def _settled(now: datetime) -> None:
-    """What the clock has done on a site that has run for so long: hours counted, statistics made."""
+    """What the clock has done on a site that has run for so long: hours counted, grants analyzed, statistics made."""
     from django.db import connection
 
+    from mcpregistry.services.policy import findings
     from mcpregistry.services.records import call_hours, usage_sums
     from mcpregistry.services.upkeep import statistics
 
     call_hours.count_due(now)
     usage_sums.refresh(now)
+    while findings.refresh(now, seconds=float("inf")):
+        pass
     statistics.refresh()
     if connection.vendor == "postgresql":  # whose autovacuum the throw-away server goes without
         with connection.cursor() as cursor:

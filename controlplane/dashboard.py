@@ -184,7 +184,7 @@ def _traffic(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "bars": bars(found),
         "scale": round_up(found.most),
         "half": round_up(found.most) // 2,
-        "failures": patterns_since(first, newest, wanted=usage.Wanted(), most=8),
+        "failures": patterns_since(first, newest, wanted=usage.Wanted(), most=8).rows,
         "busiest": overview.busiest(period, now=now, newest=newest, counted=ahead),
         "slowest": overview.slowest(period, now=now),
     }

@@ -200,6 +200,7 @@ TICKS = {
     "mcpregistry.tasks.sweep_installs": 30,
     "mcpregistry.tasks.count_usage": 60,
     "mcpregistry.tasks.count_calls": 300,
+    "mcpregistry.tasks.analyze_access": 60,
     "mcpregistry.tasks.sync_due_registries": 60,
     "mcpregistry.tasks.deliver_notifications": 5,
     "mcpregistry.tasks.seal_audit": 30,

@@ -20,7 +20,7 @@ from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.budgets import spending
 from mcpregistry.services.energy import reservations, usage
 from mcpregistry.services.installs import sweeping
-from mcpregistry.services.policy import permits
+from mcpregistry.services.policy import findings, permits
 from mcpregistry.services.records import call_hours, seals, sinks, usage_sums, verification, words
 from mcpregistry.services.servers import checks, connections, trials
 from mcpregistry.services.servers.targets import passed_variables
@@ -104,6 +104,12 @@ def count_calls() -> None:
     """Every few minutes: what the calls of the hours that are over come to, for pages that show weeks."""
     call_hours.count_due(now := database_now())
     usage_sums.refresh(now)
+
+
+@shared_task
+def analyze_access() -> None:
+    """Every minute: analyze the grants that are due, for one second."""
+    findings.refresh(database_now())
 
 
 @shared_task

@@ -1,4 +1,7 @@
-"""The page *Access analyzer*: grants that allow more than was used, what would take their place, and one button each."""
+"""The page *Access analyzer*: grants that allow more than was used, what would take their place, and one button each.
+
+Lists of grants show the proposals that the clock has stored (``findings``). A single grant is analyzed immediately, with all its calls.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,14 @@ from mcpregistry.services.policy.analyzer import (
     MOST_CALLS,
     MOST_WHOLE,
     Proposal,
-    analyse,
     analyse_whole,
     apply,
     candidates,
     stopped_by_tool,
 )
+from mcpregistry.services.policy.findings import PERIODS, Findings, load
 
 GRANTS = 20  # looked at for one page
-PERIODS = (7, DAYS, 90)
 _CHOICES = 500
 _MAY_SEE = ("mcpregistry.view_grant", "mcpregistry.view_invocation")
 _MAY_APPLY = ("mcpregistry.add_grant", "mcpregistry.change_grant", "mcpregistry.delete_grant")
@@ -51,16 +53,20 @@ def analyzer(request: HttpRequest) -> HttpResponse:
         rows = rows.filter(pk=whole)
     found = list(rows[at * GRANTS : (at + 1) * GRANTS + 1])
     now = timezone.now()
+    shown, known = found[:GRANTS], known_days(now)
     if whole:
-        proposals = [each for row in found if (each := analyse_whole(row, days=days, now=now)) is not None]
+        proven = [(row, analyse_whole(row, days=days, now=now)) for row in shown]
+        findings = Findings({row.pk: each for row, each in proven if each}, {row.pk: now for row in shown})
     else:
-        proposals = analyse(found[:GRANTS], days=days, now=now)
+        findings = load(shown, days=days)
     context = admin.site.each_context(request) | {
         "title": "Access analyzer", "days": days, "periods": PERIODS, "agent": agent, "most": MOST_CALLS, "most_whole": MOST_WHOLE, "whole": whole,
         "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
-        "known": known_days(now), "looked_at": len(found[:GRANTS]), "first": at * GRANTS + 1, "last": at * GRANTS + len(found[:GRANTS]),
+        "known": known, "known_period": max((each for each in PERIODS if each <= known), default=0),
+        "looked_at": len(shown), "first": at * GRANTS + 1, "last": at * GRANTS + len(shown),
+        "as_of": findings.as_of, "waiting": len(shown) - len(findings.made),
         "before": at - 1 if at else None, "after": at + 1 if len(found) > GRANTS else None, "page": at,
-        "found": [(each, stopped_by_tool(each), _pins(each)) for each in proposals],
+        "found": [(each, stopped_by_tool(each), _pins(each)) for row in shown if (each := findings.proposals.get(row.pk))],
         "may_apply": request.user.has_perms(_MAY_APPLY),
     }  # fmt: skip
     return TemplateResponse(request, "admin/mcpregistry/analyzer.html", context)
@@ -77,8 +83,10 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
     found = analyse_whole(grant, days=days, now=now)
     key, pins = request.POST.get("key", ""), request.POST.getlist("pin") if "pins" in request.POST else None
     if found is None or found.key != key:
-        messages.error(request, "Something else would be proposed of this grant by now. Look at it again.")
-        return HttpResponseRedirect(back)
+        messages.error(
+            request, "Newer calls or changes contradict this proposal; nothing was changed. This is what holds now."
+        )
+        return HttpResponseRedirect(f"{reverse('analyzer')}?grant={grant.pk}&days={days}")
     sentences = _sentences(found, pins)
     sure, said = digest("sure", *sentences), request.POST.get("sure", "")
     if said != sure:
@@ -92,8 +100,8 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
 
 
 def days_of(text: str) -> int:
-    """The days that an address or a form names, 1 to 365; 30 for anything else."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= 365 else DAYS
+    """The days that an address or a form names, if the clock analyzes them; 30 for anything else."""
+    return next((each for each in PERIODS if str(each) == text), DAYS)
 
 
 def _asked(request: HttpRequest, found: Proposal, sentences: list[str], sure: str, back: str) -> HttpResponse:

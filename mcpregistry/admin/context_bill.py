@@ -12,10 +12,9 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.admin.analyzer import PERIODS, days_of
 from mcpregistry.admin.asking import question
 from mcpregistry.admin.base import actor
-from mcpregistry.calls.context_bill import Bill, bill, holder_of
+from mcpregistry.calls.context_bill import DAYS, Bill, bill, holder_of
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.domain.text.display import printable
@@ -24,6 +23,7 @@ from mcpregistry.models import Agent, Endpoint, Tool
 from mcpregistry.queries.calls import known_days
 from mcpregistry.services.policy import hiding
 
+_PERIODS = (7, DAYS, 90)  # days
 _SHOWN = 200
 _CHOICES = 500
 _KEPT = ("agent", "endpoint", "days", "from")
@@ -39,18 +39,23 @@ def page(request: HttpRequest) -> HttpResponse:
     endpoints = list(Endpoint.objects.filter(enabled=True).order_by("slug")[:_CHOICES])
     agent = _chosen(agents, request.GET.get("agent", ""), "local")
     endpoint = _chosen(endpoints, request.GET.get("endpoint", ""), "default")
-    days = days_of(request.GET.get("days", ""))
+    days = _days_of(request.GET.get("days", ""))
     now, holder, found = timezone.now(), None, None
     if agent and endpoint:
         holder = holder_of(agent, endpoint, by_list=_by_list(request.GET))
         found = bill(agent, endpoint, now=now, days=days, holder=holder)
     context = admin.site.each_context(request) | {
         "title": "Context bill", "agents": agents, "endpoints": endpoints, "agent": agent, "endpoint": endpoint,
-        "days": days, "periods": PERIODS, "bill": found, "shown": found.lines[:_SHOWN] if found else (),
+        "days": days, "periods": _PERIODS, "bill": found, "shown": found.lines[:_SHOWN] if found else (),
         "left_out": max(0, len(found.lines) - _SHOWN) if found else 0, "may_hide": request.user.has_perms(_MAY_HIDE),
         "by_list": holder is not agent, "known": known_days(now), "then": found.total - found.wasted if found else 0,
     }  # fmt: skip
     return TemplateResponse(request, "admin/mcpregistry/context_bill.html", context)
+
+
+def _days_of(text: str) -> int:
+    """The days that an address or a form names, 1 to 365; 30 for anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= 365 else DAYS
 
 
 def hide(request: HttpRequest) -> HttpResponse:
@@ -65,7 +70,7 @@ def hide(request: HttpRequest) -> HttpResponse:
     if agent is None or endpoint is None:
         return HttpResponseRedirect(reverse("context-bill"))
     holder = holder_of(agent, endpoint, by_list=_by_list(said))
-    found = bill(agent, endpoint, now=timezone.now(), days=days_of(said.get("days", "")), holder=holder)
+    found = bill(agent, endpoint, now=timezone.now(), days=_days_of(said.get("days", "")), holder=holder)
     back = f"{reverse('context-bill')}?{urlencode([(name, _text(said, name)) for name in _KEPT])}"
     if found is None:
         return HttpResponseRedirect(back)

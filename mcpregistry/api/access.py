@@ -23,8 +23,10 @@ from mcpregistry.api.schemas.access_table import (
     row_out,
 )
 from mcpregistry.api.schemas.basics import OfferKind, Page, Problem, Slug, Text
+from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.models import Agent
-from mcpregistry.services.policy.analyzer import DAYS, analyse, analyse_whole, apply, candidates
+from mcpregistry.services.policy.analyzer import DAYS, analyse_whole, apply, candidates
+from mcpregistry.services.policy.findings import PERIODS, Findings, load
 from mcpregistry.services.policy.table import Table, Wanted, tools_of
 
 router = Routes(tags=["policy"])
@@ -65,14 +67,20 @@ def list_narrower_grants(
     agent: Slug | None = None,
     endpoint: Slug | None = None,
     grant: Annotated[
-        int | None, Query(ge=1, lt=2**63, description="Only this grant, with all its calls of the period.")
+        int | None, Query(ge=1, lt=2**63, description="Only this grant, analyzed now with all its calls of the period.")
     ] = None,
-    days: Annotated[int, Query(ge=1, le=365)] = DAYS,
+    days: Annotated[int, Query(ge=1, le=365, description="1, 7, 30 or 90; with `grant` any number up to 365.")] = DAYS,
     limit: Annotated[int, Query(ge=1, le=50, description="Grants that are looked at for one page.")] = 20,
     cursor: Cursor = None,
 ) -> Page[GrantProposalOut]:
-    """Each grant with what the access analyzer proposes of it; `proposal` is null where it is used as it is, or nothing
-    can be concluded: it is younger than the period, calls are not kept that long, or there were too many to read."""
+    """Each grant with what the access analyzer proposes of it, as of the time at which the clock has analyzed it;
+    `proposal` is null where it is used as it is, or nothing can be concluded: it is younger than the period, calls are not
+    kept that long, or there were too many to read."""
+    if grant is None and days not in PERIODS:
+        named = ", ".join(map(str, PERIODS))
+        raise ArgumentsInvalid(
+            f"days must be one of {named} (got {days}).", remedy="Name a grant to use other periods."
+        )
     rows, now = candidates(), timezone.now()
     if grant is not None:
         rows = rows.filter(pk=grant)
@@ -83,11 +91,11 @@ def list_narrower_grants(
 
     found = page(rows, order=("id",), limit=limit, cursor=cursor, show=lambda grant: grant)
     if grant is not None:
-        proposals = [analyse_whole(each, days=days, now=now) for each in found.items]
+        proven = [(row, analyse_whole(row, days=days, now=now)) for row in found.items]
+        findings = Findings({row.pk: each for row, each in proven if each}, {row.pk: now for row in found.items})
     else:
-        proposals = [*analyse(found.items, days=days, now=now)]
-    proposed = {each.grant.pk: each for each in proposals if each is not None}
-    shown = [proposal_out(grant, proposed.get(grant.pk)) for grant in found.items]
+        findings = load(found.items, days=days)
+    shown = [proposal_out(row, findings) for row in found.items]
     return Page[GrantProposalOut](items=shown, next=found.next)
 
 

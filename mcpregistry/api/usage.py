@@ -46,9 +46,13 @@ def list_usage(
     counted them, up to five minutes ago."""
     wanted = Wanted(server or "", tool, agent or "", endpoint or "", search)
     now = timezone.now()
-    found = with_definitions(queries.usage(by, PERIODS[period], now=now, wanted=wanted), by, now=now, wanted=wanted)
-    rows = queries.ordered(found.rows, cast(str, sort))
-    return slice_of(rows, key=lambda row: [row.server, row.name], limit=limit, cursor=cursor, show=usage_out)
+    rows = queries.usage(by, PERIODS[period], now=now, wanted=wanted).rows
+    if sort.endswith("definition_tokens"):
+        rows = with_definitions(rows, by, now=now, wanted=wanted)
+    rows = queries.ordered(rows, cast(str, sort))
+    found = slice_of(rows, key=lambda row: [row.server, row.name], limit=limit, cursor=cursor, show=lambda row: row)
+    shown = with_definitions(found.items, by, now=now, wanted=wanted)
+    return Page[UsageOut](items=[usage_out(row) for row in shown], next=found.next)
 
 
 @router.get("/usage/failures", response=Page[PatternOut])
@@ -62,7 +66,8 @@ def list_failures(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[PatternOut]:
-    """What failed alike (same code and shape of words), the most frequent first; at most 200 of a period."""
+    """What failed alike (same code and shape of words), the most frequent first; at most 200 of a period. If there were more
+    than 20,000 different failures an hour, only the newest hours are counted."""
     wanted = Wanted(server=server or "", tool=tool, search=search)
-    found = patterns(PERIODS[period], now=timezone.now(), wanted=wanted)
+    found = patterns(PERIODS[period], now=timezone.now(), wanted=wanted).rows
     return slice_of(found, key=lambda each: [each.code, each.shape], limit=limit, cursor=cursor, show=pattern_out)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import Q
 
@@ -23,6 +24,7 @@ from mcpregistry.domain.usage import EXPERTS
 from mcpregistry.models import Agent, Endpoint, Tool
 from mcpregistry.queries.calls import known_from, tools_called
 from mcpregistry.queries.definition_sizes import own_definitions
+from mcpregistry.queries.tools_used import calls_by_server_and_tool
 from mcpregistry.queries.usage import CHARACTERS
 
 DAYS = 30
@@ -99,13 +101,32 @@ def bill(
     if seen is None:
         return None
     since = now - timedelta(days=days)
-    called = tools_called(holder or agent, since=since, most=MOST_CALLS + 1)
-    every, kept = len(called) <= MOST_CALLS, known_from(now) <= since
-    counts = Counter((server, tool) for server, tool, _ in called[:MOST_CALLS])
-    oldest = since if every else called[MOST_CALLS - 1][2]
+    called, kept = _called(holder or agent, since, now), known_from(now) <= since
+    counts = called.counts
     lines = _lines(seen, counts, _too_new(holder or agent, since, now)) + _own_lines(agent, endpoint, counts)
     lines = tuple(sorted(lines, key=lambda line: (-line.tokens, line.name)))
-    return Bill(lines, tokens(seen.instructions()), min(len(called), MOST_CALLS), oldest, every and kept, kept)
+    return Bill(lines, tokens(seen.instructions()), counts.total(), called.since, called.all and kept, kept)
+
+
+class _Called(NamedTuple):
+    """Calls by server and tool. ``all``: these are all calls of the period, else the newest back to ``since``."""
+
+    counts: Counter[tuple[str, str]]
+    since: datetime
+    all: bool
+
+
+def _called(holder: Agent | Endpoint, since: datetime, now: datetime) -> _Called:
+    """If there are more calls than are read, the counted hours say how many there were of each tool."""
+    calls = tools_called(holder, since=since, most=MOST_CALLS + 1)
+    if len(calls) > MOST_CALLS:
+        whose = "agent" if isinstance(holder, Agent) else "endpoint"
+        counted = calls_by_server_and_tool(since, now=now, **{whose: holder.slug})
+        if counted is not None:
+            return _Called(counted, since, True)
+    read = calls[:MOST_CALLS]
+    every = len(calls) <= MOST_CALLS
+    return _Called(Counter((server, tool) for server, tool, _ in read), since if every else read[-1][2], every)
 
 
 def _too_new(holder: Agent | Endpoint, since: datetime, now: datetime) -> Callable[[ToolSpec], bool]:

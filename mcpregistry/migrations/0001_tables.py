@@ -607,6 +607,19 @@ class Migration(migrations.Migration):
                 },
             ),
             migrations.CreateModel(
+                name='AccessFinding',
+                fields=[
+                    ('grant', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='finding', serialize=False, to='mcpregistry.grant')),
+                    ('made_at', models.DateTimeField(db_index=True)),
+                    ('facts', models.CharField(help_text='Digest of the grant that was analyzed.', max_length=64)),
+                    ('body', models.JSONField(default=dict, help_text='The proposal for each period, by its number of days. A period without a proposal is left out.')),
+                ],
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ),
+            migrations.CreateModel(
                 name='HistoricalAgent',
                 fields=[
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),

@@ -1,7 +1,7 @@
 """Records: fields, constraints and small questions about themselves. What happens is in services."""
 
 import mcpregistry.models.groups  # noqa: F401  (by it Django's groups have versions)
-from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
+from mcpregistry.models.access import AccessFinding, Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.budget import Budget, BudgetEntry, BudgetPeriod, BudgetReservation, RateLevel
@@ -29,6 +29,7 @@ from mcpregistry.models.tool import Definition, Tool
 from mcpregistry.models.usage import CountedSpan, SpanFailure, SpanUsage, UsageSums
 
 __all__ = [
+    "AccessFinding",
     "Agent",
     "ApprovalRequest",
     "ApprovalSeat",

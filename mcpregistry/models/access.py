@@ -344,3 +344,21 @@ class Configuration(models.Model):
     def locked(cls) -> Configuration:
         """The same for who will write it: nobody else does until this transaction ends, so no change is lost."""
         return cls.objects.select_for_update().get_or_create(id=1)[0]
+
+
+class AccessFinding(models.Model):
+    """What the access analyzer found of a grant, for each period that pages offer (``services.policy.findings``).
+
+    The clock refreshes these rows. If ``facts`` differ from those of the grant, the row is out of date.
+    """
+
+    grant = models.OneToOneField(Grant, primary_key=True, on_delete=models.CASCADE, related_name="finding")
+    made_at = models.DateTimeField(db_index=True)
+    facts = models.CharField(max_length=64, help_text="Digest of the grant that was analyzed.")
+    body = models.JSONField(
+        default=dict,
+        help_text="The proposal for each period, by its number of days. A period without a proposal is left out.",
+    )
+
+    def __str__(self) -> str:
+        return f"{self.grant_id} at {self.made_at:%Y-%m-%d %H:%M}"

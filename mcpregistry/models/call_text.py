@@ -2,7 +2,7 @@
 
 A call that has ended has one ``CallText``: its names, its error, and the beginning of its arguments and result as the
 record holds them, so redacted as they are. ``guards`` installs the triggers; when retention empties or removes a call,
-its words go with it. SQLite indexes them with FTS5, PostgreSQL with GIN over ``to_tsvector``. FTS5 is told of new words by the clock.
+its words go with it. SQLite indexes them with FTS5, PostgreSQL with GIN over a column that it makes of them. FTS5 is told of new words by the clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ ARGUMENTS, RESULT = 2_000, 4_000  # characters of each that are indexed
 INDEX = "words_of_calls"
 # PostgreSQL's parser would keep paths, addresses and words with hyphens whole.
 _PARTS = "/.:-_@~+#=&?<>;,"
-VECTOR = f"to_tsvector('simple', translate(text, '{_PARTS}', '{' ' * len(_PARTS)}'))"
+_MADE = f"to_tsvector('simple', translate(text, '{_PARTS}', '{' ' * len(_PARTS)}'))"
+VECTOR = "vector"  # PostgreSQL's own column: to parse the words of a call again for each search takes 0.2 ms
 _CALLS = Invocation._meta.db_table
 _NAMES = (
     "exposed_name", "tool_name", "server_slug", "agent_slug", "endpoint_slug", "requester", "host_name", "request_id",
@@ -132,6 +133,7 @@ def _sqlite() -> list[str]:
 def _postgres() -> list[str]:
     each = "FOR EACH ROW"
     return [
+        f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS {VECTOR} tsvector GENERATED ALWAYS AS ({_MADE}) STORED",
         f"CREATE INDEX IF NOT EXISTS {INDEX} ON {TABLE} USING gin ({VECTOR})",
         _fill(),
         f"""CREATE OR REPLACE FUNCTION slipsnisse_words() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -18,7 +18,7 @@ from mcpregistry.models import Invocation
 from mcpregistry.models.call_text import INDEX, TABLE, VECTOR
 
 MOST, MOST_WORDS = 1_000, 10
-_NEAR = 2 * MOST  # of the newest calls: where PostgreSQL looks first
+_NEAR = (2 * MOST, 40 * MOST)  # of the newest calls: where PostgreSQL looks first, and then
 _FTS5 = (
     f"SELECT call_id FROM {TABLE} WHERE id IN (SELECT rowid FROM {INDEX} WHERE {INDEX} MATCH %s "  # noqa: S608
     "ORDER BY rowid DESC LIMIT %s)"
@@ -58,18 +58,18 @@ def _indexed(match: str) -> list[str]:
 
 
 def _by_gin(cursor: Any, match: str) -> list[str]:
-    """GIN has no order. Left to choose, PostgreSQL goes through the calls by time and takes their words apart one by one until
-    it has enough: seconds, where few hold them. So it does that with a few of the newest, which is enough for words that most
-    calls hold, and takes all others from the index before it puts them in order.
+    """GIN has no order: to sort all calls that hold a frequent word takes seconds. So PostgreSQL first looks among the
+    newest calls, which is enough for frequent words, and takes only rare ones from the whole index.
     """
     cursor.execute(f"SELECT max(id) FROM {TABLE}")  # noqa: S608
     newest = cursor.fetchone()[0] or 0
-    cursor.execute(_GIN_NEAR, [match, newest - _NEAR, MOST])
-    found = cursor.fetchall()
-    if len(found) < MOST and newest > _NEAR:
-        cursor.execute(_GIN_ALL, [match, MOST])
+    for near in _NEAR:
+        cursor.execute(_GIN_NEAR, [match, newest - near, MOST])
         found = cursor.fetchall()
-    return [call for _, call in found]
+        if len(found) == MOST or newest <= near:
+            return [call for _, call in found]
+    cursor.execute(_GIN_ALL, [match, MOST])
+    return [call for _, call in cursor.fetchall()]
 
 
 def _unindexed(words: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -20,8 +20,10 @@ from mcpregistry.domain.policy.access import EVERYTHING, live
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec
 from mcpregistry.models import Tool
 from mcpregistry.queries.own_definitions import OwnDefinition, own_of
-from mcpregistry.queries.usage import By, Row, Usage, Wanted
+from mcpregistry.queries.usage import By, Row, Wanted, ordered
 from mcpregistry.services.configuration.snapshot import snapshot_now
+
+_FEW = 200  # servers whose tools are read by name; of more, all tools are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,11 @@ class ToolSize:
 _Definition = tuple[int | None, int | None]  # the key of a tool that is served, and characters
 
 
-def tool_sizes(server: str = "") -> list[ToolSize]:
-    """Every tool that is served and enabled, or those of one server. An operator's own description counts in place of the
-    server's."""
-    served = Tool.objects.serving().filter(enabled=True, **({"server__slug": server} if server else {})).order_by()
+def tool_sizes(*servers: str) -> list[ToolSize]:
+    """Every tool that is served and enabled, or those of these servers. An operator's own description counts in place of
+    the server's."""
+    some = {"server__slug__in": servers} if servers else {}
+    served = Tool.objects.serving().filter(enabled=True, **some).order_by()
     own = {
         pk: _difference(body, text)
         for pk, body, text in served.exclude(own_description="").values_list("pk", "pinned__body", "own_description")
@@ -55,30 +58,43 @@ def tool_sizes(server: str = "") -> list[ToolSize]:
     ]
 
 
+def _named(server: str) -> tuple[str, ...]:
+    return (server,) if server else ()
+
+
 def _difference(body: str, own: str) -> int:
     """By how many characters an operator's description makes a definition longer."""
     said = json.loads(body).get("description") or ""
     return len(json.dumps(own, ensure_ascii=False)) - len(json.dumps(said, ensure_ascii=False))
 
 
-def with_definitions(found: Usage, by: By, *, now: datetime, wanted: Wanted) -> Usage:
-    """The same usage, with what the definitions of each row take and the keys of tools that are served."""
-    read = _reader(by, now, wanted)
-    rows = []
-    for row in found.rows:
+def ordered_page(rows: Sequence[Row], sort: str, page: slice, by: By, *, now: datetime, wanted: Wanted) -> list[Row]:
+    """A part of the rows in this order, with definitions: those of other rows are read only if they decide the order."""
+    if sort.lstrip("-") == "definition_tokens":
+        return ordered(with_definitions(rows, by, now=now, wanted=wanted), sort)[page]
+    return with_definitions(ordered(rows, sort)[page], by, now=now, wanted=wanted)
+
+
+def with_definitions(rows: Sequence[Row], by: By, *, now: datetime, wanted: Wanted) -> list[Row]:
+    """The same rows, with what the definitions of each take and the keys of tools that are served."""
+    read = _reader(by, now, wanted, rows)
+    found = []
+    for row in rows:
         pk, characters = read(row)
-        rows.append(replace(row, pk=pk, definition=characters))
-    return replace(found, rows=rows)
+        found.append(replace(row, pk=pk, definition=characters))
+    return found
 
 
-def _reader(by: By, now: datetime, wanted: Wanted) -> Callable[[Row], _Definition]:
+def _reader(by: By, now: datetime, wanted: Wanted, rows: Sequence[Row]) -> Callable[[Row], _Definition]:
     match by:
         case By.TOOL:
-            tools = {(tool.server, tool.key): (tool.pk, tool.characters) for tool in tool_sizes(wanted.server)}
+            servers_of = {row.server for row in rows}
+            sizes = tool_sizes(*servers_of if len(servers_of) <= _FEW else ())
+            tools = {(tool.server, tool.key): (tool.pk, tool.characters) for tool in sizes}
             return lambda row: tools.get((row.server, row.name), (None, None))
         case By.SERVER:
             servers: Counter[str] = Counter()
-            for tool in tool_sizes(wanted.server):
+            for tool in tool_sizes(*_named(wanted.server)):
                 servers[tool.server] += tool.characters
             return lambda row: (None, servers.get(row.name))
         case By.EXPERT:
@@ -103,7 +119,7 @@ class ShownLists:
     def __init__(self, now: datetime, *, server: str = "") -> None:
         self._snapshot, self._at = snapshot_now(lambda: ()), now.timestamp()
         active = self._snapshot.servers
-        self._tools = {tool.pk: tool for tool in tool_sizes(server) if tool.server_id in active}
+        self._tools = {tool.pk: tool for tool in tool_sizes(*_named(server)) if tool.server_id in active}
         self._own = [] if server else list(own_of(self._snapshot))
         self._seen: dict[str, frozenset[int]] = {}
 

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from django.db.models import Max, Min, QuerySet
 
-from mcpregistry.domain.usage import Alike, Example, ShapeKey
+from mcpregistry.domain.usage import HOUR, Alike, Example, ShapeKey
 from mcpregistry.models import SpanFailure
 from mcpregistry.queries.usage import Lately, Period, Wanted, counted_until, lately
 
-_MOST_FAILURES = 20_000  # rows of hours read for the patterns of a period, the newest
+MOST_FAILURES = (
+    20_000  # rows of hours read for the patterns of a period, the newest; of one tool that fails, one an hour
+)
 _MOST_ROWS = 5  # of a pattern whose examples are read
 
 
@@ -61,28 +63,44 @@ class _Group:
         return not searched or any(searched in name for name in names)
 
 
-def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) -> list[Pattern]:
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """The most frequent first. ``cut``: failures before this hour are not in it, because there were too many."""
+
+    rows: list[Pattern]
+    cut: datetime | None = None
+
+
+def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) -> Patterns:
     """What failed alike in the period, the most frequent first. Words of tools are forgotten with the payloads of calls."""
     since = period.since(now)
     return patterns_since(since, lately(counted_until(now), since, now=now), wanted=wanted, most=most)
 
 
-def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> list[Pattern]:
-    """The same of any time up to now, in three questions: how often, then of those that are shown when and which calls."""
+def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> Patterns:
+    """The same of any time up to now, in four queries: how far back, how often, then of those that are shown when and which calls."""
     hours = _of_wanted(SpanFailure.objects.filter(begins__gte=since, begins__lt=newest.since), wanted)
+    cut = _cut(hours)
+    hours = hours.filter(begins__gte=cut) if cut else hours
     groups = _groups(hours, newest, wanted)
     searched = wanted.search.casefold()
     fitting = {key: group.tools.total() for key, group in groups.items() if group.holds(searched, key)}
     shown = {key: groups[key] for key, _ in Counter(fitting).most_common(most)}
     counted = _alike(hours, {key: group for key, group in shown.items() if group.newest})
     rows = [_pattern(key, group, counted.get(key)) for key, group in shown.items()]
-    return sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True)
+    return Patterns(sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True), cut)
+
+
+def _cut(hours: QuerySet[SpanFailure]) -> datetime | None:
+    """The first hour that is read whole, if there are more rows than are read."""
+    more = hours.order_by("-begins").values_list("begins", flat=True)[MOST_FAILURES : MOST_FAILURES + 1].first()
+    return more + HOUR if more else None
 
 
 def _groups(hours: QuerySet[SpanFailure], newest: Lately, wanted: Wanted) -> dict[_PatternKey, _Group]:
     found: dict[_PatternKey, _Group] = {}
     rows = hours.order_by("-begins").values_list("pk", "count", "server_slug", "tool_name", "code", "shape")
-    for pk, count, server, tool, code, shape in rows[:_MOST_FAILURES]:
+    for pk, count, server, tool, code, shape in rows:
         group = found.setdefault((code, shape), _Group())
         group.tools[server, tool] += count
         if len(group.newest) < _MOST_ROWS:

@@ -21,16 +21,25 @@ def calls_by_tool(since: datetime, *, now: datetime, server: str, **whose: str) 
 
     None where that is not known: the clock has not counted every hour, or an hour had more tools than it counts one by one.
     """
+    found = calls_by_server_and_tool(since, now=now, server=server, **whose)
+    return None if found is None else Counter({tool: count for (_, tool), count in found.items()})
+
+
+def calls_by_server_and_tool(since: datetime, *, now: datetime, **wanted: str) -> Counter[tuple[str, str]] | None:
+    """The same of every server. Calls of names that no tool has are counted without a server and a tool."""
     begins, counted = hour_of(since), counted_hours(now)
     if counted is None or counted < now - _READ or not _is_whole(begins, counted):
         return None
-    wanted = {COLUMNS[part]: value for part, value in whose.items()} | {"server_slug": server}
-    hours = SpanUsage.objects.filter(within(begins, counted), **wanted).order_by().values_list("tool_name")
-    found = Counter(dict(hours.annotate(total=Sum("calls"))))
-    if "" in found:
-        return None
-    newest = Invocation.objects.filter(received_at__gte=counted, **wanted).order_by().values_list("tool_name")
-    found.update(dict(newest.annotate(total=Count("id"))))
+    conditions = {COLUMNS[part]: value for part, value in wanted.items()}
+    hours = SpanUsage.objects.filter(within(begins, counted), **conditions).order_by()
+    newest = Invocation.objects.filter(received_at__gte=counted, **conditions).order_by()
+    found: Counter[tuple[str, str]] = Counter()
+    for server, tool, count in hours.values_list("server_slug", "tool_name").annotate(total=Sum("calls")):
+        if server and not tool:
+            return None
+        found[server, tool] += count
+    for server, tool, count in newest.values_list("server_slug", "tool_name").annotate(total=Count("id")):
+        found[server, tool] += count
     return found
 
 

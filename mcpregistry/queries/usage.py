@@ -184,7 +184,7 @@ class Usage:
 def usage(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Usage:
     """What was called in the period, or in the one before. Of one moment: the clock may replace an hour in the meantime.
 
-    ``definition_sizes.with_definitions`` adds what definitions take."""
+    ``definition_sizes.ordered_page`` adds what definitions take."""
     with one_moment():
         return _usage(by, period, now, wanted)
 

@@ -14,9 +14,9 @@ from mcpregistry.domain.usage_advice import Advice
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.queries import failures as failures_of
 from mcpregistry.queries import usage as queries
-from mcpregistry.queries.definition_sizes import with_definitions
+from mcpregistry.queries.definition_sizes import ordered_page, with_definitions
 from mcpregistry.queries.failures import Pattern, ToolCount
-from mcpregistry.queries.usage import PERIODS, By, Period, Row, Usage, Wanted
+from mcpregistry.queries.usage import PERIODS, By, Period, Row, Wanted
 from mcpregistry.web.approvals.history import csv_of
 from mcpregistry.web.pages import page, show
 
@@ -64,36 +64,34 @@ _COLUMNS = (
 def index(request: HttpRequest) -> HttpResponse:
     """The page: rows of one kind in a period, sorted and narrowed by the address."""
     by, period, wanted, sort = _by(request), _period(request), _wanted(request), _sort(request)
-    found = _usage(by, period, wanted)
-    rows = queries.ordered(found.rows, sort)
-    number = _number(request, len(rows))
-    shown = rows[(number - 1) * _PAGE : number * _PAGE]
-    advised = [row for row in rows if row.advice]
+    now = timezone.now()
+    found = queries.usage(by, period, now=now, wanted=wanted)
+    rows, number = found.rows, _number(request, len(found.rows))
+    page = slice((number - 1) * _PAGE, number * _PAGE)
+    shown = ordered_page(rows, sort, page, by, now=now, wanted=wanted)
+    advised = queries.ordered((row for row in rows if row.advice), sort)
+    advice = with_definitions(advised[:_MOST_ADVICE], by, now=now, wanted=wanted)
     context = _common(request, period, wanted) | {
         "title": "Usage", "by": by, "kind": _TITLES[by], "tabs": [(each, title, _with(request, by=each, sort="", page="")) for each, title in _TABS.items()],
         "total": found.total, "columns": _columns(request, sort, by), "rows": [(row, _links(row, by, request, period), row.codes[:1], row.codes[1:]) for row in shown],
         "count": len(rows), "first": (number - 1) * _PAGE + 1, "last": (number - 1) * _PAGE + len(shown),
         "before": _with(request, page=str(number - 1)) if number > 1 else "",
         "next": _with(request, page=str(number + 1)) if number * _PAGE < len(rows) else "",
-        "advised": [_advised(row, by, request, period) for row in advised[:_MOST_ADVICE]], "more_advised": len(advised) - _MOST_ADVICE,
+        "advised": [_advised(row, by, request, period) for row in advice], "more_advised": len(advised) - _MOST_ADVICE,
         "live_from": found.live_from, "missing_from": found.missing_from, "csv": request.GET.urlencode(),
     }  # fmt: skip
     return show(request, "usage/index.html", context)
 
 
-def _usage(by: By, period: Period, wanted: Wanted) -> Usage:
-    now = timezone.now()
-    return with_definitions(queries.usage(by, period, now=now, wanted=wanted), by, now=now, wanted=wanted)
-
-
 @page("view_invocation")
 def as_csv(request: HttpRequest) -> HttpResponse:
     """All rows of the page, for spreadsheets; times are milliseconds."""
-    by, period = _by(request), _period(request)
-    found = _usage(by, period, _wanted(request))
+    by, period, wanted, now = _by(request), _period(request), _wanted(request), timezone.now()
+    found = queries.usage(by, period, now=now, wanted=wanted)
+    rows = ordered_page(found.rows, _sort(request), slice(None), by, now=now, wanted=wanted)
     columns = ("server", str(by), "calls", "calls before", "errors", "refused", "codes", "p50 ms", "p95 ms", "p95 ms before",
                "result tokens", "definition tokens", "dollars", "last used", "advice")  # fmt: skip
-    lines = map(_line, queries.ordered(found.rows, _sort(request)))
+    lines = map(_line, rows)
     return csv_of(f"usage-by-{by}-{period.name}", columns, lines)  # type: ignore[return-value]
 
 
@@ -117,10 +115,9 @@ def failures(request: HttpRequest) -> HttpResponse:
     """What failed alike: the same code and shape of words is one row."""
     period, wanted = _period(request), _wanted(request)
     found = failures_of.patterns(period, now=timezone.now(), wanted=wanted)
-    rows = [_failing(each, period) for each in found]
-    return show(
-        request, "usage/failures.html", _common(request, period, wanted) | {"title": "What fails", "rows": rows}
-    )
+    rows = [_failing(each, period) for each in found.rows]
+    context = _common(request, period, wanted) | {"title": "What fails", "rows": rows, "cut": found.cut}
+    return show(request, "usage/failures.html", context)
 
 
 def _failing(each: Pattern, period: Period) -> tuple[Pattern, list[tuple[ToolCount, str]], int]:

@@ -16,6 +16,7 @@ from mcpregistry.domain.text.canonical import stored
 from mcpregistry.domain.text.undo import MOST, undo_said
 from mcpregistry.models import Configuration, Endpoint, Grant, Invocation, Tool
 from mcpregistry.services.policy import hiding
+from mcpregistry.services.records import call_hours
 from subagents.models import ExpertTool
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site, govern
@@ -42,6 +43,12 @@ def test_it_counts_what_hosts_are_sent_and_what_was_called(site: Site, monkeypat
     partly = bill(agent, endpoint, now=now)
     assert partly is not None
     assert (partly.all, partly.unused, partly.looked) == (False, [], 1)
+    call_hours.count_due(now)
+    counted = bill(agent, endpoint, now=now)
+    assert counted is not None
+    assert counted.all, "the counted hours know every tool that was called"
+    assert counted.lines == found.lines
+    assert counted.unused == found.unused
 
 
 def aged() -> None:

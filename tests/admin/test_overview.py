@@ -134,7 +134,7 @@ def test_failures_are_grouped_by_what_the_tool_said(client_of: ClientOf, site: S
     )
     Invocation.objects.filter(pk="over-9").update(reason="The server did not answer.", error_code="NOT-SENT")
     since = now - timedelta(hours=23)
-    groups = patterns_since(since, usage.lately(since, since, now=now), wanted=usage.Wanted(), most=8)
+    groups = patterns_since(since, usage.lately(since, since, now=now), wanted=usage.Wanted(), most=8).rows
     assert [(group.alike.count, group.shape) for group in groups] == [
         (3, "no branch '…' <here>"),
         (1, "The server did not answer."),

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import Agent, Grant, Invocation, Tool
-from mcpregistry.services.policy import analyzer
+from mcpregistry.services.policy import analyzer, findings
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site
 
@@ -99,6 +99,11 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_o
     Grant.objects.update(created_at=timezone.now() - timedelta(days=60))
     Tool.objects.update(first_seen_at=timezone.now() - timedelta(days=60))
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
+    assert "not analyzed yet" in html
+    assert "as of" not in html
+    findings.refresh(timezone.now())
+    html = client_of("viewer").get("/admin/analyzer/").content.decode()
+    assert "This page is as of" in html
     assert "Not used in the last 30 days." in html or "In its place" in html
     assert "Make it narrower" not in html
     client = client_of("admin")
@@ -134,6 +139,7 @@ def test_a_guess_of_the_analyzer_is_proven_before_it_can_be_applied(
     )  # fmt: skip
     Invocation.objects.exclude(id__startswith="same-").delete()
     monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
+    findings.refresh(now)
     client, address = client_of("admin"), f"/admin/analyzer/{grant.pk}/"
     page = client.get("/admin/analyzer/?agent=ci").content.decode()
     card = page[page.index(f'id="grant-{grant.pk}"') :].partition("</section>")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from mcpregistry.models import Endpoint, Grant, Server, Tool
 from mcpregistry.services.access import agents, grants
+from mcpregistry.services.policy import findings
 from tests.api.conftest import new_agent, new_call, new_server, new_tool
 
 pytestmark = pytest.mark.django_db
@@ -45,6 +46,13 @@ def test_a_narrower_grant_is_proposed_and_applied(caller):
     Tool.objects.update(first_seen_at=timezone.now() - timedelta(days=60))
     new_call(1, arguments="{}", binding="b")
     (found,) = caller("viewer").get("/access/proposals?agent=robot").json()["items"]
+    assert (found["as_of"], found["proposal"]) == (None, None)
+    findings.refresh(now := timezone.now().replace(microsecond=0))
+    (found,) = caller("viewer").get("/access/proposals?agent=robot").json()["items"]
+    assert datetime.fromisoformat(found["as_of"]) == now
+    (alone,) = caller("viewer").get(f"/access/proposals?grant={grant.pk}&days=31").json()["items"]
+    assert caller("viewer").get("/access/proposals?days=31").status_code == 422, "the clock does not analyze 31 days"
+    assert alone["proposal"]["key"] == found["proposal"]["key"]
     proposal = found["proposal"]
     assert (found["grant"], proposal["kind"], proposal["stopped"], proposal["calls"]) == (grant.pk, "tools", 0, 1)
     assert [row["tool"] for row in proposal["after"]] == ["echo::say"]

@@ -442,7 +442,7 @@ def test_whatever_configures_a_site_is_in_its_document():
     }  # people and what proves them; parts of other rows  # fmt: skip
     records = {
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
-        "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "CountedSpan", "SpanUsage", "SpanFailure", "UsageSums", "CallText", "SavedFilter", "KeptAnswer", "LoginAttempts", "Delivery",
+        "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "CountedSpan", "SpanUsage", "SpanFailure", "UsageSums", "AccessFinding", "CallText", "SavedFilter", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "HeadendRequest", "Turn", "Attempt", "TracedRequest", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
         "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "ToolUsage",
         "HostSession", "HostMessage", "HostStream", "HostSubscription", "HostConnection", "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",

@@ -71,7 +71,7 @@ def test_a_call_is_found_by_its_id_and_while_it_is_open() -> None:
 
 def test_the_newest_are_found_though_others_lie_before_and_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_search, "MOST", 2)
-    monkeypatch.setattr(call_search, "_NEAR", 3)
+    monkeypatch.setattr(call_search, "_NEAR", (2, 3))
     calls = [made(agent_slug="rare" if number in {0, 1, 4} else "usual") for number in range(7)]
     words.index_due()
     assert sorted(calls_with("usual")) == sorted(calls[5:])

@@ -19,11 +19,12 @@ from pytest_django import Settings
 
 from mcpregistry.calls.catalog import catalogue_now
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.usage import Tally, bucket_of
+from mcpregistry.domain.usage import Tally, bucket_of, hour_of
 from mcpregistry.domain.usage_advice import advice
 from mcpregistry.models import Configuration, CountedSpan, Endpoint, Invocation, SpanFailure, SpanUsage, Tool
+from mcpregistry.queries import failures
 from mcpregistry.queries import usage as queries
-from mcpregistry.queries.definition_sizes import ShownLists, own_definitions, tool_sizes, with_definitions
+from mcpregistry.queries.definition_sizes import ShownLists, ordered_page, own_definitions, tool_sizes, with_definitions
 from mcpregistry.queries.failures import patterns
 from mcpregistry.queries.usage import PERIODS, By, Wanted
 from mcpregistry.services.access import grants
@@ -206,15 +207,45 @@ def test_tools_that_fail_alike_share_one_row(used: datetime) -> None:
     made = [failed(600 + number, *row) for number, row in enumerate(zip(tools, times, strict=True))]
     Invocation.objects.bulk_create(made)
     call_hours.count_due(used)
-    found = patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(search="LOCKED"))
+    found = patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(search="LOCKED")).rows
     (row,) = [each for each in found if each.code == "LOCKED"]
     assert row.shape == "Row # is locked."
     assert [tuple(each) for each in row.tools] == [("git", "git_log", 4), ("git", "git_diff", 1)]
     assert (row.alike.count, row.alike.first, row.alike.last) == (5, times[0], times[4])
     assert [each.call for each in row.alike.examples][:2] == [made[4].pk, made[3].pk]
     assert len(row.alike.examples) == 5
-    (narrowed,) = patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(tool="git_diff", search="LOCKED"))
+    (narrowed,) = patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(tool="git_diff", search="LOCKED")).rows
     assert (narrowed.alike.count, narrowed.alike.first, narrowed.alike.last) == (1, times[1], times[1])
+
+
+def test_of_too_many_failures_the_newest_whole_hours_are_counted(
+    client_of: ClientOf, used: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(number: int, tool: str, hours: int) -> Invocation:
+        at = used - timedelta(hours=hours)
+        return call(700 + number, at, tool=tool, state="tool_error", error_code="ODD", result=f"Odd thing {number}.")
+
+    SpanFailure.objects.all().delete()
+    Invocation.objects.bulk_create(failed(n, f"tool_{n % 2}", 20 + n // 2) for n in range(6))
+    call_hours.count_due(used)
+    wanted = Wanted(search="ODD")
+    monkeypatch.setattr(failures, "MOST_FAILURES", 3)
+    found = patterns(queries.PERIODS["7d"], now=used, wanted=wanted)
+    assert [each.alike.count for each in found.rows] == [2]
+    assert found.cut == hour_of(used - timedelta(hours=20))
+    assert "only those since" in client_of("viewer").get("/usage/failures/").content.decode()
+    monkeypatch.undo()
+    found = patterns(queries.PERIODS["7d"], now=used, wanted=wanted)
+    assert ([each.alike.count for each in found.rows], found.cut) == ([6], None)
+
+
+@pytest.mark.parametrize("sort", queries.SORTS)
+def test_definitions_are_those_of_the_shown_rows(people: Site, used: datetime, sort: str) -> None:
+    rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=Wanted()).rows
+    every = queries.ordered(with_definitions(rows, By.TOOL, now=used, wanted=Wanted()), sort)
+    shown = ordered_page(rows, sort, slice(1, 3), By.TOOL, now=used, wanted=Wanted())
+    assert shown == every[1:3]
+    assert any(row.definition for row in every)
 
 
 def test_who_has_no_role_sees_neither(client_of: ClientOf, people: Site) -> None:
@@ -277,8 +308,8 @@ def test_names_to_choose_from_are_escaped_and_the_chosen_one_is_marked() -> None
 def definitions(by: By, used: datetime, **wanted: str) -> dict[str, int | None]:
     asked = Wanted(**wanted)
     found = queries.usage(by, PERIODS["7d"], now=used, wanted=asked)
-    found = with_definitions(found, by, now=used, wanted=asked)
-    return {row.name: row.definition_tokens for row in found.rows}
+    rows = with_definitions(found.rows, by, now=used, wanted=asked)
+    return {row.name: row.definition_tokens for row in rows}
 
 
 @pytest.mark.exhaustive

@@ -12,7 +12,8 @@ from pydantic import BaseModel, Field
 from mcpregistry.api.schemas.basics import Input, Text
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.models import Agent, Grant, Tool
-from mcpregistry.services.policy.analyzer import DAYS, Proposal
+from mcpregistry.services.policy.analyzer import DAYS
+from mcpregistry.services.policy.findings import Findings
 from mcpregistry.services.policy.table import Table
 
 RiskWord = Literal["low", "medium", "high"]
@@ -77,6 +78,9 @@ class GrantProposalOut(Schema):
 
     grant: int
     about: str
+    as_of: datetime | None = Field(
+        description="When it was analyzed. Null: it is new or was changed, and the clock will analyze it within the hour."
+    )
     proposal: NarrowerOut | None
 
 
@@ -94,10 +98,11 @@ class Applied(Schema):
     grants: int
 
 
-def proposal_out(grant: Grant, found: Proposal | None) -> GrantProposalOut:
+def proposal_out(grant: Grant, findings: Findings) -> GrantProposalOut:
     """A grant with its proposal as the answer."""
+    found, as_of = findings.proposals.get(grant.pk), findings.made.get(grant.pk)
     if found is None:
-        return GrantProposalOut(grant=grant.pk, about=str(grant), proposal=None)
+        return GrantProposalOut(grant=grant.pk, about=str(grant), as_of=as_of, proposal=None)
     after = [
         NarrowerGrant(
             tool=str(row.tool) if row.tool else None, server=row.server.slug if row.server else None, kind=row.kind,
@@ -109,7 +114,7 @@ def proposal_out(grant: Grant, found: Proposal | None) -> GrantProposalOut:
         kind=found.kind, key=found.key, says=found.says, after=after, calls=found.looked.calls,
         complete=found.looked.all, since=found.looked.since, stopped=found.stops, unjudged=found.unjudged,
     )  # fmt: skip
-    return GrantProposalOut(grant=grant.pk, about=str(grant), proposal=shown)
+    return GrantProposalOut(grant=grant.pk, about=str(grant), as_of=as_of, proposal=shown)
 
 
 def row_out(tool: Tool, agents: Sequence[Agent], table: Table) -> AccessRow:

@@ -243,7 +243,7 @@ def _of_tools(case: _Case, used: Counter[str]) -> Proposal | None:
     kept = counts.keys() | new
     if not counts or len(kept) > _MOST_TOOLS or len(kept) == len(offered):
         return None
-    after = tuple(_like(grant, tool=offered[name]) for name in sorted(kept))
+    after = tuple(like(grant, tool=offered[name]) for name in sorted(kept))
     named = ", ".join(f"{printable(name, 60)} ({counts[name]})" for name in sorted(counts))
     says = f"Of {len(offered)} {grant.kind}s {len(counts)} {'was' if len(counts) == 1 else 'were'} used: {named}."
     says += f" Too new to tell, so kept: {', '.join(printable(name, 60) for name in sorted(new))}." if new else ""
@@ -258,7 +258,7 @@ def _pinned(case: _Case) -> Proposal | None:
     pins = {name: value for name, value in alike.pins().items() if name not in grant.argument_pins}
     if not pins:
         return None
-    after = (_like(grant, tool=grant.tool, argument_pins=grant.argument_pins | pins),)
+    after = (like(grant, tool=grant.tool, argument_pins=grant.argument_pins | pins),)
     said = ", ".join(
         f"{printable(name, 60)} = {printable(canonical(value), 80)}" for name, value in sorted(pins.items())
     )
@@ -276,11 +276,11 @@ def _at_uris(case: _Case) -> Proposal | None:
         return None
     below = f"{case.which} reads were below {printable(narrow, 200)}"
     says = f"{below}; the grant allows {printable(grant.uri, 200) or 'every URI'}."
-    after = (_like(grant, server=grant.server, uri=narrow),)
+    after = (like(grant, server=grant.server, uri=narrow),)
     return _replayed(case, Proposal(grant, "uri", says, after, {}, case.looked))
 
 
-def _like(grant: Grant, **differs: Any) -> Grant:
+def like(grant: Grant, **differs: Any) -> Grant:
     """An unsaved grant for the same holder, with the same pins, end and note, but for what differs."""
     same = {
         name: getattr(grant, name)
@@ -346,18 +346,21 @@ def apply(
     read = candidates().filter(pk=grant.pk).first()
     found = analyse_whole(read, days=days, now=now) if read else None
     if found is None or found.key != key:
-        raise Conflict("Something else would be proposed of this grant by now.", remedy="Look at it again.")
+        raise Conflict(
+            "Newer calls or changes contradict this proposal.", remedy="Ask for this grant alone to see what holds now."
+        )
     after = _with_pins(found, pins) if found.kind == "pins" and pins is not None else found.after
     with transaction.atomic():
         locked = candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
-        if locked is None or _facts(locked) != _facts(found.grant):
+        if locked is None or facts_of(locked) != facts_of(found.grant):
             raise Conflict("This grant was changed in the meantime.", remedy="Look at it again.")
         grants.save_all(after, actor=actor, user=user)
         grants.withdraw_grant(grant=found.grant, actor=actor)
     return len(after)
 
 
-def _facts(grant: Grant) -> list[Any]:
+def facts_of(grant: Grant) -> list[Any]:
+    """The values of all columns, to see whether a grant has changed since it was analyzed."""
     return [getattr(grant, column.attname) for column in grant._meta.concrete_fields]
 
 

@@ -180,6 +180,8 @@ class RecordAdmin(VersionsAdmin):
         for row in page.result_list:
             self.prepare(row)
             show_unseen(row, 200)
+            if not self.has_change_permission(request, row):
+                _hide_secrets(row)
         return page
 
     def get_search_fields(self, request: HttpRequest) -> Sequence[str]:

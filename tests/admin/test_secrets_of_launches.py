@@ -54,6 +54,8 @@ def _pages(records: dict[str, Any]) -> list[str]:
         change("subagents_maintenancerequest", records["request"]),
         change("subagents_proposal", records["proposal"]),
         change("subagents_provider", records["provider"]),
+        "/admin/subagents/provider/",
+        "/admin/mcpregistry/server/",
         "/api/v1/history?kind=servers&record=words",
         f"/api/v1/history/servers/{records['local'].history.first().pk}",
         "/api/v1/maintenance/requests",

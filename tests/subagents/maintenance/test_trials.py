@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
+from django.db import OperationalError
 from django.utils import timezone
 
 from mcpregistry.db import db_call
@@ -322,6 +324,30 @@ async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: st
     assert report.figures["calls"]["skipped"] == 5 - len(called)
     recorded = await db_call(lambda: [*AuditEntry.objects.filter(kind="server.trial_call").order_by("id")])
     assert [json.loads(entry.body)["call"] for entry in recorded] == called
+
+
+async def test_a_trial_whose_database_fails_before_a_call_is_tried_again(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit, asked = trials.admit_trial_call, list[str]()
+
+    def fails_once(server_id: int, name: str, arguments: Mapping[str, Any]) -> str:
+        asked.append(name)
+        if len(asked) == 1:
+            raise OperationalError("database is locked")
+        return admit(server_id, name, arguments)
+
+    monkeypatch.setattr(trials, "admit_trial_call", fails_once)
+    listed = [{"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}]
+    async with fake_http(Echo(tools=listed)) as remote:
+        await db_call(
+            newcomer, transport="http", command=[], sandbox_read=[], url=remote.url, allowed_networks=[*LOOPBACK]
+        )
+        _, report = await tried(await manager())
+        called = [each["params"]["name"] for each in remote.calls()]
+    assert asked == ["look", "look"]
+    assert called == ["look"]
+    assert [tool["call"]["outcome"] for tool in report.tools] == ["ok"]
 
 
 def _ruled(listed: list[dict[str, Any]], default: str) -> None:

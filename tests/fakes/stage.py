@@ -184,12 +184,12 @@ class Web:
     async def _note(self, response: httpx2.Response) -> None:
         self.streams += response.request.method == "GET" and response.status_code == 200
 
-    def start(self) -> psutil.Process:
-        """One more process on the same socket; returns when it is ready."""
+    def start(self, **env: str) -> psutil.Process:
+        """One more process on the same socket; returns when it is ready. ``env``: further variables."""
         number = self._socket.fileno()
         process = forkserver.popen(
             ["-m", self.module, "--fd", str(number)],
-            env=self._env, pass_fds=[number], stdout=self._log, stderr=self._log,
+            env=self._env | env, pass_fds=[number], stdout=self._log, stderr=self._log,
         )  # fmt: skip
         self.processes.append(process)
         return psutil.Process(process.pid)

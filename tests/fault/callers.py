@@ -8,19 +8,23 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from mcpregistry.db import database_now
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import Agent, Endpoint, Invocation
 from mcpregistry.services.access import tokens
-from subagents.models import Run
+from subagents.models import HeadendRequest, Run
 from tests.calls.conftest import ACTOR
 from tests.fakes.hosts import StdioHost, stdio_host
 from tests.fakes.stage import PLAIN, OutputEndedError, Stage, outside
 from tests.subagents.kit import Bench, calls
 from tests.waiting import HANG_LIMIT
+
+if TYPE_CHECKING:
+    from tests.fault.headend_callers import HeadendReport
 
 RUNS, EXPERT_CALLS = 4, 1  # callers that start runs, and that wait for the answer of an expert tool, at the same time
 SLOWLY = {"steps": 3, "pause": 0.1}
@@ -45,6 +49,7 @@ class Reports:
     call_reports: list[Report] = field(default_factory=list)
     run_reports: list[Report] = field(default_factory=list)
     single_reports: list[Report] = field(default_factory=list)
+    headend_reports: list[HeadendReport] = field(default_factory=list)
     without_report: int = 0
     waiting: int = 0  # callers that were never answered
 
@@ -85,7 +90,7 @@ class Callers:
             for each in (*callers, hosting):
                 each.cancel()
 
-    def callers(self) -> list[Callable[[], Awaitable[None]]]:
+    def callers(self) -> list[Callable[[], Awaitable[Any]]]:
         """What is done again and again at the same time."""
         return [
             *[self._run_over_rest] * RUNS,
@@ -228,4 +233,5 @@ class Callers:
 
 
 def _quiet() -> bool:
-    return not (Run.objects.open().exists() or Invocation.objects.open().exists())
+    waiting = HeadendRequest.objects.filter(released_at=None, lease_until__gt=database_now())
+    return not (Run.objects.open().exists() or Invocation.objects.open().exists() or waiting.exists())

@@ -2,8 +2,8 @@
 
 By hand, with as many kills as wanted: ``python -m tests.fault.kills 300`` (``--postgres``, ``--seed``). The suite makes
 a few of workers alone (``tests/subagents/runs/test_kills.py``). Two workers, a web process and a host's ``runmcp`` are
-kept running as the site's supervisor does; callers start runs of an expert tool and make calls that write, over REST and
-stdio. What a server really received stands in its journal.
+kept running as the site's supervisor does; callers start runs of an expert tool and make calls that write, over REST, stdio
+and headends. What a server really received stands in its journal.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ from subagents.models import Run
 from tests import forkserver, postgres, valkey
 from tests.calls.conftest import broken
 from tests.fakes.stage import Web, outside
-from tests.fault.callers import Callers, Reports, prepare
+from tests.fault.callers import Reports, prepare
 from tests.fault.comparing import disagreements, effects, servers_left, silent_runs, twice
+from tests.fault.headend_callers import HeadendCallers, headend_disagreements, places_in_use, prepare_headends
 from tests.origin import Origin
 from tests.subagents.kit import Bench
 from tests.waiting import HANG_LIMIT, eventually
@@ -89,9 +90,9 @@ class Site:
             command, env=env, stdout=self._log, stderr=self._log, start_new_session=True
         )
 
-    def start_web(self) -> None:
+    def start_web(self, predecessor: int = 0) -> None:
         self.web.processes = [each for each in self.web.processes if each.poll() is None]
-        self.web.start()
+        self.web.start(**({PREDECESSOR: str(predecessor)} if predecessor else {}))
 
     def stop(self) -> None:
         for worker in self.workers.values():
@@ -117,7 +118,7 @@ def site(env: dict[str, str], folder: Path) -> Iterator[Site]:
         stop(clock, HANG_LIMIT)
 
 
-class Campaign(Callers):
+class Campaign(HeadendCallers):
     """Callers and a killer, on one event loop."""
 
     def __init__(self, here: Site, token: str, seed: int) -> None:
@@ -149,9 +150,10 @@ class Campaign(Callers):
                 await asyncio.sleep(0.05)
             await self._killed(kind, self.hosts[0]._pipe.process)
         elif kind == "web":
-            await self._killed(kind, self.site.web.processes[-1])
+            victim = self.site.web.processes[-1]
+            await self._killed(kind, victim)
             await asyncio.sleep(Pauses().first)
-            await asyncio.to_thread(self.site.start_web)
+            await asyncio.to_thread(self.site.start_web, victim.pid)
         else:
             await self._kill_worker(self.chance.choice([*self.site.workers]))
 
@@ -204,10 +206,12 @@ def verdict(figures: Figures, bench: Bench) -> Verdict:
     forget_stale(timezone.now())
     orphans = [*figures.orphans, *servers_left(bench)]
     writes = effects(bench)
-    repeated, disagree = twice(writes), disagreements(figures, writes)
+    repeated = twice(writes)
+    disagree = [*disagreements(figures, writes), *headend_disagreements(figures.headend_reports)]
     hit = Run.objects.filter(pk__in=figures.hit)
     ends = Counter(hit.values_list("exit", flat=True))
-    answered = ends[Exit.ANSWER] / len(figures.hit) if figures.hit else 1.0
+    stayed = len(figures.hit) - ends[Exit.CANCELLED]  # the others were cancelled, because their client had left
+    answered = ends[Exit.ANSWER] / stayed if stayed else 1.0
     times = sorted(
         run.finished_at.timestamp() - figures.hit[run.pk] for run in hit if run.exit == Exit.ANSWER and run.finished_at
     )
@@ -218,10 +222,12 @@ def verdict(figures: Figures, bench: Bench) -> Verdict:
         f"from kill to take-over: {_percentiles(figures.taken_over)}; from kill to answer: {_percentiles(times)}",
         f"callers told: {len(figures.run_reports)} of runs, {len(figures.call_reports)} of calls "
         f"{dict(Counter(report.state for report in figures.call_reports))}, nothing (their process died): {figures.without_report}",
+        f"clients of headends: {dict(Counter(each.state for each in figures.headend_reports))}, places in use: {places_in_use()}",
         f"writes received: {len(writes)}, effects twice: {len(repeated)}, disagreements: {len(disagree)}, "
         f"orphans: {len(orphans)}, callers never answered: {figures.waiting}",
     ]
     never = ["callers were never answered"] if figures.waiting else []
+    never += ["a place in a queue was never given back"] if places_in_use() else []
     return Verdict(lines, [*repeated, *disagree, *silent_runs(), *orphans, *never, *broken()], answered)
 
 
@@ -258,9 +264,10 @@ def bench(folder: Path) -> Iterator[Bench]:
 
 
 def main(kills: int, seed: int, on_postgres: bool) -> int:
-    """0 when nothing was wrong and nine of ten runs that were hit answered."""
+    """0 when nothing was wrong and nine of ten runs that were hit and not cancelled answered."""
     with database(on_postgres), valkey.running(VAR), bench(VAR) as made:
         token = prepare(made)
+        prepare_headends()
         with site(child_env(), VAR) as here:
             campaign = Campaign(here, token, seed)
             figures = asyncio.run(campaign.run(campaign.chosen(kills)))

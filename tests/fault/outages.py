@@ -51,9 +51,10 @@ from tests.calls.conftest import ACTOR
 from tests.externals import ROOT
 from tests.fakes.stage import PLAIN, outside
 from tests.fault import refusals, volume
-from tests.fault.callers import Callers, Reports, prepare
+from tests.fault.callers import Reports, prepare
 from tests.fault.cluster import Cluster, cluster
 from tests.fault.comparing import disagreements, effects, servers_left, silent_runs, twice
+from tests.fault.headend_callers import HeadendCallers, headend_disagreements, places_in_use, prepare_headends
 from tests.origin import Origin
 from tests.subagents.kit import Bench
 from tests.waiting import HANG_LIMIT, eventually
@@ -169,7 +170,7 @@ class Up:
         return [f"left by up: {each}" for each in alive]
 
 
-class Campaign(Callers):
+class Campaign(HeadendCallers):
     """Callers, a person who approves, and faults one after the other, on one event loop."""
 
     def __init__(self, here: Up, token: str, faults: Mapping[str, Fault], seed: int, hands: Executor) -> None:
@@ -250,7 +251,8 @@ def verdict(figures: Figures, here: Up, bench: Bench) -> tuple[list[str], list[s
     """The figures as sentences, and what must not be. The site still runs, and is ended."""
     refusals.let_go()
     writes = effects(bench)
-    repeated, disagree = twice(writes), disagreements(figures, writes)
+    repeated = twice(writes)
+    disagree = [*disagreements(figures, writes), *headend_disagreements(figures.headend_reports)]
     commands = [here.manage("invariants", "--strict"), here.manage("audit", "verify")]
     deaths = here.deaths()
     orphans = [*here.stop(), *servers_left(bench)]
@@ -260,6 +262,7 @@ def verdict(figures: Figures, here: Up, bench: Bench) -> tuple[list[str], list[s
         f"faults: {len(times)} {dict(Counter(name for name, _ in figures.works))}",
         f"callers told: {len(figures.run_reports)} of runs {dict(Counter(each.state for each in figures.run_reports))}, "
         f"{sum(states.values())} of calls {dict(states)}, nothing: {figures.without_report}",
+        f"clients of headends: {dict(Counter(each.state for each in figures.headend_reports))}, places in use: {places_in_use()}",
         f"effects: {len(writes)}, twice: {len(repeated)}, disagreements: {len(disagree)}, orphans: {len(orphans)}, "
         f"callers never answered: {figures.waiting}, processes that ended: {len(deaths)}",
         f"works again: median {statistics.median(times):.2f} s, worst {max(times):.2f} s (promised {PROMISED:g}); "
@@ -272,6 +275,7 @@ def verdict(figures: Figures, here: Up, bench: Bench) -> tuple[list[str], list[s
         f"errors in the log: {dict(here.errors())}",
     ]
     never = ["callers were never answered"] if figures.waiting else []
+    never += ["a place in a queue was never given back"] if places_in_use() else []
     return lines, [*repeated, *disagree, *silent_runs(), *orphans, *deaths, *never, *filter(None, commands)]
 
 
@@ -290,6 +294,7 @@ def _reasons(figures: Figures) -> Counter[str]:
 def asking(bench: Bench) -> str:
     """What ``prepare`` makes, and a tool about which a person is asked. Returns the token."""
     token = prepare(bench, "hold")
+    prepare_headends()
     User.objects.create_superuser("bob")
     held = Tool.objects.get(name="hold")
     Configuration.objects.update(default_outcome="allow")

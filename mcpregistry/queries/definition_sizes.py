@@ -77,6 +77,8 @@ def ordered_page(rows: Sequence[Row], sort: str, page: slice, by: By, *, now: da
 
 def with_definitions(rows: Sequence[Row], by: By, *, now: datetime, wanted: Wanted) -> list[Row]:
     """The same rows, with what the definitions of each take and the keys of tools that are served."""
+    if not rows:
+        return []
     read = _reader(by, now, wanted, rows)
     found = []
     for row in rows:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from heapq import nlargest
 from operator import itemgetter
 from typing import Any
 
@@ -28,6 +29,7 @@ CHARACTERS = 4  # of a token, about
 DOLLAR = 100_000_000
 _Edges = tuple[datetime, datetime, datetime]  # the period before begins, this one, and its counted hours end
 _NOTHING = Tally()
+_MOST_ADVISED = 500  # tools whose advice a page works out
 
 
 class By(StrEnum):
@@ -246,8 +248,9 @@ class _Found:
     ahead: Line | None = None
 
     def advise(self, names: Iterable[Name]) -> None:
-        """Of these tools anew."""
-        names = [name for name in names if self.now[name].calls >= FEWEST]
+        """Of these tools anew, but not of more than the busiest."""
+        enough = {name: self.now[name].calls for name in names if self.now[name].calls >= FEWEST}
+        names = nlargest(_MOST_ADVISED, enough, key=enough.__getitem__)
         servers = {name[0] for name in names}
         beside = took_by_server({name: tally for name, tally in self.now.items() if name[0] in servers})
         for name in names:

@@ -17,7 +17,7 @@ from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Server
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Endpoint, Invocation, Server
 from mcpregistry.queries import audit
 from mcpregistry.queries.audit import searched
 from mcpregistry.services.access import tokens
@@ -31,6 +31,7 @@ ROWS, LATE, EARLY = 3_000, "2100-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
 
 def fill() -> None:
     now, numbers = timezone.now(), itertools.count()
+    Endpoint.objects.create(slug="there")
     Agent.objects.create(slug="there")  # without any to choose from a filter is none
     Server.objects.create(slug="there", command=["x"])
     Invocation.objects.bulk_create(
@@ -136,7 +137,11 @@ REST = [
 ] + [
     "/api/v1/audit?" + each
     for each in ("kind=odd.1", "kind=nothing", "actor=nobody", "subject=nothing", f"since={LATE}", f"until={EARLY}")
-] + ["/approvals/live/?v=0", "/approvals/live/?agent=nobody", "/api/v1/approvals?state=pending", "/api/v1/status"]  # fmt: skip
+] + [
+    "/approvals/live/?v=0", "/approvals/live/?agent=nobody", "/api/v1/approvals?state=pending", "/api/v1/status",
+    "/admin/analyzer/?days=90", "/api/v1/access/proposals?days=7", "/admin/context-bill/?agent=there&endpoint=there",
+    "/usage/?by=tool&agent=agent-1&period=90d", "/usage/failures/?period=90d", "/search/?q=nothing-like-it",
+]  # fmt: skip
 LISTS = [
     (Invocation, each) for each in ("state__exact=rejected", "agent=nobody", "server=nothing", "origin=rest", "period=hour")
 ] + [(AuditEntry, f"q={each}") for each in ("nothing", "odd.1", "agent-1", "call:")]  # fmt: skip

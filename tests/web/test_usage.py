@@ -239,6 +239,23 @@ def test_of_too_many_failures_the_newest_whole_hours_are_counted(
     assert ([each.alike.count for each in found.rows], found.cut) == ([6], None)
 
 
+def test_advice_is_worked_out_for_the_busiest_tools(used: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = [call(800 + n, used - timedelta(hours=2), tool="git_log", took=30_000.0) for n in range(60)]
+    failing = {"state": "tool_error", "error_code": "ODD", "result": "Odd."}
+    rare = [call(900 + n, used - timedelta(hours=2), tool="git_diff", took=30_000.0, **failing) for n in range(40)]
+    Invocation.objects.bulk_create([*slow, *rare])
+    call_hours.count_due(used)
+
+    def advised() -> set[str]:
+        rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=Wanted(agent="ci")).rows
+        return {row.name for row in rows if row.advice}
+
+    every = advised()
+    assert every
+    monkeypatch.setattr(queries, "_MOST_ADVISED", 1)
+    assert advised() == every & {"git_log"}
+
+
 @pytest.mark.parametrize("sort", queries.SORTS)
 def test_definitions_are_those_of_the_shown_rows(people: Site, used: datetime, sort: str) -> None:
     rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=Wanted()).rows

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, connections
+from django.db import IntegrityError, OperationalError, connection, connections
 
 from mcpregistry.calls.recording import ledger
 from mcpregistry.calls.recording import recorder as module
@@ -417,6 +417,51 @@ async def test_a_caller_that_leaves_while_its_intent_is_written_can_still_end_it
     here.end_soon(end(1, state="not_sent", result=None), fact(1, "call.not_sent"))
     await begin(here, 2)  # in order: this one is written last
     assert states()[f"{1:032x}"] == "not_sent"
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("together", [False, True], ids=["one after the other", "in one commit"])
+async def test_the_end_of_a_call_whose_beginning_failed_is_not_in_the_audit_log(
+    recorder: Make, monkeypatch: pytest.MonkeyPatch, together: bool
+):
+    """A caller left while its call's beginning was written, and that failed. So there is no record for the end."""
+    here, real = recorder(), ledger.BACKENDS[connection.vendor]
+    await begin(here, 9)
+    let_go, took = threading.Event(), threading.Event()
+
+    def failing(work: ledger.Work, *claims: Any) -> ledger.Changed:
+        if together and not let_go.is_set():  # the next ones come in one commit
+            took.set()
+            let_go.wait(HANG_LIMIT)
+        if any(f"{1:032x}" in row for sql, rows in work for row in rows if sql == ledger.INSERT):
+            took.set()
+            let_go.wait(HANG_LIMIT)
+            raise IntegrityError("bad row") if together else OperationalError("database is locked")
+        return real(work, *claims)
+
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, failing)
+    others = [asyncio.create_task(begin(here, 2))] if together else []
+    if together:
+        await asyncio.to_thread(took.wait, HANG_LIMIT)
+    caller = asyncio.create_task(begin(here, 1))
+    await asyncio.sleep(0)
+    if not together:
+        await asyncio.to_thread(took.wait, HANG_LIMIT)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    here.end_soon(end(1, state="not_sent", result=None), fact(1, "call.not_sent"))
+    let_go.set()
+    await asyncio.gather(*others, begin(here, 3))
+    assert f"{1:032x}" not in states()
+    assert await db_call(verified)
+
+    monkeypatch.setitem(ledger.BACKENDS, connection.vendor, real)
+    await begin(here, 1)  # the same call, made again
+    await finish(here, 1)
+    assert states()[f"{1:032x}"] == "succeeded"
+    kinds = AuditEntry.objects.filter(subject=f"call:{1:032x}").order_by("id").values_list("kind", flat=True)
+    assert await db_call(list, kinds) == ["call.dispatched", "call.succeeded"]
 
 
 # -- several writers ---------------------------------------------------------------------------------

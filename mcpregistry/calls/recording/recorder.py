@@ -63,6 +63,7 @@ class Recorder:
         self._backlog = Backlog()
         self._in_hand: list[Item] = []  # taken from the queue, and their callers have not heard yet
         self._together = 0  # how many the last commit held
+        self._unbegun: dict[str, None] = {}  # calls whose beginning failed last time, the newest last; for the thread
 
     @property
     def writer(self) -> str:
@@ -179,6 +180,9 @@ class Recorder:
         taken = self._take()
         batch = self._in_hand = [item for item in taken if item is not None]
         self._last_taken = len(batch) < len(taken)
+        for item in batch:
+            if item.begin:
+                self._unbegun.pop(item.begin["id"], None)
         errors = self._commit_all(batch) if batch else []
         self._backlog.add(late for item, error in zip(batch, errors, strict=True) if (late := kept(item, error)))
         self._settle(batch, errors)
@@ -224,10 +228,22 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
             if len(batch) == 1 or is_passing(error):
                 self._note_failure(batch, error)
+                self._note_unbegun(batch)
                 self._start_afresh(error)
                 return [error] * len(batch)
         half = len(batch) // 2
         return self._commit_all(batch[:half]) + self._commit_all(batch[half:])
+
+    def _note_unbegun(self, batch: list[Item]) -> None:
+        """Remember whose beginning failed: an end that a caller left behind has no record then, and gets no audit entry.
+
+        Where the beginning may have been written all the same, ``kept`` has its end.
+        """
+        for item in batch:
+            if item.begin:
+                self._unbegun[item.begin["id"]] = None
+        while len(self._unbegun) > MAX_WAITING:
+            del self._unbegun[next(iter(self._unbegun))]
 
     @staticmethod
     def _note_failure(batch: list[Item], error: Exception) -> None:
@@ -284,6 +300,8 @@ class Recorder:
         """The statements for these items, and where the audit chain stands after them."""
         begins, kept, finished, facts = [], [], [], []
         for item in batch:
+            if item.end and item.end["id"] in self._unbegun:
+                continue
             said = item.fact
             if item.begin:
                 begins.append(ledger.insert_values(item.begin, self.writer))

@@ -106,7 +106,7 @@ def tell_caller(run: Run) -> None:
     """
     if run.origin != CALL:
         return
-    call = Invocation.objects.filter(pk=run.call_id, state=State.DISPATCHED, host_task__isnull=False).first()
+    call = Invocation.objects.filter(pk=run.call_id, host_task__isnull=False).without_known_end().first()
     if call is None:
         return
     if run.state == RunState.CANCELLED and call.host_task.cancel_requested:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from mcpregistry.db import database_now
@@ -37,6 +37,11 @@ def keep(*, call_id: str, fence: int, now: datetime | None = None) -> bool:
     mine = Invocation.objects.filter(pk=call_id, fence=fence)
     held = mine.filter(state=State.DISPATCHED).update(lease_until=(now or database_now()) + KEEP)
     return bool(held) or mine.without_known_end().exists()
+
+
+def handed_over(now: datetime) -> Q:
+    """Calls that no process holds, because they end with their work."""
+    return Q(lease_until__gt=now + _WITH_THE_WORK / 2)
 
 
 def hand_over(

@@ -23,7 +23,7 @@ from mcpregistry.models import Figure, Invocation
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.records import ending
 from mcpregistry.services.servers import connections
-from mcpregistry.services.tasks import remote_tasks
+from mcpregistry.services.tasks import long_calls, remote_tasks
 
 ACTOR = "reaper"
 INTERRUPTED = timedelta(seconds=30)  # the clock, which comes every ten seconds, could not look for so long
@@ -42,11 +42,12 @@ assert all(may_move(old, new) for old, (new, _) in _ENDS.items())
 def bury(kind: str, pid: int, now: datetime) -> int:
     """End the calls that a process of this host had out when it died; whoever says so must know it. Returns how many.
 
-    Not those that people had approved: another process may be running them.
+    Not those that people had approved: another process may be running them. Nor those that end with their work, which
+    workers do.
     """
     mine = Q(writer__startswith=f"{kind}:{socket.gethostname()[:24]}:{pid}:")
     out = Invocation.objects.open().filter(mine, state=State.DISPATCHED, approval__isnull=True, lease_until__gt=now)
-    out = out.exclude(pk__in=remote_tasks.left_to_followers(now))
+    out = out.exclude(long_calls.handed_over(now)).exclude(pk__in=remote_tasks.left_to_followers(now))
     out.update(lease_until=now - timedelta(microseconds=1))
     return reap_calls(now)
 

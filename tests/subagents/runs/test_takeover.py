@@ -20,17 +20,20 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from mcpregistry.db import database_now, db_call
+from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Invocation
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.tasks import long_calls
 from mcpregistry.services.upkeep import reaping
 from subagents import tasks
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.leased import driver, leases, patience
 from subagents.llm import client
 from subagents.models import Run, ToolCall, Turn
-from subagents.runs import engine, lease, records, tool_calls
+from subagents.runs import answers, engine, lease, records, tool_calls
 from subagents.runs.views import view
+from subagents.services import runs
 from tests.subagents.kit import ANSWER, LOOK, Bench, calls
 from tests.waiting import HANG_LIMIT, eventually, until
 
@@ -347,6 +350,22 @@ def test_calls_of_a_process_that_is_dead_end_at_once(live_db: None, monkeypatch:
     out_at("web:box:47:dddd", "4" * 32)
     assert reaping.bury("worker", 47, timezone.now()) == 1
     assert list(Invocation.objects.exclude(state="dispatched").values_list("id", "state")) == [("1" * 32, "unknown")]
+
+
+@pytest.mark.both_databases
+def test_a_call_that_ends_with_its_run_outlives_its_process(live_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "box")
+    call = "5" * 32
+    out_at("web:box:47:eeee", call)
+    task = long_calls.hand_over(call_id=call, fence=0, agent="a", endpoint="e", ttl_ms=60_000, poll_ms=1_000)
+    assert task is not None
+    run = Run(
+        expert_name="digest", origin=runs.CALL, call_id=call, state=RunState.DONE, exit=Exit.ANSWER, answer="It is so."
+    )
+    assert reaping.bury("web", 47, timezone.now()) == 0
+    assert Invocation.objects.get().state == State.DISPATCHED
+    answers.tell_caller(run)
+    assert Invocation.objects.get().state == State.SUCCEEDED
 
 
 async def test_a_run_given_to_nobody_in_the_middle_is_taken_again_by_itself(bench: Bench, worker: Any) -> None:

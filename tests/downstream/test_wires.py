@@ -282,9 +282,10 @@ async def make_pool() -> Pool:
 
 
 def test_a_pool_works_on_uvloop():
-    before = below()
+    before, errors = below(), list[object]()
 
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         pool = await make_pool()
         assert (await pool.call(1, "echo", b"{}"))["content"]
         async with fake_http(Echo()) as server:
@@ -297,6 +298,7 @@ def test_a_pool_works_on_uvloop():
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+    assert errors == []
     assert below() <= before
 
 

@@ -23,7 +23,7 @@ import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import anyio
 
@@ -166,8 +166,7 @@ class Input(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's hook: the pipe is open."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has no base class of asyncio
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's hook: the pipe is about to be closed, so look a last time."""

@@ -27,7 +27,7 @@ from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.servers.sessions import nameless_session
 from mcpregistry.domain.text.canonical import canonical, digest
-from mcpregistry.models import ApprovalRequest
+from mcpregistry.models import ApprovalRequest, Invocation
 from subagents.domain.formats import FORMAT, OWN_FORMAT, SCHEMA, AnswerFormat, takes_formats
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.headends.errors import HeadendError, from_code, from_error
@@ -236,12 +236,18 @@ class Session:
         )  # fmt: skip
 
     async def _join_run(self, call: str) -> Reply | None:
-        """Return the answer of the run that an earlier request started, or None if it started none."""
-        run = await db_call(_find_run, call)
-        if run is not None:
+        """Return the answer of the run that an earlier request started, or None if it made no call.
+
+        Raises HeadendError (503) if the process of that request died before it started the run.
+        """
+        outcome = await db_call(outcome_by_id, call)
+        if await db_call(_find_run, call) is not None:
             self._begun = True
             return await self._follow_run(call)
-        outcome = await db_call(outcome_by_id, call)
+        if await db_call(_has_no_run_yet, call):
+            raise HeadendError(
+                503, "BUSY", "The process of the first request has ended before the run started. Repeat the request."
+            )
         return self._read_outcome(outcome) if outcome is not None else None
 
     def _read_outcome(self, outcome: CallOutcome) -> Reply:
@@ -319,6 +325,11 @@ def truncate(reply: Reply, max_tokens: int | None) -> Reply:
 
 def _find_run(call: str) -> Run | None:
     return Run.objects.filter(call_id=call).first()
+
+
+def _has_no_run_yet(call: str) -> bool:
+    """Whether the call was made, and its run can start only if its process still lives."""
+    return Invocation.objects.filter(pk=call, state=State.DISPATCHED).exists() or places.was_lost(call)
 
 
 def _get_run(call: str) -> Run:

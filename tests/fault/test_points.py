@@ -48,6 +48,7 @@ BESIDE = {
     "tracing.store": "the run continues without this part of its trace (tests/subagents/runs/test_tracing.py)",
     "places.abandon": "the clock cancels the run of a client that has left, once its lease is over",
     "session._find_run": "the client is told an error, and joins the run when it asks again",
+    "session._has_no_run_yet": "as above",
     "session._describe_approvals": "as above",
     "recorded.outcome_by_id": "a call that was ended by hand while it was out (tests/fault/test_late_ends.py)",
     "tool_source._begun": "asked only where a run's beginning was not heard of (tests/fault/test_unheard_runs.py)",

@@ -21,11 +21,12 @@ from django.db.models import QuerySet
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import Busy, Conflict
+from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.ids import ordered_id
-from mcpregistry.models import HostTask
+from mcpregistry.models import HostTask, Invocation
 from mcpregistry.services.records.idempotency import KeyReused
 from mcpregistry.services.tasks import host_tasks
-from subagents.models import Headend, HeadendRequest
+from subagents.models import Headend, HeadendRequest, Run
 
 LEASE = timedelta(seconds=30)  # length of a lease
 LOST = timedelta(seconds=60)  # after the end of the lease, the client counts as disconnected
@@ -69,14 +70,24 @@ def join_queue(
     own = [number for slug, number in active if slug == agent]
     if len(active) >= concurrency + longest_queue and (own or not longest_queue):
         raise QueueFull("The queue of this headend is full.", remedy="Try again in a moment.")
-    call = earlier.call_id if earlier else ordered_id()
+    joins = earlier is not None and not was_lost(earlier.call_id)
+    call = earlier.call_id if earlier and joins else ordered_id()
     made = HeadendRequest.objects.create(
         headend_id=headend, agent_slug=agent, fingerprint=fingerprint, idempotency_key=key, call_id=call, process=process,
         queue_round=_next_round([number for _, number in active], own, concurrency), lease_until=now + LEASE, created_at=now,
     )  # fmt: skip
     if earlier:
         HeadendRequest.objects.filter(pk=earlier.pk).delete()  # the new row replaces it
-    return Place(made.pk, call, joins=earlier is not None)
+    return Place(made.pk, call, joins=joins)
+
+
+def was_lost(call: str) -> bool:
+    """Whether the process of a call died before it started the run, which can no longer start.
+
+    The run is started only while the call is open, so the order of the two queries matters.
+    """
+    given_up = Invocation.objects.filter(pk=call, state=State.UNKNOWN, error_code=SUPPOSED).exists()
+    return given_up and not Run.objects.filter(call_id=call).exists()
 
 
 def _next_round(active: list[int], own: list[int], concurrency: int) -> int:

@@ -9,12 +9,16 @@ from typing import Any
 import openai
 import pytest
 from django.contrib.auth.models import Group, User
+from django.utils import timezone
 
 from mcpregistry.db import db_call
+from mcpregistry.ids import ordered_id
 from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule, Token
 from mcpregistry.services.access import agents
 from mcpregistry.services.access.tokens import revoke_token
 from mcpregistry.services.approvals import votes
+from mcpregistry.services.records import audit
+from mcpregistry.services.upkeep import reaping
 from subagents.domain.lifecycle import RunState
 from subagents.headends.session import SharedState
 from subagents.llm.client import complete
@@ -287,6 +291,41 @@ async def test_a_retry_joins_the_run_whose_process_died(bench: Bench, serving: A
         other = await asks.post(CHAT, json=asked(), headers={"x-stainless-retry-count": "0"})
     assert again.json()["id"] == first.json()["id"] != other.json()["id"]
     assert await db_call(Run.objects.count) == 2
+
+
+async def test_a_retry_starts_the_run_that_its_process_did_not_live_to_start(bench: Bench, serving: Any) -> None:
+    """While the death is not known yet, the client is told to come again."""
+    key = await db_call(prepared, bench)
+    served = await serving()
+    async with served.client(key) as asks:
+        await asks.post(CHAT, json=asked())
+        lost = await db_call(_call_without_a_run, "k")
+        retry = {"idempotency-key": "k", "x-stainless-retry-count": "1"}
+        early = await asks.post(CHAT, json=asked(), headers=retry)
+        assert (early.status_code, "retry-after" in early.headers) == (503, True)
+        assert await db_call(reaping.reap_calls, timezone.now()) == 1
+        again = await asks.post(CHAT, json=asked(), headers=retry)
+        once_more = await asks.post(CHAT, json=asked(), headers=retry)
+    assert again.json()["choices"][0]["message"]["content"] == "It said hello."
+    assert again.headers["x-slipsnisse-call"] not in ("", lost)
+    assert once_more.json()["id"] == again.json()["id"]
+    assert await db_call(Run.objects.count) == 2
+
+
+def _call_without_a_run(key: str) -> str:
+    """As the last request, but with this key, and by a process that died between the call's intent and its run."""
+    now, last = timezone.now(), HeadendRequest.objects.latest("id")
+    call = ordered_id()
+    HeadendRequest.objects.create(
+        headend=last.headend, agent_slug=last.agent_slug, fingerprint=last.fingerprint, idempotency_key=key, call_id=call,
+        process="web@box:1", lease_until=now, created_at=now,
+    )  # fmt: skip
+    Invocation.objects.create(
+        id=call, state="dispatched", writer="web:box:1:a", agent_slug=last.agent_slug, tool_name="expert",
+        exposed_name="expert", outcome="allow", origin="openai", received_at=now, dispatched_at=now, lease_until=now,
+    )  # fmt: skip
+    audit.record(kind="call.dispatched", actor="test", subject=f"call:{call}")
+    return call
 
 
 def _as_if_its_process_had_died(call: str) -> None:

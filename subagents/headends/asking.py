@@ -72,7 +72,7 @@ def read_text(content: object, place: str) -> str:
 
 
 def _read_part(part: object, place: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
+    kind = str(part.get("type")) if isinstance(part, dict) else None
     if isinstance(part, dict) and kind in _TEXTS and isinstance(part.get("text"), str):
         return str(part["text"])
     if kind in _SILENT:
@@ -134,7 +134,7 @@ def _find_text_argument(schema: Mapping[str, Any]) -> str:
 def _read_object(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         shown = json.dumps(schema, ensure_ascii=False)

@@ -85,7 +85,8 @@ def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerForm
     """Read a request for a chat completion. Raises HeadendError (400) for options that cannot be honoured."""
     if body.get("n") not in (None, 1):
         raise invalid_request("n must be 1: an expert tool returns one answer.", "n")
-    if body.get("audio") or "audio" in (body.get("modalities") or ()):
+    modalities = body.get("modalities")
+    if body.get("audio") or (isinstance(modalities, list) and "audio" in modalities):
         raise invalid_request("modalities must be text: an expert tool answers in text.", "modalities")
     options = body.get("stream_options")
     with_usage = isinstance(options, dict) and options.get("include_usage") is True

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from django.db import connection, transaction
@@ -133,9 +134,9 @@ def tables() -> list[str]:
     return sorted(connection.introspection.django_table_names(only_existing=True))
 
 
-def _fetch(sql: str) -> Rows:
+def _fetch(sql: str, *values: object) -> Rows:
     with connection.cursor() as cursor:
-        cursor.execute(sql)
+        cursor.execute(sql, values or None)
         return cursor.fetchall()
 
 
@@ -148,7 +149,19 @@ def _execute(*statements: str) -> None:
 
 
 def rows(table: str) -> Rows:
-    return sorted(_fetch(f'SELECT * FROM "{table}"'))
+    return sorted(_fetch(f'SELECT {_columns(connection.vendor, table)} FROM "{table}"'))
+
+
+@cache
+def _columns(vendor: str, table: str) -> str:
+    """The columns that can be written: PostgreSQL makes some itself."""
+    if vendor != "postgresql":
+        return "*"
+    found = _fetch(
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
+        "AND attgenerated = '' ORDER BY attnum", table,
+    )  # fmt: skip
+    return ", ".join(f'"{name}"' for (name,) in found)
 
 
 def _sizes(tables: list[str]) -> dict[str, int]:
@@ -167,6 +180,7 @@ def not_empty(tables: list[str]) -> list[str]:
 
 
 def insert(table: str, values: Rows) -> None:
-    places = ", ".join(["%s"] * len(values[0]))
+    columns, places = _columns(connection.vendor, table), ", ".join(["%s"] * len(values[0]))
+    into = f'"{table}"' if columns == "*" else f'"{table}" ({columns})'
     with connection.cursor() as cursor:
-        cursor.executemany(f'INSERT INTO "{table}" VALUES ({places})', values)
+        cursor.executemany(f"INSERT INTO {into} VALUES ({places})", values)

@@ -134,7 +134,7 @@ def tables() -> list[str]:
     return sorted(connection.introspection.django_table_names(only_existing=True))
 
 
-def _fetch(sql: str, *values: object) -> Rows:
+def _fetch(sql: str, *values: str) -> Rows:
     with connection.cursor() as cursor:
         cursor.execute(sql, values or None)
         return cursor.fetchall()

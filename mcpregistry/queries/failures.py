@@ -78,11 +78,11 @@ def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) 
 
 
 def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> Patterns:
-    """The same of any time up to now, in four queries: how far back, how often, then of those that are shown when and which calls."""
+    """The same of any time up to now, in three queries: how often, then of those that are shown when and which calls."""
     hours = _of_wanted(SpanFailure.objects.filter(begins__gte=since, begins__lt=newest.since), wanted)
-    cut = _cut(hours)
+    counted_rows, cut = _newest_rows(hours)
     hours = hours.filter(begins__gte=cut) if cut else hours
-    groups = _groups(hours, newest, wanted)
+    groups = _groups(counted_rows, newest, wanted)
     searched = wanted.search.casefold()
     fitting = {key: group.tools.total() for key, group in groups.items() if group.holds(searched, key)}
     shown = {key: groups[key] for key, _ in Counter(fitting).most_common(most)}
@@ -91,16 +91,31 @@ def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int
     return Patterns(sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True), cut)
 
 
-def _cut(hours: QuerySet[SpanFailure]) -> datetime | None:
-    """The first hour that is read whole, if there are more rows than are read."""
-    more = hours.order_by("-begins").values_list("begins", flat=True)[MOST_FAILURES : MOST_FAILURES + 1].first()
-    return more + HOUR if more else None
+class _CountedRow(NamedTuple):
+    """A row of ``SpanFailure``."""
+
+    pk: int
+    failures: int
+    server: str
+    tool: str
+    code: str
+    shape: str
+    begins: datetime
 
 
-def _groups(hours: QuerySet[SpanFailure], newest: Lately, wanted: Wanted) -> dict[_PatternKey, _Group]:
+def _newest_rows(hours: QuerySet[SpanFailure]) -> tuple[list[_CountedRow], datetime | None]:
+    """The newest rows, of whole hours only, and the first of these hours if there are more rows than are read."""
+    found = hours.order_by("-begins").values_list("pk", "count", "server_slug", "tool_name", "code", "shape", "begins")
+    rows = [_CountedRow(*row) for row in found[: MOST_FAILURES + 1]]
+    if len(rows) <= MOST_FAILURES:
+        return rows, None
+    cut = rows[-1].begins + HOUR
+    return [row for row in rows if row.begins >= cut], cut
+
+
+def _groups(rows: list[_CountedRow], newest: Lately, wanted: Wanted) -> dict[_PatternKey, _Group]:
     found: dict[_PatternKey, _Group] = {}
-    rows = hours.order_by("-begins").values_list("pk", "count", "server_slug", "tool_name", "code", "shape")
-    for pk, count, server, tool, code, shape in rows:
+    for pk, count, server, tool, code, shape, _ in rows:
         group = found.setdefault((code, shape), _Group())
         group.tools[server, tool] += count
         if len(group.newest) < _MOST_ROWS:

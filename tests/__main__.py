@@ -171,14 +171,13 @@ def new_folder(runs: Path) -> Path:
 
 
 def options_of_legs(exhaustive: bool) -> list[tuple[str, list[str]]]:
-    """Names and options of pytest. Many tests wait, so there are three workers for each core.
+    """Names and options of pytest. Many tests wait, so there are three workers for each core, besides those for PostgreSQL.
 
     Both legs should end at about the same time, or a core has nothing to do while the last workers wait. In the gate, the
-    tests on PostgreSQL take a sixth of the time; with the exhaustive tests they take a third.
+    tests on PostgreSQL take a seventh of the time; with the exhaustive tests they take a quarter.
     """
-    workers = 3 * CORES
-    on_postgres = max(1, workers // (3 if exhaustive else 6))
-    return [("SQLite", [f"-n{workers - on_postgres}"]), ("PostgreSQL", [f"-n{on_postgres}", "--postgres"])]
+    on_postgres = CORES if exhaustive else 1
+    return [("SQLite", [f"-n{3 * CORES}"]), ("PostgreSQL", [f"-n{on_postgres}", "--postgres"])]
 
 
 def environment() -> dict[str, str]:

@@ -8,7 +8,7 @@ from django.db.models import Exists, OuterRef
 
 from mcpregistry.models import Configuration
 from subagents.domain.maintenance import ProposalState
-from subagents.models import CycleLog, MaintenanceRequest, Run, StoredOutput, ToolCall, TrialReport, Turn
+from subagents.models import CycleLog, MaintenanceRequest, Run, StoredOutput, ToolCall, TracedRequest, TrialReport, Turn
 
 _BATCH = 500
 
@@ -23,6 +23,7 @@ def prune(now: datetime) -> dict[str, int]:
         .values_list("pk", flat=True)[:_BATCH]
     )
     StoredOutput.objects.filter(run_id__in=old).delete()
+    TracedRequest.objects.filter(run_id__in=old).delete()
     ToolCall.objects.filter(run_id__in=old).update(arguments="", result="")
     Turn.objects.filter(run_id__in=old).update(text="", note="")
     Run.objects.filter(pk__in=old).update(arguments="{}", answer="", structured="")

@@ -34,6 +34,7 @@ from mcpregistry.services.servers import lifecycle
 from tests.admin.conftest import ClientOf
 from tests.fakes.held import hold
 from tests.fakes.seed import ACTOR, Site
+from tests.services.test_completeness import LOSSES
 
 NOW = datetime(2026, 11, 25, 10, 20, tzinfo=UTC)
 
@@ -210,6 +211,17 @@ def test_it_is_quick_with_a_hundred_thousand_calls(client_of: ClientOf, site: Si
     assert CountedSpan.objects.filter(span=Span.DAY).count() >= 27
     for query, before in zip(QUERIES, of_an_hour, strict=True):
         assert quickest(client, query) < 8 * before
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_it_says_what_the_database_lacks(client_of: ClientOf, site: Site, loss: str) -> None:
+    lose, words = LOSSES[loss]
+    assert 'id="incomplete"' not in page(client_of)
+    lose()
+    shown = page(client_of)
+    assert 'id="incomplete"' in shown
+    assert words in shown
+    assert "python manage.py migrate" in shown
 
 
 def test_people_without_a_role_are_told_so(client_of: ClientOf, site: Site) -> None:

@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, ProgrammingError, connection, connections
 
 from controlplane import doctor
-from mcpregistry.models import Configuration
-from mcpregistry.models.guards import drop_guards, missing_guards
+from mcpregistry.models import AuditEntry, AuditSeal, Configuration
+from mcpregistry.models.guards import drop_guards, install_guards, missing_guards
 from mcpregistry.services.upkeep import completeness
 from tests.fakes import elsewhere
 
@@ -24,9 +24,16 @@ def take_roles_away() -> None:
     Group.objects.get(name="approver").permissions.clear()
 
 
+def delete_checkpoints() -> None:
+    drop_guards()
+    AuditSeal.objects.all().delete()
+    install_guards()
+
+
 LOSSES: dict[str, tuple[Callable[[], object], str]] = {
     "triggers": (drop_guards, "triggers, such as "),
     "roles": (take_roles_away, "the roles approver, operator"),
+    "checkpoints": (delete_checkpoints, "the first checkpoint of the audit log"),
 }
 
 
@@ -48,6 +55,15 @@ def test_what_is_lost_is_named_and_migrate_makes_it_anew(loss: str) -> None:
     assert words in finding.what
     call_command("migrate", verbosity=0)
     assert completeness.interrupted() == ""
+
+
+def test_the_log_tells_that_its_checkpoints_were_deleted() -> None:
+    lost = AuditEntry.objects.filter(body__contains="audit.checkpoints_lost")
+    call_command("migrate", verbosity=0)
+    assert not lost.exists()
+    delete_checkpoints()
+    call_command("migrate", verbosity=0)
+    assert lost.count() == 1
 
 
 def test_processes_look_anew_after_triggers_were_missing() -> None:

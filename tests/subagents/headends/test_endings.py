@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
@@ -44,6 +43,8 @@ async def no_open_runs() -> bool:
 
 
 async def test_a_failed_run_is_told_once_and_never_tried_again(bench: Bench, serving: Any) -> None:
+    import openai
+
     refused = {"status": 401, "message": "no such key"}
     key = await db_call(prepared, bench, {"text": "x", "attempts": [refused, refused]})
     served = await serving()

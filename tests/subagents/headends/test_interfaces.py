@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
 from mcpregistry.db import db_call
@@ -17,6 +15,9 @@ from tests.subagents.headends.conftest import headend, token
 from tests.subagents.headends.test_openai import ASKED, client
 from tests.subagents.kit import WORDS, Bench, call, offered
 from tests.waiting import HANG_LIMIT
+
+if TYPE_CHECKING:  # the clients take a second to load, and each worker of pytest reads this file: only tests load them
+    import anthropic
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 FORMATS = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
@@ -30,6 +31,8 @@ def prepared(bench: Bench, kind: str, *turns: Any, **fields: Any) -> str:
 
 
 def claude(served: Any, **how: Any) -> anthropic.AsyncAnthropic:
+    import anthropic
+
     return anthropic.AsyncAnthropic(base_url=served.address, timeout=HANG_LIMIT, **how)
 
 
@@ -72,6 +75,8 @@ async def test_anthropics_stream_has_its_events_in_order(bench: Bench, serving: 
 
 
 async def test_anthropics_errors(bench: Bench, serving: Any) -> None:
+    import anthropic
+
     refused = {"status": 401, "message": "no such key"}
     key = await db_call(prepared, bench, "anthropic", {"text": "x", "attempts": [refused, refused]})
     served = await serving()
@@ -100,6 +105,8 @@ async def test_an_answer_is_cut_at_what_the_client_takes(bench: Bench, serving: 
 
 
 async def test_openais_responses(bench: Bench, serving: Any) -> None:
+    import openai
+
     key = await db_call(prepared, bench, "openai")
     served = await serving()
     async with client(served, key) as asks:
@@ -119,6 +126,8 @@ async def test_openais_responses(bench: Bench, serving: Any) -> None:
 
 
 async def test_an_answer_that_must_fit_a_schema(bench: Bench, serving: Any) -> None:
+    import openai
+
     key = await db_call(
         prepared, bench, "openai", {"text": "n is 3"}, {"text": '{"n": 3}'}, {"text": '{"n": "x"}'}, {"text": "no"}
     )
@@ -184,6 +193,8 @@ async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(bench: B
 
 
 async def test_a_tool_with_several_arguments_takes_an_object(bench: Bench, serving: Any) -> None:
+    import openai
+
     def prepare() -> str:
         offered(bench, {"text": "done"}, arguments={**WORDS, "properties": {**WORDS["properties"], "n": {"type": "integer"}},
                 "required": ["text", "n"]})  # fmt: skip

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 
 from mcpregistry.db import db_call
@@ -15,10 +14,15 @@ from tests.subagents.headends.conftest import headend, token
 from tests.subagents.kit import Bench, offered
 from tests.waiting import HANG_LIMIT
 
+if TYPE_CHECKING:  # the clients take a second to load, and each worker of pytest reads this file: only tests load them
+    import openai
+
 ASKED = [{"role": "user", "content": "hello"}]
 
 
 def client(served: Any, key: str, **options: Any) -> openai.AsyncOpenAI:
+    import openai
+
     return openai.AsyncOpenAI(base_url=f"{served.address}/v1", api_key=key, timeout=HANG_LIMIT, **options)
 
 
@@ -29,6 +33,8 @@ def prepared(bench: Bench, *turns: Any, **fields: Any) -> str:
 
 
 async def test_models_are_the_expert_tools_that_the_agent_may_call(bench: Bench, serving: Any) -> None:
+    import openai
+
     def prepare() -> tuple[str, str]:
         key = prepared(bench)
         headend("rest", aliases={"x": "expert"})

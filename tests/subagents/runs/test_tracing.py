@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.downstream.http_client.httpx_transport import ObservedRequest
+from mcpregistry.models import Configuration
 from subagents.domain.model_errors import ModelError
 from subagents.llm.client import complete
 from subagents.llm.scripted.app import ScriptedModels
@@ -20,7 +23,7 @@ from subagents.llm.scripted.script import load
 from subagents.llm.values import Target
 from subagents.models import Provider, Run, TracedRequest
 from subagents.runs.tracing import LONGEST_BODY, describe
-from subagents.services import runs
+from subagents.services import retention, runs
 from tests.fault.database import failing
 from tests.subagents.kit import Bench
 from tests.subagents.llm.conftest import KEY, KINDS, target
@@ -136,6 +139,22 @@ async def test_only_a_traced_run_has_its_requests_recorded(bench: Bench, worker:
     assert [run for run, _ in rows] == [traced.pk]
     assert KEY not in rows[0][1]
     assert json.loads(rows[0][1])["status"] == 200
+
+
+async def test_the_trace_goes_with_the_texts_of_its_run(bench: Bench, worker: Any) -> None:
+    def prepare() -> Run:
+        bench.expert(bench.model("m", {"text": "because"}))
+        return runs.start(expert="expert", arguments={"text": "why?"}, origin="command", traced=True)
+
+    run = await db_call(prepare)
+    here = await worker()
+    await here.drive(run)
+    keep = (await db_call(Configuration.load)).keep_payloads_days
+    await db_call(retention.prune, timezone.now() + timedelta(days=keep - 1))
+    assert await db_call(TracedRequest.objects.exists)
+    await db_call(retention.prune, timezone.now() + timedelta(days=keep + 1))
+    assert not await db_call(TracedRequest.objects.exists)
+    assert await db_call(Run.objects.exists)
 
 
 async def test_a_run_continues_if_its_trace_cannot_be_written(bench: Bench, worker: Any) -> None:

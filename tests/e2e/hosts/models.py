@@ -19,11 +19,15 @@ from subagents.llm.scripted.script import Ask, Reply, Result, ToolUse, Usage
 
 DONE = "SlipsnisseIsDone"  # one word, as streams are cut between words
 ASIDE = "A title"  # for requests without tools
+APPROVED = ("has not run yet", "is running")  # then the model is told to make the same call again
 
 
 @dataclass(frozen=True)
 class Play:
-    """``calls``: names as the host shows them to its model, with their arguments. ``bodies`` is what the model was sent."""
+    """``calls``: names as the host shows them to its model, with their arguments. ``bodies`` is what the model was sent.
+
+    ``results``: one for each of the calls. A call whose result says that it is approved and not over is made again.
+    """
 
     calls: Sequence[tuple[str, dict[str, Any]]]
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -32,14 +36,15 @@ class Play:
 
     def answers(self, ask: Ask) -> Reply:
         self.offered.update(ask.tools)
-        if len(ask.results) > len(self.results):
-            self.results[:] = ask.results
+        results = [each for each in ask.results if not any(words in each.text for words in APPROVED)]
+        if len(results) > len(self.results):
+            self.results[:] = results
         usage = Usage(10, 10)
         if not ask.tools:
             return Reply(ASIDE, (), usage)
-        if len(ask.results) >= len(self.calls):
+        if len(results) >= len(self.calls):
             return Reply(DONE, (), usage)
-        name, arguments = self.calls[len(ask.results)]
+        name, arguments = self.calls[len(results)]
         return Reply("", (ToolUse(name, json.dumps(arguments)),), usage)
 
 

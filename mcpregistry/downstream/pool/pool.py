@@ -61,6 +61,7 @@ class Pool:
 
     ``targets`` gives the current target of a server (a SlipsnisseError says why there is none);
     ``on_event`` takes facts, must not block and must not raise. At most ``most`` connections live at once.
+    ``on_session_over`` hears that a session's own connection (server, session) has closed.
     """
 
     def __init__(
@@ -69,12 +70,13 @@ class Pool:
         on_event: Callable[[ConnectionEvent], None],
         *,
         most: int = MOST,
+        on_session_over: Callable[[int, str], None] = lambda server_id, session: None,
     ) -> None:
         self._most = most
         self._targets = RememberedEras(targets)
         self._on_event = on_event
         self._slots: dict[int, Slot] = {}
-        self._sessions = Sessions(self._new_session, on_event, self._state)
+        self._sessions = Sessions(self._new_session, on_event, self._state, on_session_over)
         self._routes = Routes(self._slot, lambda slot: self._retire(slot, again=False))
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
@@ -236,6 +238,15 @@ class Pool:
         """A host's or a run's session has ended (its name, unique in the site): what it had of its own closes by and by."""
         for slot in self._sessions.take_session(session):
             self._spawn(slot.stop())
+
+    def holds_session(self, server_id: int, session: str) -> bool:
+        """Whether this session has a connection of its own to the server here, or a call that waits for one."""
+        return self._sessions.holds(server_id, session)
+
+    async def close_session(self, server_id: int, session: str) -> None:
+        """Close the connection of one session to one server."""
+        gone = [slot for slot in self._sessions.of_server(server_id) if slot.session == session]
+        await asyncio.gather(*(slot.stop() for slot in gone if self._sessions.take(slot)))
 
     def tell_roots_changed(self, caller: str) -> None:
         """The folders of the host with this session have changed: tell the servers whose connection is its alone."""

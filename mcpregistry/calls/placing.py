@@ -188,4 +188,8 @@ def peer_socket() -> Path:
 
 def _with_note(result: dict[str, Any]) -> dict[str, Any]:
     content = result.get("content")
-    return result | {"content": [{"type": "text", "text": STATE_IS_NEW}, *content]} if isinstance(content, list) else result
+    return (
+        result | {"content": [{"type": "text", "text": STATE_IS_NEW}, *content]}
+        if isinstance(content, list)
+        else result
+    )

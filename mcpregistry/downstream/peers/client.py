@@ -21,7 +21,9 @@ class OwnerGoneError(Exception):
 class Relay:
     """One call. ``callbacks`` are those of ``Pool.call``."""
 
-    def __init__(self, call: RelayedCall, host: Forwarding, callbacks: Mapping[str, Callable[..., None] | None]) -> None:
+    def __init__(
+        self, call: RelayedCall, host: Forwarding, callbacks: Mapping[str, Callable[..., None] | None]
+    ) -> None:
         self._call, self._host, self._callbacks = call, host, callbacks
         self._asking: set[asyncio.Task[None]] = set()
 

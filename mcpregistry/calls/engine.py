@@ -56,9 +56,8 @@ class Engine:
         self.process = process_name(process)
         self.connections = ConnectionLog(self.process)
         self.pool = Pool(
-            _target, self.connections.record, most=settings.MAX_CONNECTIONS,
-            on_session_over=lambda *key: self.placement.release(*key),
-        )  # fmt: skip
+            _target, self.connections.record, most=settings.MAX_CONNECTIONS, on_session_over=self._release_session
+        )
         self.placement = Placement(self.pool, self.process)
         self._is_shared = process != "runmcp"  # it serves one host, whose sessions are its own
         policy = policy or LivePolicy(self.live)
@@ -86,6 +85,9 @@ class Engine:
         self._connects = process != "worker"  # which serves no host: it connects when a call comes
         self._stopping = False
         self._draining: asyncio.Task[None] | None = None
+
+    def _release_session(self, server_id: int, session: str) -> None:
+        self.placement.release(server_id, session)
 
     async def start(self) -> None:
         """Load the configuration and begin to watch it. Raises when the database cannot be read."""

@@ -24,6 +24,7 @@ from django.db import Error
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.kinds import TOOL
 from mcpregistry.downstream.peers.client import OwnerGoneError, Relay
 from mcpregistry.downstream.peers.messages import RelayedCall, pack_host
 from mcpregistry.downstream.peers.server import Callbacks, NotOwnerError, PeerServer
@@ -40,6 +41,7 @@ STATE_IS_NEW = (
 )
 _RENEW_EVERY = LEASE.total_seconds() / 3
 _TRIES = 3
+_CALLBACKS = ("on_sent", "on_progress", "on_log")
 _LONGEST_SOCKET = 100  # bytes; unix(7) allows 107
 
 
@@ -87,7 +89,8 @@ class Placement:
                 result = await self._pool.call(server_id, name, arguments_json, session=session, host=host, **options)
                 return _with_note(result) if is_lost else result
             try:
-                return await self._relay(owner, key, name, arguments_json, host, options)
+                call = _relayed(owner, key, name, arguments_json, host=host, options=options)
+                return await Relay(call, host, {each: options.get(each) for each in _CALLBACKS}).run(owner.address)
             except NotOwnerError:
                 self._owners.pop(key, None)
             except OwnerGoneError:
@@ -119,21 +122,6 @@ class Placement:
     @property
     def _leases_hold(self) -> bool:
         return time.monotonic() - self._renewed < LEASE.total_seconds() - 5
-
-    async def _relay(
-        self, owner: Owner, key: Key, name: str, arguments_json: bytes, host: Forwarding, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        callbacks = {each: options.get(each) for each in ("on_sent", "on_progress", "on_log")}
-        asks = options.get("asks")
-        call = RelayedCall(
-            owner=owner.process, server=key[0], session=key[1], name=name, arguments=arguments_json.decode(), host=pack_host(host),
-            caller=options.get("caller", ""), kind=options["kind"], meta=options.get("meta"), timeout=options.get("timeout"),
-            max_result_bytes=options.get("max_result_bytes"), idempotent=options.get("idempotent", False),
-            revision=options.get("revision"), definition=options.get("definition"), by=options.get("by"),
-            asks=None if asks is None else sorted(asks), wants_progress=callbacks["on_progress"] is not None,
-            wants_log=callbacks["on_log"] is not None,
-        )  # fmt: skip
-        return await Relay(call, host, callbacks).run(owner.address)
 
     async def _perform(self, call: RelayedCall, host: Forwarding, callbacks: Callbacks) -> dict[str, Any]:
         """Make a call of another process. Raises NotOwnerError, and what ``Pool.call`` raises."""
@@ -176,6 +164,21 @@ class Placement:
                 log.exception("placement.not_released", server_id=key[0])
             else:
                 self._owners.pop(key, None)
+
+
+def _relayed(
+    owner: Owner, key: Key, name: str, arguments_json: bytes, *, host: Forwarding, options: Mapping[str, Any]
+) -> RelayedCall:
+    """Return the call as the owner gets it. ``options`` are the others of ``Pool.call``."""
+    asks = options.get("asks")
+    return RelayedCall(
+        owner=owner.process, server=key[0], session=key[1], name=name, arguments=arguments_json.decode(), host=pack_host(host),
+        caller=options.get("caller", ""), kind=options.get("kind", TOOL), meta=options.get("meta"), timeout=options.get("timeout"),
+        max_result_bytes=options.get("max_result_bytes"), idempotent=options.get("idempotent", False),
+        revision=options.get("revision"), definition=options.get("definition"), by=options.get("by"),
+        asks=None if asks is None else sorted(asks), wants_progress=options.get("on_progress") is not None,
+        wants_log=options.get("on_log") is not None,
+    )  # fmt: skip
 
 
 def peer_socket() -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,18 +44,15 @@ class PeerServer:
 
     async def start(self, path: Path) -> None:
         """Listen at this path. A socket of an earlier process is replaced."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._accept, path)
-        path.chmod(0o600)
-        self._path = path
+        listening = await asyncio.to_thread(_listen, path)
+        self._server, self._path = await asyncio.start_unix_server(self._accept, sock=listening), path
 
     async def close(self) -> None:
         """Stop listening, and cancel the calls of other processes."""
         if self._server is None:
             return
         self._server.close()
-        self._path.unlink(missing_ok=True)
+        await asyncio.to_thread(self._path.unlink, missing_ok=True)
         for task in self._exchanges:
             task.cancel()
         await asyncio.gather(*self._exchanges, return_exceptions=True)
@@ -63,6 +61,15 @@ class PeerServer:
         task = asyncio.ensure_future(_Exchange(self._perform, reader, writer).run())
         self._exchanges.add(task)
         task.add_done_callback(self._exchanges.discard)
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    path.chmod(0o600)
+    return listening
 
 
 class _Exchange:
@@ -138,7 +145,7 @@ class _Exchange:
         """Take answers until the other process closes the connection."""
         while (frame := await read_frame(self._reader, MOST_BYTES)) is not None:
             said = frame.get("answer") or {}
-            waiting = self._asked.get(said.get("number"))
+            waiting = self._asked.get(said.get("number", 0))
             if waiting is None or waiting.done():
                 continue
             if "unanswered" in said:

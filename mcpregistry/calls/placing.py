@@ -71,6 +71,7 @@ class Placement:
         self._renewing.cancel()
         await asyncio.gather(self._renewing, return_exceptions=True)
         await self._server.close()
+        self._owners.clear()  # what closes from now on is lost, not given back
         with contextlib.suppress(Error):  # then the leases run out
             await db_call(placement.release_process, self._process)
 

@@ -13,7 +13,7 @@ import pytest
 
 from mcpregistry.calls.placing import STATE_IS_NEW, Placement
 from mcpregistry.db import database_now, db_call
-from mcpregistry.domain.calls.forwarding import NOTHING
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, Unanswered
 from mcpregistry.domain.errors import ConnectionFailed, ToolRefused
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.models import Server, SessionOwner
@@ -53,6 +53,7 @@ class Process:
         assert self.placement._renewing is not None
         self.placement._renewing.cancel()
         self.placement._address = ""
+        self.placement._owners.clear()
         await self.pool.close()
 
     async def call(self, server: Server, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from mcpregistry.calls.placing import STATE_IS_NEW, Placement
 from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, Unanswered
 from mcpregistry.domain.errors import ConnectionFailed, ToolRefused
+from mcpregistry.domain.lifecycle import State
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.models import Server, SessionOwner
-from tests.calls.conftest import add_server
+from mcpregistry.services.servers import placement
+from tests.calls.conftest import Site, add_server, tool
 from tests.fakes.targets import stdio_target
 from tests.waiting import HANG_LIMIT, until
 
@@ -202,3 +205,17 @@ async def test_progress_reaches_the_caller_and_a_cancelled_call_is_cancelled(pro
     with pytest.raises(asyncio.CancelledError):
         await calling
     await until(lambda: not first.placement._server._exchanges)
+
+
+async def test_without_an_answer_who_the_owner_is_nothing_is_sent(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    await db_call(add_server, "crash", tool("pid"), shared_by="agent")
+    here: Site = await site()
+
+    def fails(**_: Any) -> Any:
+        raise OperationalError("database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(placement, "claim", fails)
+        refused = await here.call("crash__pid")
+    assert (refused.state, refused.error_code) == (State.NOT_SENT, "UNAVAILABLE")
+    assert (await here.call("crash__pid")).state is State.SUCCEEDED

@@ -45,6 +45,8 @@ class Relay:
                 await writer.wait_closed()
 
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+        if await read_frame(reader, MOST_BYTES) is None:
+            raise OwnerGoneError
         while (frame := await read_frame(reader, MOST_BYTES)) is not None:
             if "result" in frame:
                 found: dict[str, Any] = frame["result"]
@@ -54,7 +56,7 @@ class Relay:
             if "not_owner" in frame:
                 raise NotOwnerError
             self._hear(frame, writer)
-        # Even without ``sent`` the owner may have died between the two writes, so nobody knows.
+        # Even without ``sent``: the owner may have died between that word and the server.
         raise ConnectionFailed(
             "The process of the site that had this session's connection has ended.",
             remedy="The next call gets a new connection, without what the server kept for this session.",

@@ -1,7 +1,7 @@
 """What two processes say to each other about one call.
 
 The process that has the call sends one ``RelayedCall``; the owner of the connection sends events until the call has ended, each an
-object with one key: ``sent``, ``progress``, ``log``, ``ask``, ``result``, ``error`` or ``not_owner``. Answers to ``ask`` come back as
+object with one key: first ``taken``, then ``sent``, ``progress``, ``log``, ``ask``, ``result``, ``error`` or ``not_owner``. Answers to ``ask`` come back as
 ``answer``.
 """
 

@@ -84,13 +84,23 @@ class _Exchange:
         try:
             frame = await read_frame(self._reader, MOST_BYTES)
             if frame is not None:
-                await self._answer(msgspec.convert(frame, RelayedCall))
+                call = msgspec.convert(frame, RelayedCall)
+                await self._take()
+                await self._answer(call)
         except (msgspec.MsgspecError, SlipsnisseError):
             log.exception("peer.unreadable")
+        except ConnectionError:
+            log.info("peer.left")
         finally:
             with contextlib.suppress(ConnectionError):
                 self._writer.close()
                 await self._writer.wait_closed()
+
+    async def _take(self) -> None:
+        """Say that the call is taken, before anything of it is done: without this word the other process may make it."""
+        write_frame(self._writer, {"taken": True})
+        await self._writer.drain()
+        await asyncio.sleep(0)  # uvloop writes at the end of a step of the loop
 
     async def _answer(self, call: RelayedCall) -> None:
         working = asyncio.ensure_future(self._work(call))

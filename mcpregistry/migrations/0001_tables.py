@@ -1198,6 +1198,7 @@ class Migration(migrations.Migration):
                 name='SessionOwner',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('machine', models.CharField(help_text='Whose processes share the connection; see calls.placing.', max_length=100)),
                     ('session', models.CharField(help_text='Agent, and name of its session.', max_length=300)),
                     ('process', models.CharField(db_index=True, help_text='Kind, host and process id, e.g. web@box:4711.', max_length=100)),
                     ('address', models.CharField(help_text='Where the process takes calls of the others.', max_length=300)),
@@ -1206,7 +1207,7 @@ class Migration(migrations.Migration):
                     ('server', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='session_owners', to='mcpregistry.server')),
                 ],
                 options={
-                    'constraints': [models.UniqueConstraint(fields=('server', 'session'), name='one_owner_per_session')],
+                    'constraints': [models.UniqueConstraint(fields=('server', 'machine', 'session'), name='one_owner_per_session')],
                 },
             ),
             migrations.CreateModel(

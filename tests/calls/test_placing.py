@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.db import OperationalError
 
+from mcpregistry.calls import placing
 from mcpregistry.calls.placing import STATE_IS_NEW, Placement
 from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, Unanswered
-from mcpregistry.domain.errors import ConnectionFailed, ToolRefused
+from mcpregistry.domain.errors import Busy, ConnectionFailed, ToolRefused
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.downstream.peers import client
+from mcpregistry.downstream.peers.channels import RemoteChannel
+from mcpregistry.downstream.peers.server import Handlers, PeerServer
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.models import Server, SessionOwner
 from mcpregistry.services.servers import placement
+from mcpregistry.services.servers.placement import Owner
 from tests.calls.conftest import Site, add_server, tool
 from tests.fakes.targets import stdio_target
 from tests.waiting import HANG_LIMIT, until
 
 SESSION = "ann/http:1"
 ENDLESS = {"steps": 1_000_000, "pause": 0.05}
+
+
+_NOBODY = 2**22  # above every process id of Linux
 
 
 class Process:
@@ -35,7 +46,7 @@ class Process:
         async def targets(_: int) -> Any:
             return target
 
-        self.name = f"web@box:{number}"
+        self.name = f"web@box:{_NOBODY + number}"
         self.pool = Pool(targets, lambda _: None, on_session_over=self._release)
         self.placement = Placement(self.pool, self.name)
         self._socket = folder / f"{number}.sock"
@@ -55,7 +66,7 @@ class Process:
         await self.placement._server.close()
         assert self.placement._renewing is not None
         self.placement._renewing.cancel()
-        self.placement._address = ""
+        self.placement._us = Owner(self.name, "")
         self.placement._owners.clear()
         await self.pool.close()
 
@@ -147,13 +158,13 @@ async def test_an_owner_whose_lease_has_run_out_is_replaced(processes: Start, se
     after = await second.call(server, "pid")
     back = await first.call(server, "pid")
     assert text_of(before) != text_of(after) == text_of(back)
-    await until(lambda: not first.pool.holds_session(server.pk, SESSION))
+    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
 
 
 async def test_a_connection_that_is_closed_is_owned_by_nobody(processes: Start, server: Server) -> None:
     first, second = await processes(stdio_target("crash"))
     await first.call(server, "pid")
-    await first.pool.close_session(server.pk, SESSION)
+    await first.pool.sessions.close(server.pk, SESSION)
     await until(lambda: db_call(lambda: not SessionOwner.objects.exists()))
     assert await second.call(server, "pid")
     assert await db_call(lambda: SessionOwner.objects.get().process) == second.name
@@ -211,7 +222,7 @@ async def test_without_an_answer_who_the_owner_is_nothing_is_sent(site: Any, mon
     await db_call(add_server, "crash", tool("pid"), shared_by="agent")
     here: Site = await site()
 
-    def fails(**_: Any) -> Any:
+    def fails(*_: Any) -> Any:
         raise OperationalError("database is locked")
 
     with monkeypatch.context() as patched:
@@ -219,3 +230,119 @@ async def test_without_an_answer_who_the_owner_is_nothing_is_sent(site: Any, mon
         refused = await here.call("crash__pid")
     assert (refused.state, refused.error_code) == (State.NOT_SENT, "UNAVAILABLE")
     assert (await here.call("crash__pid")).state is State.SUCCEEDED
+
+
+async def test_an_owner_that_does_not_answer_has_done_nothing(
+    processes: Start, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "TAKEN_SECONDS", 0.05)
+    first, second = await processes(stdio_target("crash"))
+    await first.call(server, "pid")
+    heard: list[bytes] = []
+
+    async def hears(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read())
+
+    stopped = await asyncio.start_unix_server(hears, str(tmp_path / "stopped"))
+    await db_call(lambda: SessionOwner.objects.update(address=str(tmp_path / "stopped")))
+    with pytest.raises(Busy, match="does not answer"):
+        await second.call(server, "pid")
+    stopped.close()
+    await until(lambda: heard)
+    assert b'"go"' not in heard[0]
+
+
+async def test_a_call_of_an_owner_that_has_lost_its_lease_is_not_waited_for(
+    processes: Start, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LOOK_SECONDS", 0.05)
+    first, second = await processes(stdio_target("slow"))
+    await first.call(server, "count")
+    sent = asyncio.Event()
+    calling = asyncio.ensure_future(second.call(server, "count", {"steps": 1, "pause": 600}, on_sent=sent.set))
+    await sent.wait()
+    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    with pytest.raises(ConnectionFailed, match="does not answer") as failed:
+        await calling
+    assert failed.value.sent
+
+
+async def test_an_owner_that_is_leaving_is_not_taken_for_dead(processes: Start, server: Server) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = await first.call(server, "pid")
+    name = f"web@box:{os.getpid()}"
+    await db_call(lambda: SessionOwner.objects.update(process=name))
+    await first.placement._server.close()
+    calling = asyncio.ensure_future(second.call(server, "pid"))
+    await until(lambda: second.placement._owners == {} or calling.done())
+    assert not calling.done()
+    await db_call(placement.release_process, name)
+    after = await calling
+    assert text_of(after) != text_of(before)
+    assert after["content"][0]["text"] == STATE_IS_NEW
+
+
+class Heard:
+    """A host outside of its calls."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        if method == "never":
+            raise Unanswered("Nobody is here.")
+        return {"roots": [{"uri": f"file:///{method}/{params['n']}"}]}
+
+    def log(self, server: str, line: Mapping[str, Any]) -> None:
+        self.said.append(("log", server, line))
+
+    def complete(self, elicitation_id: str) -> None:
+        self.said.append(("complete", elicitation_id))
+
+
+async def test_a_host_is_reached_between_its_calls_from_another_process(processes: Start) -> None:
+    first, second = await processes(stdio_target("crash"))
+    channel = Heard()
+    told = first.placement._told(Forwarding(channel=channel))
+    remote = RemoteChannel(told.address, told.channel)
+    assert await remote.ask("roots/list", {"n": 1}) == {"roots": [{"uri": "file:///roots/list/1"}]}
+    with pytest.raises(Unanswered, match="Nobody is here"):
+        await remote.ask("never", {})
+    remote.log("lab", {"data": "x"})
+    remote.complete("e1")
+    said = channel.said
+    await until(lambda: len(said) == 2)
+    assert said == [("log", "lab", {"data": "x"}), ("complete", "e1")]
+    assert first.placement._told(NOTHING).channel == ""
+    del channel
+    gc.collect()
+    for address in (told.address, second.placement._us.address, "/nowhere"):
+        with pytest.raises(Unanswered, match="has ended"):
+            await RemoteChannel(address, told.channel).ask("roots/list", {"n": 1})
+
+
+async def test_few_owners_elsewhere_are_remembered(
+    processes: Start, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "MOST_REMEMBERED", 3)
+    first, second = await processes(stdio_target("crash"))
+    own = text_of(await second.call(server, "pid", session="ann/own"))
+    for number in range(5):
+        await first.call(server, "pid", session=f"ann/{number}")
+        await second.call(server, "pid", session=f"ann/{number}")
+    assert len(second.placement._owners) <= 3
+    assert text_of(await second.call(server, "pid", session="ann/own")) == own
+    second.placement.end_session("4")
+    assert "ann/4" not in {session for _, session in second.placement._owners}
+
+
+@pytest.mark.attack
+async def test_only_the_user_of_the_site_can_connect(processes: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o755)
+    server = PeerServer(Handlers(owns=bool, perform=cast(Any, None), hear=cast(Any, None)))
+    await server.start(folder / "1.sock")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "1.sock").stat().st_mode) == 0o600
+    await server.close()
+    assert list(folder.iterdir()) == []

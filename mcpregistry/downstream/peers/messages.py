@@ -1,14 +1,16 @@
-"""What two processes say to each other about one call.
+"""What two processes say to each other. The first frame on a connection is ``{"call": RelayedCall}`` or ``{"word": RelayedWord}``.
 
-The process that has the call sends one ``RelayedCall``; the owner of the connection sends events until the call has ended, each an
-object with one key: first ``taken``, then ``sent``, ``progress``, ``log``, ``ask``, ``result``, ``error`` or ``not_owner``. Answers to ``ask`` come back as
-``answer``.
+A call: the owner of the session's connection answers ``taken`` or ``not_owner``. The other process sends ``go``: before it, the owner does
+nothing. Then the owner sends events until the call has ended, each an object with one key: ``sent``, ``progress``, ``log``, ``ask``, and
+at last ``result`` or ``error``. Answers to ``ask`` come back as ``answer``.
+
+A word: something for a host while none of its calls is out, sent to the process that serves the host. It answers ``result`` or ``unanswered``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,13 +20,18 @@ from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
 
 
 class RelayedHost(msgspec.Struct, frozen=True):
-    """A ``Forwarding`` without its callbacks; see there. ``can_ask``: it can be asked while the call waits."""
+    """A ``Forwarding`` without its callbacks; see there. ``can_ask``: it can be asked while the call waits.
+
+    ``channel``: the name of its channel at the process that serves it, and ``address`` where this process takes words; empty without one.
+    """
 
     capabilities: dict[str, Any]
     answers: dict[str, Any]
     can_ask: bool
     rounds: bool
     log_level: str
+    channel: str
+    address: str
 
 
 class RelayedCall(msgspec.Struct, frozen=True):
@@ -50,10 +57,19 @@ class RelayedCall(msgspec.Struct, frozen=True):
     wants_log: bool
 
 
-def pack_host(host: Forwarding) -> RelayedHost:
+class RelayedWord(msgspec.Struct, frozen=True):
+    """A method of ``HostChannel`` and its arguments; see there."""
+
+    channel: str
+    method: Literal["ask", "log", "complete"]
+    said: list[Any]
+
+
+def pack_host(host: Forwarding, channel: str, address: str) -> RelayedHost:
     """Return what another process needs to know of a host."""
     return RelayedHost(
-        dict(host.capabilities), dict(host.answers), can_ask=host.ask is not None, rounds=host.rounds, log_level=host.log_level
+        dict(host.capabilities), dict(host.answers), can_ask=host.ask is not None, rounds=host.rounds, log_level=host.log_level,
+        channel=channel, address=address if channel else "",
     )  # fmt: skip
 
 

@@ -17,35 +17,46 @@ from typing import Any
 import msgspec
 import structlog
 
-from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
+from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
-from mcpregistry.downstream.peers.messages import RelayedCall, pack_error
+from mcpregistry.downstream.peers.messages import RelayedCall, RelayedWord, pack_error
 
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 * 1024 * 1024  # of one frame; the limits of the call's server are stricter
+_WAITING = 1024  # connections that are not accepted yet
 Callbacks = Mapping[str, Any]
-# Makes a call on this process's connections: the call, its host, and the callbacks of ``Pool.call``.
-Perform = Callable[[RelayedCall, Forwarding, Callbacks], Awaitable[dict[str, Any]]]
 
 
 class NotOwnerError(Exception):
     """This process does not have the session's connection any more."""
 
 
+class Handlers(msgspec.Struct, frozen=True):
+    """What a process does for the others.
+
+    ``owns``: whether it has the connection of this call. ``perform`` makes the call there with the host's questions going to ``ask``
+    (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process.
+    """
+
+    owns: Callable[[RelayedCall], bool]
+    perform: Callable[[RelayedCall, Any, Callbacks], Awaitable[dict[str, Any]]]
+    hear: Callable[[RelayedWord], Awaitable[Any]]
+
+
 class PeerServer:
     """Listens at a Unix socket until it is closed."""
 
-    def __init__(self, perform: Perform) -> None:
-        self._perform = perform
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
         self._server: asyncio.Server | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
 
     async def start(self, path: Path) -> None:
         """Listen at this path. A socket of an earlier process is replaced."""
         listening = await asyncio.to_thread(_listen, path)
-        self._server, self._path = await asyncio.start_unix_server(self._accept, sock=listening), path
+        self._server, self._path = await asyncio.start_unix_server(self._accept, sock=listening, backlog=_WAITING), path
 
     async def close(self) -> None:
         """Stop listening, and cancel the calls of other processes."""
@@ -58,13 +69,14 @@ class PeerServer:
         await asyncio.gather(*self._exchanges, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(_Exchange(self._perform, reader, writer).run())
+        task = asyncio.ensure_future(_Exchange(self._handlers, reader, writer).run())
         self._exchanges.add(task)
         task.add_done_callback(self._exchanges.discard)
 
 
 def _listen(path: Path) -> socket.socket:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
@@ -73,20 +85,20 @@ def _listen(path: Path) -> socket.socket:
 
 
 class _Exchange:
-    """One call of another process."""
+    """One connection of another process."""
 
-    def __init__(self, perform: Perform, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._perform, self._reader, self._writer = perform, reader, writer
+    def __init__(self, handlers: Handlers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._handlers, self._reader, self._writer = handlers, reader, writer
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
     async def run(self) -> None:
         try:
-            frame = await read_frame(self._reader, MOST_BYTES)
-            if frame is not None:
-                call = msgspec.convert(frame, RelayedCall)
-                await self._take()
-                await self._answer(call)
+            frame = await read_frame(self._reader, MOST_BYTES) or {}
+            if "word" in frame:
+                await self._pass_on(msgspec.convert(frame["word"], RelayedWord))
+            elif "call" in frame:
+                await self._take(msgspec.convert(frame["call"], RelayedCall))
         except (msgspec.MsgspecError, SlipsnisseError):
             log.exception("peer.unreadable")
         except ConnectionError:
@@ -96,11 +108,20 @@ class _Exchange:
                 self._writer.close()
                 await self._writer.wait_closed()
 
-    async def _take(self) -> None:
-        """Say that the call is taken, before anything of it is done: without this word the other process may make it."""
+    async def _pass_on(self, word: RelayedWord) -> None:
+        try:
+            write_frame(self._writer, {"result": await self._handlers.hear(word)})
+        except Unanswered as reason:
+            write_frame(self._writer, {"unanswered": str(reason)})
+
+    async def _take(self, call: RelayedCall) -> None:
+        """Say whether the call is taken. Nothing of it is done before the other process has heard it, and so counts it as made."""
+        if not self._handlers.owns(call):
+            write_frame(self._writer, {"not_owner": True})
+            return
         write_frame(self._writer, {"taken": True})
-        await self._writer.drain()
-        await asyncio.sleep(0)  # uvloop writes at the end of a step of the loop
+        if await read_frame(self._reader, MOST_BYTES) is not None:
+            await self._answer(call)
 
     async def _answer(self, call: RelayedCall) -> None:
         working = asyncio.ensure_future(self._work(call))
@@ -118,19 +139,13 @@ class _Exchange:
 
     async def _work(self, call: RelayedCall) -> dict[str, Any]:
         """Return the last frame."""
-        host = Forwarding(
-            call.host.capabilities, call.host.answers, ask=self._ask if call.host.can_ask else None, rounds=call.host.rounds,
-            log_level=call.host.log_level,
-        )  # fmt: skip
         callbacks = {
             "on_sent": lambda: self._tell(sent=True),
             "on_progress": (lambda *said: self._tell(progress=said)) if call.wants_progress else None,
             "on_log": (lambda line: self._tell(log=dict(line))) if call.wants_log else None,
         }
         try:
-            return {"result": await self._perform(call, host, callbacks)}
-        except NotOwnerError:
-            return {"not_owner": True}
+            return {"result": await self._handlers.perform(call, self._ask if call.host.can_ask else None, callbacks)}
         except SlipsnisseError as error:
             return {"error": pack_error(error)}
         except Exception:

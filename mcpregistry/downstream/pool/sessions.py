@@ -87,11 +87,17 @@ class Sessions:
     def holds(self, server_id: int, session: str) -> bool:
         """Whether this session has a connection here, or a call that waits for one."""
         slot = self._slots.get(server_id, {}).get(session)
-        return slot is not None and bool(slot.alive or slot.expected or (slot.gate is not None and slot.gate.inside))
+        return slot is not None and _is_used(slot)
+
+    async def close(self, server_id: int, session: str) -> None:
+        """Close the connection of one session to one server."""
+        slot = self._slots.get(server_id, {}).get(session)
+        if slot is not None and self.take(slot):
+            await slot.stop()
 
     def tidy(self, slot: Slot) -> None:
         """Forget a slot that holds nothing, nobody waits in, and whose breaker has nothing to say."""
-        if slot.alive or slot.expected or (slot.gate is not None and slot.gate.inside):
+        if _is_used(slot):
             return
         if not (left := slot.refused_for):
             self.take(slot)
@@ -130,3 +136,7 @@ class Sessions:
                 sessions=self.count(event.server_id),
             )
         )  # fmt: skip
+
+
+def _is_used(slot: Slot) -> bool:
+    return bool(slot.alive or slot.expected or (slot.gate is not None and slot.gate.inside))

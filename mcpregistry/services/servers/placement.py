@@ -1,4 +1,4 @@
-"""Which process has a session's connection. Rows with leases, so that all processes of the site agree.
+"""Which process has a session's connection. Rows with leases, so that all processes of a machine agree.
 
 A process renews all its leases together. Once it has not for ``LEASE``, or is known to be dead, another process takes the session: the
 server then starts without what it kept for it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
@@ -19,6 +20,15 @@ KEPT = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A session's connection to one server, on the machine with this name."""
+
+    server_id: int
+    machine: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class Owner:
     """A process, and where it takes calls of the others. ``is_lost``: it replaces another one, whose state is lost."""
 
@@ -27,34 +37,39 @@ class Owner:
     is_lost: bool = False
 
 
-def claim(*, server_id: int, session: str, process: str, address: str) -> Owner:
-    """Return the owner of a session. It is ``process`` if no living process is."""
+def claim(place: Place, us: Owner) -> Owner:
+    """Return the owner of a connection. It is ``us`` if no living process is."""
     try:
-        return _claim(server_id, session, Owner(process, address))
+        return _claim(place, us)
     except IntegrityError:  # another process was faster
-        return _claim(server_id, session, Owner(process, address))
+        return _claim(place, us)
 
 
 @transaction.atomic
-def _claim(server_id: int, session: str, us: Owner) -> Owner:
+def _claim(place: Place, us: Owner) -> Owner:
     now = database_now()
-    rows = SessionOwner.objects.filter(server=server_id, session=session)
-    row = rows.select_for_update().first()
+    row = _rows(place).select_for_update().first()
     ours = {"process": us.process, "address": us.address, "lease_until": now + LEASE}
     if row is None:
-        SessionOwner.objects.create(server_id=server_id, session=session, since=now, **ours)
+        named = {"server_id": place.server_id, "machine": place.machine, "session": place.session}
+        SessionOwner.objects.create(**named, since=now, **ours)
         return us
     if row.process != us.process and row.lease_until > now:
         return Owner(row.process, row.address)
     is_lost = row.process != us.process
-    rows.update(**ours, **({"since": now} if is_lost else {}))
+    _rows(place).update(**ours, **({"since": now} if is_lost else {}))
     return Owner(us.process, us.address, is_lost)
 
 
-def take_over(*, server_id: int, session: str, dead: str, process: str, address: str) -> Owner:
+def take_over(place: Place, us: Owner, dead: str) -> Owner:
     """The same, when the process ``dead`` is known to have ended."""
-    SessionOwner.objects.filter(server=server_id, session=session, process=dead).update(lease_until=database_now())
-    return claim(server_id=server_id, session=session, process=process, address=address)
+    _rows(place).filter(process=dead).update(lease_until=database_now())
+    return claim(place, us)
+
+
+def is_owner(place: Place, process: str) -> bool:
+    """Whether this process has the connection, and has renewed its lease."""
+    return _rows(place).filter(process=process, lease_until__gt=database_now()).exists()
 
 
 def renew(process: str) -> None:
@@ -62,9 +77,9 @@ def renew(process: str) -> None:
     SessionOwner.objects.filter(process=process).update(lease_until=database_now() + LEASE)
 
 
-def release(*, server_id: int, session: str, process: str) -> None:
-    """The process has closed the session's connection."""
-    SessionOwner.objects.filter(server=server_id, session=session, process=process).delete()
+def release(place: Place, process: str) -> None:
+    """The process has closed the connection."""
+    _rows(place).filter(process=process).delete()
 
 
 def release_process(process: str) -> int:
@@ -76,3 +91,7 @@ def release_process(process: str) -> int:
 def forget_old() -> int:
     """Delete what nobody has taken for a day. Returns how many."""
     return SessionOwner.objects.filter(lease_until__lt=database_now() - KEPT).delete()[0]
+
+
+def _rows(place: Place) -> Any:
+    return SessionOwner.objects.filter(server=place.server_id, machine=place.machine, session=place.session)

@@ -47,8 +47,8 @@ class Channels:
         if channel is None:
             raise Unanswered(_GONE)
         if word.method == "ask":
-            return await channel.ask(*word.said)
-        (channel.log if word.method == "log" else channel.complete)(*word.said)
+            return await channel.ask(*word.arguments)
+        (channel.log if word.method == "log" else channel.complete)(*word.arguments)
         return None
 
 

@@ -18,16 +18,16 @@ from mcpregistry.downstream.peers.server import MOST_BYTES, NotOwnerError
 log = structlog.get_logger(__name__)
 
 TAKEN_SECONDS = 10.0  # for the owner to take a call
-LOOK_SECONDS = 10.0  # between looks whether the owner still has the session, while it says nothing
+LOOK_SECONDS = 10.0  # without an event, before it is checked whether the owner still has the session
 
 
 class OwnerGoneError(Exception):
-    """Nobody listens at the address of the owner. Nothing of the call was sent to the server."""
+    """No process listens at the address of the owner. Nothing was sent to the server."""
 
 
 @contextlib.asynccontextmanager
 async def connected(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect to the process that listens at this address. Raises OwnerGoneError, and Busy where it cannot be told."""
+    """Connect to the process that listens at this address. Raises OwnerGoneError, and Busy if it may be alive."""
     try:
         reader, writer = await asyncio.open_unix_connection(address)
     except (FileNotFoundError, ConnectionRefusedError):
@@ -43,7 +43,7 @@ async def connected(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, a
 
 
 class Relay:
-    """One call. ``callbacks`` are those of ``Pool.call``; ``still_owns`` tells whether the owner has the session still."""
+    """One call. ``callbacks`` are those of ``Pool.call``; ``still_owns`` returns whether the owner still has the session."""
 
     def __init__(
         self, call: RelayedCall, host: Forwarding, callbacks: Mapping[str, Callable[..., None] | None],

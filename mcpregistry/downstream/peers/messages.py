@@ -62,7 +62,7 @@ class RelayedWord(msgspec.Struct, frozen=True):
 
     channel: str
     method: Literal["ask", "log", "complete"]
-    said: list[Any]
+    arguments: list[Any]
 
 
 def pack_host(host: Forwarding, channel: str, address: str) -> RelayedHost:

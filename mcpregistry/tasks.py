@@ -22,7 +22,7 @@ from mcpregistry.services.energy import reservations, usage
 from mcpregistry.services.installs import sweeping
 from mcpregistry.services.policy import findings, permits
 from mcpregistry.services.records import call_hours, seals, sinks, usage_sums, verification, words
-from mcpregistry.services.servers import checks, connections, trials
+from mcpregistry.services.servers import checks, connections, placement, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import reaping, retention, statistics
 from mcpregistry.worker_runtime import runtime
@@ -83,6 +83,7 @@ def reap() -> None:
         "tests_given_up": trials.give_up_lost(now),
         "tests_resent": trials.resend_waiting(now),
         "connections": connections.forget_stale(now),
+        "session_owners": placement.forget_old(),
         "energy_charged": reservations.settle_due(),
         "budgets_charged": spending.settle_due(),
         "sessions_ended": host_sessions.sweep(now),

@@ -8,6 +8,7 @@ from typing import Any
 from mcpregistry.calls import sampling
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.lending import note_links
+from mcpregistry.calls.placing import Placement
 from mcpregistry.calls.remote_tasks.adoption import Adoption, check_kind, forwarding_of
 from mcpregistry.calls.sampling import Sampler
 from mcpregistry.domain.apps import without_pages
@@ -15,14 +16,13 @@ from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED, page_needed
 from mcpregistry.domain.errors import InputNeeded, ToolRefused
 from mcpregistry.domain.servers.sessions import host_session, session_key
-from mcpregistry.downstream.pool.pool import Pool
 
 
 class DownstreamDispatcher:
     """Sends a call to the server that owns the tool."""
 
-    def __init__(self, pool: Pool, adoption: Adoption, sampler: Sampler | None = None) -> None:
-        self._pool, self._adoption, self._sampler = pool, adoption, sampler
+    def __init__(self, placement: Placement, adoption: Adoption, sampler: Sampler | None = None) -> None:
+        self._placement, self._adoption, self._sampler = placement, adoption, sampler
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
         """Send the call through the pool. Returns the server's result; of a task, our handle for it."""
@@ -70,7 +70,7 @@ class DownstreamDispatcher:
     async def _sent(self, call: Call, forwarding: Forwarding, on_sent: Callable[[], None]) -> dict[str, Any]:
         offer, request = call.entry.offer, call.request
         asks = request.host.forwarding.allowing(offer.server.questions).questions
-        return await self._pool.call(
+        return await self._placement.call(
             offer.server.id,
             offer.tool.name,
             call.arguments_json.encode(),

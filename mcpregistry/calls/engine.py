@@ -26,6 +26,7 @@ from mcpregistry.calls.dispatch import DownstreamDispatcher
 from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
 from mcpregistry.calls.live_policy import LivePolicy
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
+from mcpregistry.calls.placing import Placement, peer_socket
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.remote_tasks.adoption import Adoption
 from mcpregistry.calls.watch.changes import Feed
@@ -54,7 +55,11 @@ class Engine:
         self.recorder = Recorder(process)
         self.process = process_name(process)
         self.connections = ConnectionLog(self.process)
-        self.pool = Pool(_target, self.connections.record, most=settings.MAX_CONNECTIONS)
+        self.pool = Pool(
+            _target, self.connections.record, most=settings.MAX_CONNECTIONS, on_session_over=self._release_session
+        )
+        self.placement = Placement(self.pool, self.process)
+        self._is_shared = process != "runmcp"  # it serves one host, whose sessions are its own
         policy = policy or LivePolicy(self.live)
         self.approvals = Approvals(
             recorder=self.recorder, feed=self.feed, live=self.live, catalogue_of=self._catalogue_of_record, policy=policy,
@@ -63,7 +68,7 @@ class Engine:
         self.adoption = Adoption(self.pool, self.feed)
         own: tuple[Source, Dispatcher] = (
             DownstreamTools(),
-            DownstreamDispatcher(self.pool, self.adoption, more_sources.sampler_for(self)),
+            DownstreamDispatcher(self.placement, self.adoption, more_sources.sampler_for(self)),
         )
         status = ApprovalStatus(self.approvals)
         sources = [own, (status, status), *more_sources.made_for(self)]
@@ -81,6 +86,9 @@ class Engine:
         self._stopping = False
         self._draining: asyncio.Task[None] | None = None
 
+    def _release_session(self, server_id: int, session: str) -> None:
+        self.placement.release(server_id, session)
+
     async def start(self) -> None:
         """Load the configuration and begin to watch it. Raises when the database cannot be read."""
         loop = asyncio.get_running_loop()
@@ -93,6 +101,8 @@ class Engine:
 
         self.live.listeners.append(adopt)
         self.adoption.start()
+        if self._is_shared:
+            await self.placement.start(peer_socket())
         self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
         for server in self.live.current.servers.values():
             if server.connect_mode == "eager":
@@ -108,6 +118,7 @@ class Engine:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.approvals.close()
         await self.adoption.close()
+        await self.placement.close()
         self.pipeline.close()
         await self.pipeline.rates.close()
         loop = asyncio.get_running_loop()

@@ -1195,6 +1195,22 @@ class Migration(migrations.Migration):
                 },
             ),
             migrations.CreateModel(
+                name='SessionOwner',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('machine', models.CharField(help_text='Whose processes share the connection; see calls.placing.', max_length=100)),
+                    ('session', models.CharField(help_text='Agent, and name of its session.', max_length=300)),
+                    ('process', models.CharField(db_index=True, help_text='Kind, host and process id, e.g. web@box:4711.', max_length=100)),
+                    ('address', models.CharField(help_text='Where the process takes calls of the others.', max_length=300)),
+                    ('lease_until', models.DateTimeField()),
+                    ('since', models.DateTimeField()),
+                    ('server', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='session_owners', to='mcpregistry.server')),
+                ],
+                options={
+                    'constraints': [models.UniqueConstraint(fields=('server', 'machine', 'session'), name='one_owner_per_session')],
+                },
+            ),
+            migrations.CreateModel(
                 name='HostMessage',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

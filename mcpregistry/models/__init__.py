@@ -25,6 +25,7 @@ from mcpregistry.models.registry import RegistryEntry, RegistrySource
 from mcpregistry.models.second_factor import RecoveryCode, SecondFactor
 from mcpregistry.models.server import Connection, Server, ServerEvent
 from mcpregistry.models.server_tests import ServerTest
+from mcpregistry.models.session_owner import SessionOwner
 from mcpregistry.models.tool import Definition, Tool
 from mcpregistry.models.usage import CountedSpan, SpanFailure, SpanUsage, UsageSums
 
@@ -82,6 +83,7 @@ __all__ = [
     "Server",
     "ServerEvent",
     "ServerTest",
+    "SessionOwner",
     "SlackIdentity",
     "SpanFailure",
     "SpanUsage",

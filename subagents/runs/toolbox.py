@@ -110,7 +110,7 @@ class Toolbox:
 
     def leave(self) -> None:
         """The run has ended: its own connections to servers close, in the background."""
-        self.engine.pool.end_session(session_of_run(self.run))
+        self.engine.placement.end_session(session_of_run(self.run))
 
 
 def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ async def test_hosts_that_cannot_be_asked_share_the_newer_connection(here: Bench
     able = person.older()
     for host in (Forwarding(), Forwarding(ABLE), replace(able, capabilities={}), person.modern()):
         assert await version(here, host) == "2026-07-28"
-    assert here.pool._sessions.all() == []
+    assert here.pool.sessions.all() == []
 
 
 @pytest.mark.parametrize("kinds", [{"protocol": "modern"}, {"connect": "manual"}])
@@ -146,7 +146,7 @@ async def test_a_server_of_one_version_has_one_connection(bench: Make, era: str)
     first = said(await here.call("pid", host=Person().older()))
     assert said(await here.call("pid", host=Person().older())) == first
     assert said(await here.call("pid")) == first
-    await until(lambda: not here.pool._sessions.all())
+    await until(lambda: not here.pool.sessions.all())
     assert [event.kind for event in here.events if event.kind == "call_failed"] == []
     assert here.pool.states()[1].state == "connected"
 
@@ -171,7 +171,7 @@ async def test_a_definition_that_the_older_connection_does_not_have_is_called_on
     tool = next(each for each in found.tools if each["name"] == "pid")
     definition = definition_hash(tool, found.instructions, "tool")
     assert await version(here, person.older(), definition=definition) == "2025-11-25"
-    [older] = here.pool._sessions.all()
+    [older] = here.pool.sessions.all()
     assert older.connection is not None
     other = definition_hash(tool | {"description": "New."}, found.instructions, "tool")
     here.pool._slots[1].connection.offers._hashes["tool", "pid"] = other  # type: ignore[union-attr]

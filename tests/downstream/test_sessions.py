@@ -114,7 +114,7 @@ async def test_a_session_that_got_no_connection_is_forgotten(bench: Make):
     for number in range(1, 6):
         with pytest.raises(Busy):
             await here.call("count", b'{"steps":1}', session=f"a/{number}")
-    assert [slot.session for slot in here.pool._sessions.all()] == ["a/0"]
+    assert [slot.session for slot in here.pool.sessions.all()] == ["a/0"]
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
 

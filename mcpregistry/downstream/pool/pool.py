@@ -61,6 +61,7 @@ class Pool:
 
     ``targets`` gives the current target of a server (a SlipsnisseError says why there is none);
     ``on_event`` takes facts, must not block and must not raise. At most ``most`` connections live at once.
+    ``on_session_over`` hears that a session's own connection (server, session) has closed. ``sessions`` has these connections.
     """
 
     def __init__(
@@ -69,12 +70,13 @@ class Pool:
         on_event: Callable[[ConnectionEvent], None],
         *,
         most: int = MOST,
+        on_session_over: Callable[[int, str], None] = lambda server_id, session: None,
     ) -> None:
         self._most = most
         self._targets = RememberedEras(targets)
         self._on_event = on_event
         self._slots: dict[int, Slot] = {}
-        self._sessions = Sessions(self._new_session, on_event, self._state)
+        self.sessions = Sessions(self._new_session, on_event, self._state, on_session_over)
         self._routes = Routes(self._slot, lambda slot: self._retire(slot, again=False))
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
@@ -227,25 +229,21 @@ class Pool:
 
     async def disconnect(self, server_id: int) -> None:
         """Close the server's connection and forget its failures."""
-        gone = [slot for slot in self._sessions.of_server(server_id) if self._sessions.take(slot)]
+        gone = [slot for slot in self.sessions.of_server(server_id) if self.sessions.take(slot)]
         if slot := self._slots.pop(server_id, None):
             gone.append(slot)
         await asyncio.gather(*(slot.stop() for slot in gone))
 
     def end_session(self, session: str) -> None:
         """A host's or a run's session has ended (its name, unique in the site): what it had of its own closes by and by."""
-        for slot in self._sessions.take_session(session):
+        for slot in self.sessions.take_session(session):
             self._spawn(slot.stop())
 
     def tell_roots_changed(self, caller: str) -> None:
         """The folders of the host with this session have changed: tell the servers whose connection is its alone."""
-        for slot in [*self._slots.values(), *self._sessions.all()]:
+        for slot in [*self._slots.values(), *self.sessions.all()]:
             if slot.connection is not None:
                 self._spawn(slot.connection.tell_roots_changed(caller))
-
-    def own_connections(self) -> list[tuple[str, int]]:
-        """(session's name, server) of the connections that sessions have for themselves here."""
-        return self._sessions.own()
 
     async def reconnect(self, server_id: int) -> None:
         """Close the connection and open a new one. Raises DownstreamError."""
@@ -254,7 +252,7 @@ class Pool:
 
     def reconfigure(self, revisions: Mapping[int, int]) -> None:
         """Retire the connections of servers that changed or are gone; calls in flight may end first."""
-        for slot in [*self._slots.values(), *self._sessions.all()]:
+        for slot in [*self._slots.values(), *self.sessions.all()]:
             server_id = slot.server_id
             if slot.target is None or revisions.get(server_id) == slot.target.revision:
                 continue
@@ -263,7 +261,7 @@ class Pool:
 
     def _retire(self, slot: Slot, *, again: bool) -> None:
         if slot.session:
-            self._sessions.take(slot)
+            self.sessions.take(slot)
         else:
             del self._slots[slot.server_id]
         self._spawn(self._replace(slot, again=again))
@@ -279,9 +277,9 @@ class Pool:
     def states(self) -> dict[int, ServerState]:
         """The state of every server in this pool, by its id."""
         found = {server_id: slot.describe() for server_id, slot in self._slots.items()}
-        for server_id in self._sessions.servers():
-            one = found.get(server_id) or self._sessions.of_server(server_id)[0].describe()
-            state, count = self._sessions.state(server_id), self._sessions.count(server_id)
+        for server_id in self.sessions.servers():
+            one = found.get(server_id) or self.sessions.of_server(server_id)[0].describe()
+            state, count = self.sessions.state(server_id), self.sessions.count(server_id)
             found[server_id] = replace(one, state=state, sessions=count)
         return found
 
@@ -297,10 +295,10 @@ class Pool:
         """Close every connection, all at the same time."""
         self._closed = True
         await self.watches.close()
-        slots = [*self._slots.values(), *self._sessions.all()]
+        slots = [*self._slots.values(), *self.sessions.all()]
         self._slots.clear()
         for slot in slots:
-            self._sessions.take(slot)
+            self.sessions.take(slot)
         await asyncio.gather(*(slot.stop() for slot in slots))
         for task in list(self._background):
             await asyncio.wait([task])
@@ -309,7 +307,7 @@ class Pool:
         if self._closed:
             raise ConnectionFailed("This process is shutting down.", remedy="Try again in a moment.")
         if session:
-            return self._sessions.slot(server_id, session)
+            return self.sessions.slot(server_id, session)
         slot = self._slots.get(server_id)
         if slot is None:
             slot = self._slots[server_id] = Slot(
@@ -343,7 +341,7 @@ class Pool:
 
     def _tidy(self, slot: Slot) -> None:
         if slot.session:
-            self._sessions.tidy(slot)
+            self.sessions.tidy(slot)
 
     def _slot_at(
         self, server_id: int, revision: int | None, session: str, host: Forwarding, asks: frozenset[str] | None = None
@@ -375,9 +373,9 @@ class Pool:
 
         def crowds() -> Iterator[Crowd]:
             if slot.session not in (EVERYBODY, OLDER) and slot.target is not None:
-                own = [each for each in self._sessions.of_server(slot.server_id) if each.session != OLDER]
+                own = [each for each in self.sessions.of_server(slot.server_id) if each.session != OLDER]
                 yield own, slot.target.limits.max_sessions, server_full
-            yield [*self._slots.values(), *self._sessions.all()], self._most, process_full
+            yield [*self._slots.values(), *self.sessions.all()], self._most, process_full
 
         await make_room(slot, crowds)
 
@@ -392,7 +390,7 @@ class Pool:
         return slot.health.state if (slot := self._slots.get(server_id)) else None
 
     def _heard(self, event: ConnectionEvent) -> None:
-        self._on_event(replace(event, sessions=count) if (count := self._sessions.count(event.server_id)) else event)
+        self._on_event(replace(event, sessions=count) if (count := self.sessions.count(event.server_id)) else event)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -26,9 +26,10 @@ class Sessions:
     """The own slots of one pool, by server and session. ``shared`` gives the state of everybody's slot."""
 
     def __init__(
-        self, make: MakeSlot, on_event: Callable[[ConnectionEvent], None], shared: Callable[[int], State | None]
-    ) -> None:
-        self._make, self._on_event, self._shared = make, on_event, shared
+        self, make: MakeSlot, on_event: Callable[[ConnectionEvent], None], shared: Callable[[int], State | None],
+        on_over: Callable[[int, str], None],
+    ) -> None:  # fmt: skip
+        self._make, self._on_event, self._shared, self._on_over = make, on_event, shared, on_over
         self._slots: defaultdict[int, dict[str, Slot]] = defaultdict(dict)
         self._told: dict[int, Discovery] = {}
         self._later: set[Slot] = set()  # to be looked at again when their breaker lets them be tried
@@ -83,9 +84,20 @@ class Sessions:
         """Forget the slots of the session that is called so, at every server."""
         return [slot for slot in self.all() if session_in(slot.session) == session and self.take(slot)]
 
+    def holds(self, server_id: int, session: str) -> bool:
+        """Whether this session has a connection here, or a call that waits for one."""
+        slot = self._slots.get(server_id, {}).get(session)
+        return slot is not None and _is_used(slot)
+
+    async def close(self, server_id: int, session: str) -> None:
+        """Close the connection of one session to one server."""
+        slot = self._slots.get(server_id, {}).get(session)
+        if slot is not None and self.take(slot):
+            await slot.stop()
+
     def tidy(self, slot: Slot) -> None:
         """Forget a slot that holds nothing, nobody waits in, and whose breaker has nothing to say."""
-        if slot.alive or slot.expected or (slot.gate is not None and slot.gate.inside):
+        if _is_used(slot):
             return
         if not (left := slot.refused_for):
             self.take(slot)
@@ -101,6 +113,8 @@ class Sessions:
         """Its connection has closed."""
         self.tidy(slot)
         server_id = slot.server_id
+        if slot.session != OLDER:
+            self._on_over(server_id, slot.session)
         self._on_event(
             ConnectionEvent(
                 server_id=server_id, kind="session", state=self.state(server_id), detail="", code="", pid=None, era=None,
@@ -122,3 +136,7 @@ class Sessions:
                 sessions=self.count(event.server_id),
             )
         )  # fmt: skip
+
+
+def _is_used(slot: Slot) -> bool:
+    return bool(slot.alive or slot.expected or (slot.gate is not None and slot.gate.inside))

@@ -103,7 +103,7 @@ class McpApp:
         await self._stack.enter_async_context(self._manager.run())
         self.sessions.deliver = self._delivered
         self.sessions.ended.append(self._connections.gone)
-        self.sessions.ended.append(lambda ended: self.engine.pool.end_session(mcp_session(ended)))
+        self.sessions.ended.append(lambda ended: self.engine.placement.end_session(mcp_session(ended)))
         self.sessions.own = self._own_connections
         self.sessions.start()
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
@@ -221,7 +221,7 @@ class McpApp:
             await websocket.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send), MAX_BODY)
 
     def _own_connections(self) -> set[tuple[str, int]]:
-        found = ((session_id_of(name), server_id) for name, server_id in self.engine.pool.own_connections())
+        found = ((session_id_of(name), server_id) for name, server_id in self.engine.pool.sessions.own())
         return {(session_id, server_id) for session_id, server_id in found if session_id}
 
     async def _delivered(self, session_id: str, message: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from mcpregistry.domain.lifecycle import SUPPOSED, State, may_move
 from mcpregistry.models import Figure, Invocation
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.records import ending
-from mcpregistry.services.servers import connections
+from mcpregistry.services.servers import connections, placement
 from mcpregistry.services.tasks import long_calls, remote_tasks
 
 ACTOR = "reaper"
@@ -54,7 +54,9 @@ def bury(kind: str, pid: int, now: datetime) -> int:
 
 def bury_predecessor(kind: str, pid: int) -> int:
     """The same as ``bury``, for a process that replaces the dead one. Its connections are forgotten as well."""
-    connections.forget_process(connections.process_name(kind, pid))
+    dead = connections.process_name(kind, pid)
+    connections.forget_process(dead)
+    placement.release_process(dead)
     return bury(kind, pid, database_now())
 
 

@@ -1,0 +1,269 @@
+"""Sends each call to the process that has the connection of its agent or session.
+
+A server that is shared by agent or session may keep state for it, so there is one connection for each on a machine. The first
+process that needs it opens it and is its owner (``services.servers.placement``). The others have their calls made by the owner
+(``downstream.peers``). Calls to connections that everybody shares are never forwarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import psutil
+import structlog
+from django.conf import settings
+from django.db import Error
+
+from mcpregistry.db import db_call
+from mcpregistry.domain.calls.forwarding import Ask, Forwarding
+from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.servers.sessions import session_in
+from mcpregistry.downstream.peers.channels import Channels, RemoteChannel
+from mcpregistry.downstream.peers.client import OwnerGoneError, Relay
+from mcpregistry.downstream.peers.messages import RelayedCall, RelayedHost, pack_host
+from mcpregistry.downstream.peers.server import Callbacks, Handlers, NotOwnerError, PeerServer
+from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.services.servers import placement
+from mcpregistry.services.servers.placement import LEASE, Owner, Place
+
+log = structlog.get_logger(__name__)
+
+Key = tuple[int, str]  # server and session
+STATE_IS_NEW = (
+    "Note of Slipsnisse: the connection of this session to the server was lost, and this call has a new one. "
+    "The server no longer has what it kept for the session."
+)
+MOST_REMEMBERED = 5_000  # owners of connections elsewhere
+_RENEW_EVERY = LEASE.total_seconds() / 3
+_TRIES, _PAUSE = 20, 0.1  # while a process leaves and its connections find another
+_CALLBACKS = ("on_sent", "on_progress", "on_log")
+_LONGEST_SOCKET = 100  # bytes; unix(7) allows 107
+
+
+class Placement:
+    """For use on the event loop of the pool. ``process`` is the name of this process."""
+
+    def __init__(self, pool: Pool, process: str) -> None:
+        self._pool, self._us = pool, Owner(process, "")
+        self._owners: dict[Key, Owner] = {}
+        self._renewed = 0.0  # monotonic
+        self._channels = Channels()
+        self._server = PeerServer(Handlers(owns=self._owns, perform=self._perform, hear=self._channels.hear))
+        self._renewing: asyncio.Task[None] | None = None
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def start(self, path: Path) -> None:
+        """Take calls of other processes at this socket. Without it, every session has a connection in each process."""
+        await self._server.start(path)
+        self._us, self._renewed = replace(self._us, address=str(path)), time.monotonic()
+        self._renewing = asyncio.create_task(self._renew())
+
+    async def close(self) -> None:
+        """Stop taking calls, and give up all sessions."""
+        if self._renewing is None:
+            return
+        self._renewing.cancel()
+        await asyncio.gather(self._renewing, return_exceptions=True)
+        await self._server.close()
+        self._owners.clear()  # what closes from now on is lost, not given back
+        with contextlib.suppress(Error):  # then the leases run out
+            await db_call(placement.release_process, self._us.process)
+
+    async def call(
+        self, server_id: int, name: str, arguments_json: bytes, *, session: str, host: Forwarding, **options: Any
+    ) -> dict[str, Any]:
+        """``Pool.call``, in the process that has the connection. Raises what that raises, and Busy."""
+        if not session or not self._us.address:
+            return await self._pool.call(server_id, name, arguments_json, session=session, host=host, **options)
+        key, is_lost = (server_id, session), False
+        for _ in range(_TRIES):
+            owner = await self._owner(key)
+            is_lost = is_lost or owner.is_lost
+            if owner.process == self._us.process:
+                self._owners[key] = replace(owner, is_lost=False)
+                result = await self._pool.call(server_id, name, arguments_json, session=session, host=host, **options)
+                return _with_note(result) if is_lost else result
+            try:
+                call = _packed(owner, key, name, arguments_json, told=self._told(host), options=options)
+                return await self._relayed(owner, call, host, options)
+            except NotOwnerError:
+                self._owners.pop(key, None)
+            except OwnerGoneError:
+                await self._replace(key, owner)
+        raise Busy("The connection of this session is moving between processes.", remedy="Call again in a moment.")
+
+    def end_session(self, session: str) -> None:
+        """``Pool.end_session``. Forgets besides who has the connections of this session."""
+        self._pool.end_session(session)
+        for key in [
+            key for key, owner in self._owners.items() if session_in(key[1]) == session and not self._is_us(owner)
+        ]:
+            del self._owners[key]
+
+    def _told(self, host: Forwarding) -> RelayedHost:
+        return pack_host(host, self._channels.name(host.channel), self._us.address)
+
+    async def _relayed(
+        self, owner: Owner, call: RelayedCall, host: Forwarding, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        async def still_owns() -> bool:
+            try:
+                return await db_call(placement.is_owner, _place((call.server, call.session)), owner.process)
+            except Error:
+                return True
+
+        callbacks = {each: options.get(each) for each in _CALLBACKS}
+        return await Relay(call, host, callbacks, still_owns).run(owner.address)
+
+    async def _owner(self, key: Key) -> Owner:
+        async with self._lock(key):
+            owner = self._owners.get(key)
+            if owner is not None and (not self._is_us(owner) or self._leases_hold):
+                return owner
+            was_ours = owner is not None
+            owner = await db_call(placement.claim, _place(key), self._us)
+            if was_ours and not self._is_us(owner):  # our leases had run out, and another process was faster
+                await self._pool.sessions.close(*key)
+            self._remember(key, owner)
+            return owner
+
+    async def _replace(self, key: Key, gone: Owner) -> None:
+        """Nobody listens where this process did. If it has not ended, it is leaving, and gives up its sessions in a moment."""
+        if _lives(gone.process):
+            self._owners.pop(key, None)
+            await asyncio.sleep(_PAUSE)
+            return
+        async with self._lock(key):
+            self._remember(key, await db_call(placement.take_over, _place(key), self._us, gone.process))
+
+    def _remember(self, key: Key, owner: Owner) -> None:
+        if len(self._owners) >= MOST_REMEMBERED:
+            self._owners = {key: owner for key, owner in self._owners.items() if self._is_us(owner)}
+        self._owners[key] = owner
+
+    def _is_us(self, owner: Owner) -> bool:
+        return owner.process == self._us.process
+
+    def _lock(self, key: Key) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    @property
+    def _leases_hold(self) -> bool:
+        return time.monotonic() - self._renewed < LEASE.total_seconds() - 5
+
+    def _owns(self, call: RelayedCall) -> bool:
+        known = self._owners.get((call.server, call.session))
+        return call.owner == self._us.process and known is not None and self._is_us(known) and self._leases_hold
+
+    async def _perform(self, call: RelayedCall, ask: Ask | None, callbacks: Callbacks) -> dict[str, Any]:
+        """Make a call of another process. Raises what ``Pool.call`` raises."""
+        told = call.host
+        host = Forwarding(
+            told.capabilities, told.answers, ask=ask, rounds=told.rounds, log_level=told.log_level,
+            channel=RemoteChannel(told.address, told.channel) if told.channel else None,
+        )  # fmt: skip
+        return await self._pool.call(
+            call.server, call.name, call.arguments.encode(), session=call.session, host=host, meta=call.meta, timeout=call.timeout,
+            max_result_bytes=call.max_result_bytes, idempotent=call.idempotent, revision=call.revision, kind=call.kind,
+            definition=call.definition, by=call.by, caller=call.caller, asks=None if call.asks is None else frozenset(call.asks),
+            **callbacks,
+        )  # fmt: skip
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEW_EVERY)
+            try:
+                began = time.monotonic()
+                await db_call(placement.renew, self._us.process)
+                self._renewed = began
+            except Error:  # tried again; without a lease nothing is called here
+                log.exception("placement.not_renewed")
+
+    def release(self, server_id: int, session: str) -> None:
+        """The connection of a session has closed here; see ``Pool``."""
+        if (server_id, session) in self._owners:
+            task = asyncio.ensure_future(self._give_back((server_id, session)))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def _give_back(self, key: Key) -> None:
+        async with self._lock(key):
+            owner = self._owners.get(key)
+            if owner is None or not self._is_us(owner) or self._pool.sessions.holds(*key):
+                return
+            try:
+                await db_call(placement.release, _place(key), self._us.process)
+            except Error:  # it stays ours until its next call, or until this process ends
+                log.exception("placement.not_released", server_id=key[0])
+            else:
+                self._owners.pop(key, None)
+
+
+def _packed(
+    owner: Owner, key: Key, name: str, arguments_json: bytes, *, told: RelayedHost, options: Mapping[str, Any]
+) -> RelayedCall:
+    """Return the call as the owner gets it. ``options`` are the others of ``Pool.call``."""
+    asks = options.get("asks")
+    return RelayedCall(
+        owner=owner.process, server=key[0], session=key[1], name=name, arguments=arguments_json.decode(), host=told,
+        caller=options.get("caller", ""), kind=options.get("kind", TOOL), meta=options.get("meta"), timeout=options.get("timeout"),
+        max_result_bytes=options.get("max_result_bytes"), idempotent=options.get("idempotent", False),
+        revision=options.get("revision"), definition=options.get("definition"), by=options.get("by"),
+        asks=None if asks is None else sorted(asks), wants_progress=options.get("on_progress") is not None,
+        wants_log=options.get("on_log") is not None,
+    )  # fmt: skip
+
+
+def _place(key: Key) -> Place:
+    return Place(key[0], machine_name(), key[1])
+
+
+@cache
+def machine_name() -> str:
+    """Name what the processes share that can reach each other: on Linux a machine, or a container of it."""
+    try:
+        here = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        here = ""
+    name = socket.gethostname()
+    return f"{name[:60]} {hashlib.sha256(f'{name} {here}'.encode()).hexdigest()[:16]}"
+
+
+def peer_socket() -> Path:
+    """Where this process takes calls of the others: in the site's folder, or elsewhere if the path would be too long."""
+    path = Path(settings.VAR_DIR, "run", f"{machine_name()[-16:]}-{os.getpid()}.sock")
+    if len(os.fsencode(path)) < _LONGEST_SOCKET:
+        return path
+    return Path(tempfile.mkdtemp(prefix="slipsnisse-"), "peer.sock")
+
+
+def _lives(process: str) -> bool:
+    """Whether a process of this machine lives; ``process`` is its name."""
+    pid = process.rpartition(":")[2]
+    try:
+        return pid.isdecimal() and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _with_note(result: dict[str, Any]) -> dict[str, Any]:
+    content = result.get("content")
+    return (
+        result | {"content": [{"type": "text", "text": STATE_IS_NEW}, *content]}
+        if isinstance(content, list)
+        else result
+    )

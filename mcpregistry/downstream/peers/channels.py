@@ -1,0 +1,96 @@
+"""Reaches a host from a process that does not serve it: the owner of its session's connection to a server.
+
+A server may send log lines and ask for folders between two calls of a host. The owner sends these to the process that made the host's
+last call, which passes them to the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from mcpregistry.domain.calls.forwarding import HostChannel, Unanswered
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.downstream.peers.client import OwnerGoneError, connected
+from mcpregistry.downstream.peers.frames import read_frame, write_frame
+from mcpregistry.downstream.peers.messages import RelayedWord
+
+MOST_BYTES = 4 * 1024 * 1024  # of an answer of a host
+_MOST_WORDS = 200  # that wait for a host
+_GONE = "The process that served this host has ended."
+
+
+class Channels:
+    """The channels of the hosts that this process serves, each with a name for the other processes."""
+
+    def __init__(self) -> None:
+        self._names: WeakKeyDictionary[HostChannel, str] = WeakKeyDictionary()
+        self._channels: WeakValueDictionary[str, HostChannel] = WeakValueDictionary()
+
+    def name(self, channel: HostChannel | None) -> str:
+        """Return the name of a channel; empty for None."""
+        if channel is None:
+            return ""
+        if channel not in self._names:
+            name = self._names[channel] = secrets.token_urlsafe(12)
+            self._channels[name] = channel
+        return self._names[channel]
+
+    async def hear(self, word: RelayedWord) -> Any:
+        """Pass a word of another process on to its host. Raises Unanswered, and TypeError for arguments that do not fit."""
+        channel = self._channels.get(word.channel)
+        if channel is None:
+            raise Unanswered(_GONE)
+        if word.method == "ask":
+            return await channel.ask(*word.arguments)
+        (channel.log if word.method == "log" else channel.complete)(*word.arguments)
+        return None
+
+
+class RemoteChannel:
+    """See ``HostChannel``. Its host is served by the process at ``address``."""
+
+    def __init__(self, address: str, channel: str) -> None:
+        self._address, self._channel = address, channel
+        self._words: deque[RelayedWord] = deque(maxlen=_MOST_WORDS)
+        self._sending: asyncio.Task[None] | None = None
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the host's answer to a question. Raises Unanswered."""
+        try:
+            answer = await self._said(RelayedWord(self._channel, "ask", [method, dict(params)]))
+        except (OwnerGoneError, SlipsnisseError):
+            raise Unanswered(_GONE) from None
+        if not isinstance(answer, dict) or "result" not in answer:
+            raise Unanswered(str((answer or {}).get("unanswered", _GONE)))
+        found: dict[str, Any] = answer["result"]
+        return found
+
+    def log(self, server: str, line: Mapping[str, Any]) -> None:
+        """Send a log line of this server."""
+        self._send(RelayedWord(self._channel, "log", [server, dict(line)]))
+
+    def complete(self, elicitation_id: str) -> None:
+        """Send ``notifications/elicitation/complete``."""
+        self._send(RelayedWord(self._channel, "complete", [elicitation_id]))
+
+    def _send(self, word: RelayedWord) -> None:
+        self._words.append(word)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.ensure_future(self._flush())
+
+    async def _flush(self) -> None:
+        with contextlib.suppress(OwnerGoneError, SlipsnisseError):  # then its host has left as well
+            while self._words:
+                await self._said(self._words.popleft())
+
+    async def _said(self, word: RelayedWord) -> Any:
+        async with connected(self._address) as (reader, writer):
+            write_frame(writer, {"word": word})
+            await writer.drain()
+            return await read_frame(reader, MOST_BYTES)

@@ -1,0 +1,142 @@
+"""Has a call made by the process that owns the session's connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
+from mcpregistry.domain.errors import Busy, ConnectionFailed
+from mcpregistry.downstream.peers.frames import read_frame, write_frame
+from mcpregistry.downstream.peers.messages import RelayedCall, unpack_error
+from mcpregistry.downstream.peers.server import MOST_BYTES, NotOwnerError
+
+log = structlog.get_logger(__name__)
+
+TAKEN_SECONDS = 10.0  # for the owner to take a call
+LOOK_SECONDS = 10.0  # without an event, before it is checked whether the owner still has the session
+
+
+class OwnerGoneError(Exception):
+    """No process listens at the address of the owner. Nothing was sent to the server."""
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to the process that listens at this address. Raises OwnerGoneError, and Busy if it may be alive."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(address)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise OwnerGoneError from None
+    except OSError as error:  # too many files are open, or its queue is full
+        raise _busy(f"cannot be reached ({error.strerror})") from None
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+class Relay:
+    """One call. ``callbacks`` are those of ``Pool.call``; ``still_owns`` returns whether the owner still has the session."""
+
+    def __init__(
+        self, call: RelayedCall, host: Forwarding, callbacks: Mapping[str, Callable[..., None] | None],
+        still_owns: Callable[[], Awaitable[bool]],
+    ) -> None:  # fmt: skip
+        self._call, self._host, self._callbacks, self._still_owns = call, host, callbacks, still_owns
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def run(self, address: str) -> dict[str, Any]:
+        """Return the result. Raises OwnerGoneError, NotOwnerError, Busy, and the errors of ``Pool.call``."""
+        async with connected(address) as (reader, writer):
+            write_frame(writer, {"call": self._call})
+            await _taken(reader)
+            write_frame(writer, {"go": True})
+            try:
+                return await self._follow(reader, writer)
+            finally:
+                for task in self._asking:
+                    task.cancel()
+                await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+        while (frame := await self._next(reader)) is not None:
+            if "result" in frame:
+                found: dict[str, Any] = frame["result"]
+                return found
+            if "error" in frame:
+                raise unpack_error(frame["error"])
+            self._hear(frame, writer)
+        # Even without ``sent``: the owner may have died between that word and the server.
+        raise ConnectionFailed(
+            "The process of the site that had this session's connection has ended, or does not answer.",
+            remedy="The next call gets a new connection, without what the server kept for this session.",
+            sent=True,
+        )
+
+    async def _next(self, reader: asyncio.StreamReader) -> Any:
+        """Return the next frame, or None at the end of the stream, or when another process may have the session."""
+        reading = asyncio.ensure_future(read_frame(reader, MOST_BYTES))
+        try:
+            while not (await asyncio.wait({reading}, timeout=LOOK_SECONDS))[0]:
+                if not await self._still_owns():
+                    return None
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    def _hear(self, frame: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
+        if "sent" in frame:
+            self._tell("on_sent")
+        elif "progress" in frame:
+            self._tell("on_progress", *frame["progress"])
+        elif "log" in frame:
+            self._tell("on_log", frame["log"])
+        elif "ask" in frame:
+            task = asyncio.ensure_future(self._ask(frame["ask"], writer))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    def _tell(self, name: str, *said: Any) -> None:
+        if (callback := self._callbacks.get(name)) is not None:
+            callback(*said)
+
+    async def _ask(self, asked: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
+        assert self._host.ask is not None
+        answer: dict[str, Any] = {"number": asked["number"]}
+        try:
+            answer["result"] = await self._host.ask(asked["method"], asked["params"])
+        except Unanswered as reason:
+            answer["unanswered"] = str(reason)
+        except Exception:
+            log.exception("peer.question_crashed")
+            answer["unanswered"] = "The question could not be put to the host."
+        write_frame(writer, {"answer": answer})
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+
+
+async def _taken(reader: asyncio.StreamReader) -> None:
+    """Wait until the owner has taken the call, of which it does nothing before ``go``."""
+    try:
+        async with asyncio.timeout(TAKEN_SECONDS):
+            frame = await read_frame(reader, MOST_BYTES)
+    except TimeoutError:
+        raise _busy("does not answer") from None
+    if frame is None:
+        raise OwnerGoneError
+    if "not_owner" in frame:
+        raise NotOwnerError
+
+
+def _busy(what: str) -> Busy:
+    return Busy(
+        f"The process of the site that has this session's connection {what}.",
+        remedy="Call again in a moment. If the process hangs, another one replaces it after half a minute.",
+    )

@@ -1,0 +1,179 @@
+"""Takes calls from the other processes of the site, for the connections that this process owns.
+
+There is one connection for each call. If it is closed, the call is cancelled. Only processes of the site can connect: the socket lies
+in a folder that its user alone can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from mcpregistry.domain.calls.forwarding import Unanswered
+from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
+from mcpregistry.downstream.peers.frames import read_frame, write_frame
+from mcpregistry.downstream.peers.messages import RelayedCall, RelayedWord, pack_error
+
+log = structlog.get_logger(__name__)
+
+MOST_BYTES = 64 * 1024 * 1024  # of one frame; the limits of the call's server are stricter
+_WAITING = 1024  # connections that are not accepted yet
+Callbacks = Mapping[str, Any]
+
+
+class NotOwnerError(Exception):
+    """This process does not have the session's connection any more."""
+
+
+class Handlers(msgspec.Struct, frozen=True):
+    """What a process does for the others.
+
+    ``owns``: whether it has the connection of this call. ``perform`` makes the call there with the host's questions going to ``ask``
+    (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process.
+    """
+
+    owns: Callable[[RelayedCall], bool]
+    perform: Callable[[RelayedCall, Any, Callbacks], Awaitable[dict[str, Any]]]
+    hear: Callable[[RelayedWord], Awaitable[Any]]
+
+
+class PeerServer:
+    """Listens at a Unix socket until it is closed."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+        self._server: asyncio.Server | None = None
+        self._exchanges: set[asyncio.Task[None]] = set()
+
+    async def start(self, path: Path) -> None:
+        """Listen at this path. A socket of an earlier process is replaced."""
+        listening = await asyncio.to_thread(_listen, path)
+        self._server, self._path = await asyncio.start_unix_server(self._accept, sock=listening, backlog=_WAITING), path
+
+    async def close(self) -> None:
+        """Stop listening, and cancel the calls of other processes."""
+        if self._server is None:
+            return
+        self._server.close()
+        await asyncio.to_thread(self._path.unlink, missing_ok=True)
+        for task in self._exchanges:
+            task.cancel()
+        await asyncio.gather(*self._exchanges, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(_Exchange(self._handlers, reader, writer).run())
+        self._exchanges.add(task)
+        task.add_done_callback(self._exchanges.discard)
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    path.chmod(0o600)
+    return listening
+
+
+class _Exchange:
+    """One connection of another process."""
+
+    def __init__(self, handlers: Handlers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._handlers, self._reader, self._writer = handlers, reader, writer
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+
+    async def run(self) -> None:
+        try:
+            frame = await read_frame(self._reader, MOST_BYTES) or {}
+            if "word" in frame:
+                await self._pass_on(msgspec.convert(frame["word"], RelayedWord))
+            elif "call" in frame:
+                await self._take(msgspec.convert(frame["call"], RelayedCall))
+        except (msgspec.MsgspecError, SlipsnisseError):
+            log.exception("peer.unreadable")
+        except ConnectionError:
+            log.info("peer.left")
+        finally:
+            with contextlib.suppress(ConnectionError):
+                self._writer.close()
+                await self._writer.wait_closed()
+
+    async def _pass_on(self, word: RelayedWord) -> None:
+        try:
+            write_frame(self._writer, {"result": await self._handlers.hear(word)})
+        except Unanswered as reason:
+            write_frame(self._writer, {"unanswered": str(reason)})
+
+    async def _take(self, call: RelayedCall) -> None:
+        """Say whether the call is taken. Nothing of it is done before the other process has heard it, and so counts it as made."""
+        if not self._handlers.owns(call):
+            write_frame(self._writer, {"not_owner": True})
+            return
+        write_frame(self._writer, {"taken": True})
+        if await read_frame(self._reader, MOST_BYTES) is not None:
+            await self._answer(call)
+
+    async def _answer(self, call: RelayedCall) -> None:
+        working = asyncio.ensure_future(self._work(call))
+        listening = asyncio.ensure_future(self._listen())
+        try:
+            await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                write_frame(self._writer, working.result())
+                with contextlib.suppress(ConnectionError):
+                    await self._writer.drain()
+        finally:
+            for task in (working, listening):
+                task.cancel()
+            await asyncio.gather(working, listening, return_exceptions=True)
+
+    async def _work(self, call: RelayedCall) -> dict[str, Any]:
+        """Return the last frame."""
+        callbacks = {
+            "on_sent": lambda: self._tell(sent=True),
+            "on_progress": (lambda *said: self._tell(progress=said)) if call.wants_progress else None,
+            "on_log": (lambda line: self._tell(log=dict(line))) if call.wants_log else None,
+        }
+        try:
+            return {"result": await self._handlers.perform(call, self._ask if call.host.can_ask else None, callbacks)}
+        except SlipsnisseError as error:
+            return {"error": pack_error(error)}
+        except Exception:
+            log.exception("peer.call_crashed", server=call.server)
+            return {"error": pack_error(DownstreamError("The call failed inside the site.", sent=True))}
+
+    def _tell(self, **event: Any) -> None:
+        if not self._writer.is_closing():
+            write_frame(self._writer, event)
+
+    async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Put a question to the host by way of the other process. Raises Unanswered."""
+        number = next(self._numbers)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._tell(ask={"number": number, "method": method, "params": dict(params)})
+        try:
+            return await answer
+        finally:
+            del self._asked[number]
+
+    async def _listen(self) -> None:
+        """Take answers until the other process closes the connection."""
+        while (frame := await read_frame(self._reader, MOST_BYTES)) is not None:
+            said = frame.get("answer") or {}
+            waiting = self._asked.get(said.get("number", 0))
+            if waiting is None or waiting.done():
+                continue
+            if "unanswered" in said:
+                waiting.set_exception(Unanswered(said["unanswered"]))
+            else:
+                waiting.set_result(said["result"])

@@ -1,0 +1,97 @@
+"""Which process has a session's connection. Rows with leases, so that all processes of a machine agree.
+
+A process renews all its leases together. Once it has not for ``LEASE``, or is known to be dead, another process takes the session: the
+server then starts without what it kept for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from mcpregistry.db import database_now
+from mcpregistry.models import SessionOwner
+
+LEASE = timedelta(seconds=30)
+KEPT = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A session's connection to one server, on the machine with this name."""
+
+    server_id: int
+    machine: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, and where it takes calls of the others. ``is_lost``: it replaces another one, whose state is lost."""
+
+    process: str
+    address: str
+    is_lost: bool = False
+
+
+def claim(place: Place, us: Owner) -> Owner:
+    """Return the owner of a connection. It is ``us`` if no living process is."""
+    try:
+        return _claim(place, us)
+    except IntegrityError:  # another process was faster
+        return _claim(place, us)
+
+
+@transaction.atomic
+def _claim(place: Place, us: Owner) -> Owner:
+    now = database_now()
+    row = _rows(place).select_for_update().first()
+    ours = {"process": us.process, "address": us.address, "lease_until": now + LEASE}
+    if row is None:
+        named = {"server_id": place.server_id, "machine": place.machine, "session": place.session}
+        SessionOwner.objects.create(**named, since=now, **ours)
+        return us
+    if row.process != us.process and row.lease_until > now:
+        return Owner(row.process, row.address)
+    is_lost = row.process != us.process
+    _rows(place).update(**ours, **({"since": now} if is_lost else {}))
+    return Owner(us.process, us.address, is_lost)
+
+
+def take_over(place: Place, us: Owner, dead: str) -> Owner:
+    """The same, when the process ``dead`` is known to have ended."""
+    _rows(place).filter(process=dead).update(lease_until=database_now())
+    return claim(place, us)
+
+
+def is_owner(place: Place, process: str) -> bool:
+    """Whether this process has the connection, and has renewed its lease."""
+    return _rows(place).filter(process=process, lease_until__gt=database_now()).exists()
+
+
+def renew(process: str) -> None:
+    """Renew the leases of a process."""
+    SessionOwner.objects.filter(process=process).update(lease_until=database_now() + LEASE)
+
+
+def release(place: Place, process: str) -> None:
+    """The process has closed the connection."""
+    _rows(place).filter(process=process).delete()
+
+
+def release_process(process: str) -> int:
+    """The process has ended. Whoever takes its sessions is told that their state is lost. Returns how many it had."""
+    now = database_now()
+    return SessionOwner.objects.filter(process=process, lease_until__gt=now).update(lease_until=now)
+
+
+def forget_old() -> int:
+    """Delete what nobody has taken for a day. Returns how many."""
+    return SessionOwner.objects.filter(lease_until__lt=database_now() - KEPT).delete()[0]
+
+
+def _rows(place: Place) -> Any:
+    return SessionOwner.objects.filter(server=place.server_id, machine=place.machine, session=place.session)

@@ -1,0 +1,348 @@
+"""One connection for each session in the whole site, whichever process gets the call."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from django.db import OperationalError
+
+from mcpregistry.calls import placing
+from mcpregistry.calls.placing import STATE_IS_NEW, Placement
+from mcpregistry.db import database_now, db_call
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, Unanswered
+from mcpregistry.domain.errors import Busy, ConnectionFailed, ToolRefused
+from mcpregistry.domain.lifecycle import State
+from mcpregistry.downstream.peers import client
+from mcpregistry.downstream.peers.channels import RemoteChannel
+from mcpregistry.downstream.peers.server import Handlers, PeerServer
+from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.models import Server, SessionOwner
+from mcpregistry.services.servers import placement
+from mcpregistry.services.servers.placement import Owner
+from tests.calls.conftest import Site, add_server, tool
+from tests.fakes.targets import stdio_target
+from tests.waiting import HANG_LIMIT, until
+
+SESSION = "ann/http:1"
+ENDLESS = {"steps": 1_000_000, "pause": 0.05}
+
+
+_NOBODY = 2**22  # above every process id of Linux
+
+
+class Process:
+    """A process of the site, as far as placement is concerned."""
+
+    def __init__(self, number: int, folder: Path, target: Any) -> None:
+        async def targets(_: int) -> Any:
+            return target
+
+        self.name = f"web@box:{_NOBODY + number}"
+        self.pool = Pool(targets, lambda _: None, on_session_over=self._release)
+        self.placement = Placement(self.pool, self.name)
+        self._socket = folder / f"{number}.sock"
+
+    def _release(self, server: int, session: str) -> None:
+        self.placement.release(server, session)
+
+    async def start(self) -> None:
+        await self.placement.start(self._socket)
+
+    async def stop(self) -> None:
+        await self.placement.close()
+        await self.pool.close()
+
+    async def die(self) -> None:
+        """Without a word to anybody."""
+        await self.placement._server.close()
+        assert self.placement._renewing is not None
+        self.placement._renewing.cancel()
+        self.placement._us = Owner(self.name, "")
+        self.placement._owners.clear()
+        await self.pool.close()
+
+    async def call(self, server: Server, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        host = options.pop("host", NOTHING)
+        session = options.pop("session", SESSION)
+        given = json.dumps(dict(arguments or {})).encode()
+        return await self.placement.call(
+            server.pk, tool, given, session=session, host=host, timeout=HANG_LIMIT, **options
+        )
+
+
+Start = Callable[..., Awaitable[list[Process]]]
+
+
+@pytest.fixture
+async def processes(live_db: None, tmp_path: Path) -> AsyncIterator[Start]:
+    made: list[Process] = []
+
+    async def start(target: Any, count: int = 2) -> list[Process]:
+        made.extend(Process(number + 1, tmp_path, target) for number in range(count))
+        for each in made:
+            await each.start()
+        return made
+
+    yield start
+    for each in made:
+        await each.stop()
+
+
+@pytest.fixture
+async def server(live_db: None) -> Server:
+    return await db_call(add_server, "crash")
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    return str(result["content"][-1]["text"])
+
+
+async def test_processes_share_a_sessions_connection_and_others_have_their_own(
+    processes: Start, server: Server
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    pids = [text_of(await each.call(server, "pid")) for each in (first, second, second, first)]
+    other = text_of(await second.call(server, "pid", session="bob/http:2"))
+    shared = [text_of(await each.call(server, "pid", session="")) for each in (first, second)]
+    assert len(set(pids)) == 1
+    assert other not in pids
+    assert len({*pids, other, *shared}) == 4
+
+
+async def test_of_calls_at_the_same_time_one_process_becomes_the_owner(processes: Start, server: Server) -> None:
+    all_of_them = await processes(stdio_target("crash"), 3)
+    found = await asyncio.gather(*(each.call(server, "pid") for each in [*all_of_them] * 3))
+    assert len({text_of(each) for each in found}) == 1
+    assert await db_call(SessionOwner.objects.count) == 1
+
+
+async def test_a_dead_owner_is_replaced_at_once_and_the_caller_is_told(processes: Start, server: Server) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = await first.call(server, "pid")
+    assert text_of(await second.call(server, "pid")) == text_of(before)
+    await first.die()
+    after = await second.call(server, "pid")
+    again = await second.call(server, "pid")
+    assert text_of(after) != text_of(before)
+    assert after["content"][0]["text"] == STATE_IS_NEW
+    assert again["content"] == [{"type": "text", "text": text_of(after)}]
+
+
+async def test_an_owner_that_dies_during_a_call_leaves_its_outcome_unknown(processes: Start, server: Server) -> None:
+    first, second = await processes(stdio_target("slow"))
+    await first.call(server, "count")
+    sent = asyncio.Event()
+    calling = asyncio.ensure_future(second.call(server, "count", ENDLESS, on_sent=sent.set))
+    await sent.wait()
+    await first.die()
+    with pytest.raises(ConnectionFailed) as failed:
+        await calling
+    assert failed.value.sent
+    assert text_of(await second.call(server, "count"))
+
+
+async def test_an_owner_whose_lease_has_run_out_is_replaced(processes: Start, server: Server) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = await first.call(server, "pid")
+    first.placement._renewed -= 60
+    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    after = await second.call(server, "pid")
+    back = await first.call(server, "pid")
+    assert text_of(before) != text_of(after) == text_of(back)
+    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
+
+
+async def test_a_connection_that_is_closed_is_owned_by_nobody(processes: Start, server: Server) -> None:
+    first, second = await processes(stdio_target("crash"))
+    await first.call(server, "pid")
+    await first.pool.sessions.close(server.pk, SESSION)
+    await until(lambda: db_call(lambda: not SessionOwner.objects.exists()))
+    assert await second.call(server, "pid")
+    assert await db_call(lambda: SessionOwner.objects.get().process) == second.name
+
+
+async def test_errors_of_servers_pass_as_they_are(processes: Start, server: Server) -> None:
+    first, second = await processes(stdio_target("slow"))
+    errors = []
+    for each in (first, second):
+        with pytest.raises(ToolRefused) as refused:
+            await each.call(server, "count", {"refuse": True})
+        errors.append(vars(refused.value))
+    assert errors[0] == errors[1]
+    assert (errors[0]["rpc_code"], errors[0]["message"]) == (-32000, "not today")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_questions_reach_the_host_of_the_call(processes: Start, server: Server, answers: bool) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    async def person(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        asked.append((method, params["message"]))
+        if not answers:
+            raise Unanswered("Nobody is here.")
+        return {"action": "accept", "content": {"ok": True}}
+
+    kinds = frozenset({"elicitation"})
+    first, second = await processes(
+        stdio_target("asker", protocol="legacy", env={"FAKE_ERA": "legacy"}, questions=kinds)
+    )
+    host = Forwarding({"elicitation": {"form": {}}}, ask=person)
+    await first.call(server, "declared", host=host, asks=kinds)
+    result = await second.call(server, "ask", host=host, asks=kinds)
+    assert len(asked) == 1
+    assert asked[0][0] == "elicitation/create"
+    assert ("accept" in text_of(result)) is answers
+
+
+async def test_progress_reaches_the_caller_and_a_cancelled_call_is_cancelled(processes: Start, server: Server) -> None:
+    first, second = await processes(stdio_target("slow"))
+    await first.call(server, "count")
+    heard: list[tuple[Any, ...]] = []
+    await second.call(server, "count", {"steps": 3}, on_progress=lambda *said: heard.append(said))
+    assert [said[0] for said in heard] == [1, 2, 3]
+    sent = asyncio.Event()
+    calling = asyncio.ensure_future(second.call(server, "count", ENDLESS, on_sent=sent.set))
+    await sent.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    await until(lambda: not first.placement._server._exchanges)
+
+
+async def test_without_an_answer_who_the_owner_is_nothing_is_sent(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    await db_call(add_server, "crash", tool("pid"), shared_by="agent")
+    here: Site = await site()
+
+    def fails(*_: Any) -> Any:
+        raise OperationalError("database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(placement, "claim", fails)
+        refused = await here.call("crash__pid")
+    assert (refused.state, refused.error_code) == (State.NOT_SENT, "UNAVAILABLE")
+    assert (await here.call("crash__pid")).state is State.SUCCEEDED
+
+
+async def test_an_owner_that_does_not_answer_has_done_nothing(
+    processes: Start, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "TAKEN_SECONDS", 0.05)
+    first, second = await processes(stdio_target("crash"))
+    await first.call(server, "pid")
+    heard: list[bytes] = []
+
+    async def hears(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read())
+
+    stopped = await asyncio.start_unix_server(hears, str(tmp_path / "stopped"))
+    await db_call(lambda: SessionOwner.objects.update(address=str(tmp_path / "stopped")))
+    with pytest.raises(Busy, match="does not answer"):
+        await second.call(server, "pid")
+    stopped.close()
+    await until(lambda: heard)
+    assert b'"go"' not in heard[0]
+
+
+async def test_a_call_of_an_owner_that_has_lost_its_lease_is_not_waited_for(
+    processes: Start, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LOOK_SECONDS", 0.05)
+    first, second = await processes(stdio_target("slow"))
+    await first.call(server, "count")
+    sent = asyncio.Event()
+    calling = asyncio.ensure_future(second.call(server, "count", {"steps": 1, "pause": 600}, on_sent=sent.set))
+    await sent.wait()
+    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    with pytest.raises(ConnectionFailed, match="does not answer") as failed:
+        await calling
+    assert failed.value.sent
+
+
+async def test_an_owner_that_is_leaving_is_not_taken_for_dead(processes: Start, server: Server) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = await first.call(server, "pid")
+    name = f"web@box:{os.getpid()}"
+    await db_call(lambda: SessionOwner.objects.update(process=name))
+    await first.placement._server.close()
+    calling = asyncio.ensure_future(second.call(server, "pid"))
+    await until(lambda: second.placement._owners == {} or calling.done())
+    assert not calling.done()
+    await db_call(placement.release_process, name)
+    after = await calling
+    assert text_of(after) != text_of(before)
+    assert after["content"][0]["text"] == STATE_IS_NEW
+
+
+class Heard:
+    """A host outside of its calls."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        if method == "never":
+            raise Unanswered("Nobody is here.")
+        return {"roots": [{"uri": f"file:///{method}/{params['n']}"}]}
+
+    def log(self, server: str, line: Mapping[str, Any]) -> None:
+        self.said.append(("log", server, line))
+
+    def complete(self, elicitation_id: str) -> None:
+        self.said.append(("complete", elicitation_id))
+
+
+async def test_a_host_is_reached_between_its_calls_from_another_process(processes: Start) -> None:
+    first, second = await processes(stdio_target("crash"))
+    channel = Heard()
+    told = first.placement._told(Forwarding(channel=channel))
+    remote = RemoteChannel(told.address, told.channel)
+    assert await remote.ask("roots/list", {"n": 1}) == {"roots": [{"uri": "file:///roots/list/1"}]}
+    with pytest.raises(Unanswered, match="Nobody is here"):
+        await remote.ask("never", {})
+    remote.log("lab", {"data": "x"})
+    remote.complete("e1")
+    said = channel.said
+    await until(lambda: len(said) == 2)
+    assert said == [("log", "lab", {"data": "x"}), ("complete", "e1")]
+    assert first.placement._told(NOTHING).channel == ""
+    del channel
+    gc.collect()
+    for address in (told.address, second.placement._us.address, "/nowhere"):
+        with pytest.raises(Unanswered, match="has ended"):
+            await RemoteChannel(address, told.channel).ask("roots/list", {"n": 1})
+
+
+async def test_few_owners_elsewhere_are_remembered(
+    processes: Start, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "MOST_REMEMBERED", 3)
+    first, second = await processes(stdio_target("crash"))
+    own = text_of(await second.call(server, "pid", session="ann/own"))
+    for number in range(5):
+        await first.call(server, "pid", session=f"ann/{number}")
+        await second.call(server, "pid", session=f"ann/{number}")
+    assert len(second.placement._owners) <= 3
+    assert text_of(await second.call(server, "pid", session="ann/own")) == own
+    second.placement.end_session("4")
+    assert "ann/4" not in {session for _, session in second.placement._owners}
+
+
+@pytest.mark.attack
+async def test_only_the_user_of_the_site_can_connect(processes: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o755)
+    server = PeerServer(Handlers(owns=bool, perform=cast(Any, None), hear=cast(Any, None)))
+    await server.start(folder / "1.sock")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "1.sock").stat().st_mode) == 0o600
+    await server.close()
+    assert list(folder.iterdir()) == []

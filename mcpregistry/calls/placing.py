@@ -14,13 +14,14 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+import msgspec
 import psutil
 import structlog
 from django.conf import settings
@@ -33,7 +34,7 @@ from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.sessions import session_in
 from mcpregistry.downstream.peers.channels import Channels, RemoteChannel
 from mcpregistry.downstream.peers.client import OwnerGoneError, Relay
-from mcpregistry.downstream.peers.messages import RelayedCall, RelayedHost, pack_host
+from mcpregistry.downstream.peers.messages import RelayedCall, RelayedHost, RelayedRequest, pack_host
 from mcpregistry.downstream.peers.server import Callbacks, Handlers, NotOwnerError, PeerServer
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.services.servers import placement
@@ -105,6 +106,15 @@ class Placement:
             except OwnerGoneError:
                 await self._replace(key, owner)
         raise Busy("The connection of this session is moving between processes.", remedy="Call again in a moment.")
+
+    @property
+    def address(self) -> str:
+        """Where this process takes calls and requests of others; empty if it does not."""
+        return self._us.address
+
+    def serve_requests(self, serve: Callable[[RelayedRequest, Any, Any], Awaitable[None]]) -> None:
+        """Let other processes send requests of hosts here; see ``downstream.peers.server.Handlers``."""
+        self._server.handlers = msgspec.structs.replace(self._server.handlers, serve=serve)
 
     def end_session(self, session: str) -> None:
         """``Pool.end_session``. Forgets besides who has the connections of this session."""

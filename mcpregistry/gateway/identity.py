@@ -19,6 +19,9 @@ LASTING_KEY = "slipsnisse.lasting"  # the id of a connection that lasts
 LEFT_KEY = "slipsnisse.left"  # in an HTTP scope: an asyncio.Event, set when the connection is gone
 
 
+ELSEWHERE_KEY = (
+    "slipsnisse.elsewhere"  # in an HTTP scope: a list for the address of the process that must answer the request
+)
 SESSION_KEY = "slipsnisse/session"  # in ``_meta``, beside the header
 SESSION_HEADER = b"slipsnisse-session"
 _LONGEST_SESSION = 200
@@ -54,6 +57,13 @@ def caller_of(ctx: ServerRequestContext[Any, Any], default: Caller | None) -> Ca
     caller = scope.get(SCOPE_KEY) or default
     assert caller is not None, "a request reached the server without passing a door"
     return caller
+
+
+def tell_elsewhere(ctx: ServerRequestContext[Any, Any], address: str) -> None:
+    """Tell the HTTP door that another process must answer this request. What this process answers is then dropped."""
+    elsewhere: list[str] | None = ctx.request.scope.get(ELSEWHERE_KEY) if ctx.request is not None else None
+    if elsewhere is not None and address:
+        elsewhere.append(address)
 
 
 def own_session(ctx: ServerRequestContext[Any, Any]) -> str | None:

@@ -3,7 +3,7 @@
 The server asks on its connection and waits; the host (MCP 2026-07-28) is answered ``input_required`` and brings the answer
 with its call repeated. Between the two the call goes on in a task of its own here: one call, one record. A host that does
 not come back within ``PATIENCE`` has not answered; what its call comes to is in the record all the same. The waiting call
-lives in this process: another one cannot take the answer, and says so.
+lives in this process: another one passes the answer on to it (``http/elsewhere.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE = 300.0  # seconds in which a host has to answer a server's question
 NO_ANSWER = "The host gave no answer in time."
 _KEPT = 200  # log lines that come while no request of the host is here to take them
 _GONE = (
-    "The call that asked this waits for no answer any more: it took too long, or another process has it. "
+    "The call that asked this waits for no answer any more: it took too long, or its process has ended. "
     "It may have taken effect; look before you call again."
 )
 

@@ -124,10 +124,10 @@ def _declares_tasks(version: str, declared: t.ClientCapabilities | None) -> bool
     return modern and declared is not None and TASKS in (declared.extensions or {})
 
 
-def asked_of_host(outcome: CallOutcome, entry: Entry | None) -> dict[str, Any] | None:
-    """The result object that asks the host something, if the call came to that."""
+def asked_of_host(outcome: CallOutcome, entry: Entry | None, address: str) -> dict[str, Any] | None:
+    """The result object that asks the host something, if the call came to that. ``address``: where other processes reach this one."""
     if outcome.live:
-        return _asked_meanwhile(outcome)
+        return _asked_meanwhile(outcome, address)
     if outcome.prompt is not None:
         return input_required(outcome.prompt)
     if entry is not None and outcome.result is not None and outcome.result.get("resultType") == "input_required":
@@ -149,10 +149,10 @@ def asked_by_server(result: Mapping[str, Any], server: str) -> dict[str, Any]:
     return answer
 
 
-def _asked_meanwhile(outcome: CallOutcome) -> dict[str, Any]:
+def _asked_meanwhile(outcome: CallOutcome, address: str) -> dict[str, Any]:
     """A question of a call that is still out, which the host's answer goes on with; the server is named in it already."""
     assert outcome.result is not None
-    return outcome.result | {"requestState": json.dumps({"kind": "live", "nonce": outcome.live})}
+    return outcome.result | {"requestState": json.dumps({"kind": "live", "nonce": outcome.live, "address": address})}
 
 
 def _answers(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,10 +167,12 @@ def _answers(params: Mapping[str, Any]) -> dict[str, Any]:
     return answers
 
 
-def live_nonce(params: Mapping[str, Any]) -> str:
-    """Which waiting call the request's answers are for; empty if for none."""
+def waiting_call(params: Mapping[str, Any]) -> tuple[str, str]:
+    """Return which waiting call the request's answers are for, and the address of the process that has it; empty if for none."""
     state = _opened(params)
-    return str(state["nonce"]) if state is not None and state.get("kind") == "live" else ""
+    if state is None or state.get("kind") != "live":
+        return "", ""
+    return str(state["nonce"]), str(state["address"])
 
 
 def input_required(prompt: Prompt) -> dict[str, Any]:

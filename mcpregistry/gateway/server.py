@@ -37,12 +37,12 @@ from mcpregistry.gateway.answers import prompt_result, resource_result, tool_res
 from mcpregistry.gateway.conversations import conversation_of
 from mcpregistry.gateway.declared import introduction
 from mcpregistry.gateway.host_channels import HostChannels
-from mcpregistry.gateway.identity import Caller, caller_of, own_session, session_of
+from mcpregistry.gateway.identity import Caller, caller_of, own_session, session_of, tell_elsewhere
 from mcpregistry.gateway.live_calls import LiveCalls
 from mcpregistry.gateway.logs import Levels, Lines, passing_lines
 from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
-from mcpregistry.gateway.questions import asked_of_host, boundary, host_of, in_rounds, live_nonce
+from mcpregistry.gateway.questions import asked_of_host, boundary, host_of, in_rounds, waiting_call
 from mcpregistry.gateway.subscriptions import Joined, Subscriptions
 from mcpregistry.gateway.tasks.handlers import Tasks, handle_of
 from mcpregistry.gateway.tasks.streams import TaskStreams
@@ -249,7 +249,10 @@ class Gateway:
     async def _made(self, request: CallRequest, ctx: Context) -> CallOutcome:
         """The call's end. A server's questions go to the host: in rounds of its own, or as our requests meanwhile."""
         params = ctx.params or {}
-        if nonce := live_nonce(params):
+        nonce, address = waiting_call(params)
+        if nonce:
+            if address != self.engine.placement.address:
+                tell_elsewhere(ctx, address)
             return await self.live.go_on(nonce, request, params.get("inputResponses"))
         request, live = self.live.opened(request)
         if live is not None:
@@ -262,7 +265,7 @@ class Gateway:
     ) -> dict[str, Any]:
         if task_id := handle_of(outcome):
             return await self.tasks.made(task_id, caller)
-        if question := asked_of_host(outcome, entry):
+        if question := asked_of_host(outcome, entry, self.engine.placement.address):
             return question
         if kind == PROMPT:
             return prompt_result(outcome, legacy=legacy)

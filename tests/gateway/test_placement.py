@@ -12,7 +12,8 @@ import pytest
 
 from mcpregistry.calls.placing import STATE_IS_NEW
 from mcpregistry.models import Invocation, SessionOwner
-from tests.fakes.stage import PLAIN, Stage, Web, outside, web
+from tests.fakes.hosts import http_host
+from tests.fakes.stage import PLAIN, Stage, Web, fresh, listed, outside, web
 from tests.gateway.test_sessions import rows
 from tests.waiting import HANG_LIMIT
 
@@ -45,8 +46,9 @@ class Host:
             return await client.post(self._url, json={"jsonrpc": "2.0"} | message)
 
 
-def processes_of_calls() -> set[str]:
-    return {writer.rpartition(":")[0] for writer in Invocation.objects.values_list("writer", flat=True)}
+def processes_of_calls(server: str) -> set[str]:
+    calls = Invocation.objects.filter(server_slug__startswith=server)
+    return {writer.rpartition(":")[0] for writer in calls.values_list("writer", flat=True)}
 
 
 def owner_of(server: str) -> int:
@@ -65,7 +67,7 @@ async def test_a_session_has_one_connection_over_two_processes_and_survives_its_
         told = [await host.call(f"{slug}-session__pid") for _ in range(CALLS)]
         others = [await other.call(f"{slug}-session__pid") for _ in range(CALLS)]
         by_agent = [await each.call(f"{slug}-agent__pid") for each in (host, other) for _ in range(CALLS)]
-        assert len(await outside(processes_of_calls)) == 2
+        assert len(await outside(processes_of_calls, slug)) == 2
         assert [len({pid for (pid,) in each}) for each in (told, others, by_agent)] == [1, 1, 1]
         assert told[0] != others[0]
         owner = await outside(owner_of, told[0][0])
@@ -74,3 +76,31 @@ async def test_a_session_has_one_connection_over_two_processes_and_survives_its_
     assert after[0][0] == STATE_IS_NEW
     assert {each[-1] for each in after} == {after[0][1]} != {told[0][0]}
     assert [len(each) for each in after] == [2, 1, 1, 1, 1, 1]
+
+
+def asker(stage: Stage) -> str:
+    """An endpoint, an agent and a server of the older era that asks the person at the host."""
+    slug = fresh("ask")
+    stage.endpoint(slug)
+    server = stage.fake("asker", listed("ask"), slug=slug, FAKE_ERA="legacy")
+    stage.agent(slug, server)
+    return slug
+
+
+async def test_the_answer_to_a_question_finds_the_process_that_has_the_call(stage: Stage) -> None:
+    slug = await outside(asker, stage)
+
+    async def person(_: Any) -> dict[str, Any]:
+        return {"action": "accept", "content": {"ok": True}}
+
+    options: dict[str, Any] = {"abilities": {"elicitation": {"form": {}}}, "person": person}
+    with web(stage.env, processes=2) as site:
+        async with http_host(site, stage.tokens[slug], slug, **options) as host:
+            host._client.headers["connection"] = "close"
+            told = [await host.call(f"{slug}__ask", {}) for _ in range(10)]
+    assert len(host.asked) == 10
+    assert all("accept" in each["content"][0]["text"] for each in told), told
+    assert await outside(lambda: {*Invocation.objects.filter(server_slug=slug).values_list("state", flat=True)}) == {
+        "succeeded"
+    }
+    assert len(await outside(processes_of_calls, slug)) == 2

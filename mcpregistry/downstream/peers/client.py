@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
 import structlog
 
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
-from mcpregistry.downstream.peers.messages import RelayedCall, unpack_error
+from mcpregistry.downstream.peers.messages import RelayedCall, RelayedEvent, RelayedRequest, unpack_error, unpack_event
 from mcpregistry.downstream.peers.server import MOST_BYTES, NotOwnerError
 
 log = structlog.get_logger(__name__)
@@ -120,6 +121,23 @@ class Relay:
         write_frame(writer, {"answer": answer})
         with contextlib.suppress(ConnectionError):
             await writer.drain()
+
+
+async def relay_request(
+    address: str, request: RelayedRequest, send: Callable[[dict[str, Any]], Awaitable[None]]
+) -> None:
+    """Have a request answered by another process. Raises OwnerGoneError and Busy, both before the first event of the answer.
+
+    If that process dies during the answer, the answer ends there.
+    """
+    async with connected(address) as (reader, writer):
+        write_frame(writer, {"request": request})
+        begun = False
+        while (frame := await read_frame(reader, MOST_BYTES)) is not None:
+            begun = True
+            await send(unpack_event(msgspec.convert(frame["event"], RelayedEvent)))
+        if not begun:
+            raise OwnerGoneError
 
 
 async def _taken(reader: asyncio.StreamReader) -> None:

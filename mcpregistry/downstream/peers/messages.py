@@ -1,15 +1,18 @@
-"""What two processes say to each other. The first frame on a connection is ``{"call": RelayedCall}`` or ``{"word": RelayedWord}``.
+"""What two processes say to each other. The first frame on a connection has one key: ``call`` (RelayedCall), ``word`` (RelayedWord) or
+``request`` (RelayedRequest).
 
 A call: the owner of the session's connection answers ``taken`` or ``not_owner``. The other process sends ``go``: before it, the owner does
 nothing. Then the owner sends events until the call has ended, each an object with one key: ``sent``, ``progress``, ``log``, ``ask``, and
 at last ``result`` or ``error``. Answers to ``ask`` come back as ``answer``.
 
 A word: something for a host while none of its calls is out, sent to the process that serves the host. It answers ``result`` or ``unanswered``.
+
+A request of a host over HTTP, sent to the process that can answer it: that one authenticates it and answers each event of ASGI as ``event``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -63,6 +66,50 @@ class RelayedWord(msgspec.Struct, frozen=True):
     channel: str
     method: Literal["ask", "log", "complete"]
     arguments: list[Any]
+
+
+class RelayedRequest(msgspec.Struct, frozen=True):
+    """An HTTP request. Texts are ISO 8859-1, as the wire has them."""
+
+    method: str
+    path: str
+    query: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class RelayedEvent(msgspec.Struct, frozen=True):
+    """An event of its answer. ``status`` of ``http.response.start``, which has headers; 0: ``http.response.body``."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    more_body: bool
+
+
+def pack_event(event: Mapping[str, Any]) -> RelayedEvent:
+    """Return an event of ASGI for another process."""
+    return RelayedEvent(
+        int(event.get("status", 0)), pack_headers(event.get("headers", ())), bytes(event.get("body", b"")),
+        more_body=bool(event.get("more_body", False)),
+    )  # fmt: skip
+
+
+def unpack_event(event: RelayedEvent) -> dict[str, Any]:
+    """Return the event of ASGI that another process has packed."""
+    if event.status:
+        return {"type": "http.response.start", "status": event.status, "headers": unpack_headers(event.headers)}
+    return {"type": "http.response.body", "body": event.body, "more_body": event.more_body}
+
+
+def pack_headers(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Return headers as text."""
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
+
+
+def unpack_headers(pairs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """Return headers as ASGI has them."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
 
 
 def pack_host(host: Forwarding, channel: str, address: str) -> RelayedHost:

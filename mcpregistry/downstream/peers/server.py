@@ -20,7 +20,7 @@ import structlog
 from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
-from mcpregistry.downstream.peers.messages import RelayedCall, RelayedWord, pack_error
+from mcpregistry.downstream.peers.messages import RelayedCall, RelayedRequest, RelayedWord, pack_error, pack_event
 
 log = structlog.get_logger(__name__)
 
@@ -37,19 +37,21 @@ class Handlers(msgspec.Struct, frozen=True):
     """What a process does for the others.
 
     ``owns``: whether it has the connection of this call. ``perform`` makes the call there with the host's questions going to ``ask``
-    (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process.
+    (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process. ``serve``
+    answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP.
     """
 
     owns: Callable[[RelayedCall], bool]
     perform: Callable[[RelayedCall, Any, Callbacks], Awaitable[dict[str, Any]]]
     hear: Callable[[RelayedWord], Awaitable[Any]]
+    serve: Callable[[RelayedRequest, Any, Any], Awaitable[None]] | None = None
 
 
 class PeerServer:
     """Listens at a Unix socket until it is closed."""
 
     def __init__(self, handlers: Handlers) -> None:
-        self._handlers = handlers
+        self.handlers = handlers
         self._server: asyncio.Server | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
 
@@ -69,7 +71,7 @@ class PeerServer:
         await asyncio.gather(*self._exchanges, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(_Exchange(self._handlers, reader, writer).run())
+        task = asyncio.ensure_future(_Exchange(self.handlers, reader, writer).run())
         self._exchanges.add(task)
         task.add_done_callback(self._exchanges.discard)
 
@@ -99,6 +101,8 @@ class _Exchange:
                 await self._pass_on(msgspec.convert(frame["word"], RelayedWord))
             elif "call" in frame:
                 await self._take(msgspec.convert(frame["call"], RelayedCall))
+            elif "request" in frame and self._handlers.serve is not None:
+                await self._serve(msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve)
         except (msgspec.MsgspecError, SlipsnisseError):
             log.exception("peer.unreadable")
         except ConnectionError:
@@ -113,6 +117,24 @@ class _Exchange:
             write_frame(self._writer, {"result": await self._handlers.hear(word)})
         except Unanswered as reason:
             write_frame(self._writer, {"unanswered": str(reason)})
+
+    async def _serve(
+        self, request: RelayedRequest, serve: Callable[[RelayedRequest, Any, Any], Awaitable[None]]
+    ) -> None:
+        """Answer a request. The other process closes the connection when its host has left."""
+        given = [{"type": "http.request", "body": request.body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if given:
+                return given.pop()
+            await self._reader.read()
+            return {"type": "http.disconnect"}
+
+        async def send(event: Mapping[str, Any]) -> None:
+            write_frame(self._writer, {"event": pack_event(event)})
+            await self._writer.drain()
+
+        await serve(request, receive, send)
 
     async def _take(self, call: RelayedCall) -> None:
         """Say whether the call is taken. Nothing of it is done before the other process has heard it, and so counts it as made."""

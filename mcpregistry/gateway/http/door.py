@@ -28,6 +28,7 @@ from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
 from mcpregistry.gateway.http import cors, sse, websocket
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
+from mcpregistry.gateway.http.elsewhere import Elsewhere, may_belong_elsewhere, serving
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
 from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections, welcome
@@ -36,7 +37,7 @@ from mcpregistry.gateway.http.older import OlderLane
 from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.gateway.http.unanswered import Unanswered
-from mcpregistry.gateway.identity import LEFT_KEY, SCOPE_KEY, SESSION_HEADER, Caller, bearer
+from mcpregistry.gateway.identity import ELSEWHERE_KEY, LEFT_KEY, SCOPE_KEY, SESSION_HEADER, Caller, bearer
 from mcpregistry.gateway.jsonrpc import (
     error_to,
     in_thread_if_large,
@@ -106,6 +107,7 @@ class McpApp:
         self.sessions.ended.append(lambda ended: self.engine.placement.end_session(mcp_session(ended)))
         self.sessions.own = self._own_connections
         self.sessions.start()
+        self.engine.placement.serve_requests(serving(self))
         # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
         lists = connection.vendor == "sqlite"
         self._keeping = asyncio.ensure_future(keep_openings(self.engine, Path(settings.VAR_DIR), lists=lists))
@@ -236,12 +238,23 @@ class McpApp:
         if scope["method"] != "POST":
             await self._manager.handle_request(scope, _noticing(left, receive), send)
         elif body := await _body(scope, receive, send):
-            receive = _noticing(left, replayed(*body, receive))
-            with self._unanswered.answering(scope["headers"], *body, send) as (refusal, answer):
-                if refusal:
-                    await replied(send, 400, refusal)
-                else:
-                    await self._manager.handle_request(scope, receive, answer)
+            if may_belong_elsewhere(scope, body[0]):
+                elsewhere = Elsewhere(send)
+                scope |= {ELSEWHERE_KEY: elsewhere.addresses}
+                await self._posted(scope, body, left, receive, elsewhere.send)
+                await elsewhere.finish(scope, body[0], receive)
+            else:
+                await self._posted(scope, body, left, receive, send)
+
+    async def _posted(
+        self, scope: Scope, body: tuple[bytes, bool], left: asyncio.Event, receive: Any, send: Any
+    ) -> None:
+        receive = _noticing(left, replayed(*body, receive))
+        with self._unanswered.answering(scope["headers"], *body, send) as (refusal, answer):
+            if refusal:
+                await replied(send, 400, refusal)
+            else:
+                await self._manager.handle_request(scope, receive, answer)
 
     def _caller(self, scope: Scope, slug: str) -> tuple[Caller | None, tuple[int, str, str] | None]:
         """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""

@@ -55,7 +55,8 @@ def program() -> list[str]:
 async def inspect(env: dict[str, str], target: list[str], *options: str) -> tuple[int, Any]:
     """The exit code and what was printed, as JSON. ``target`` may end with ``--`` and a command."""
     where = target.index("--") if "--" in target else len(target)
-    words = [*program(), *target[:where], *options, "--format", "json", *target[where:]]
+    patient = ["--connect-timeout", str(int(HANG_LIMIT * 1000))]
+    words = [*program(), *target[:where], *options, *patient, "--format", "json", *target[where:]]
     own = {"MCP_INSPECTOR_SECRET_STORE": "memory", "HOME": str(folder())}
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
+from subagents.domain.formats import AnswerFormat
 from subagents.headends.asking import ChatMessage, invalid_request, read_messages, read_text
 from subagents.headends.errors import HeadendError
-from subagents.headends.openai import answer_text
+from subagents.headends.openai import answer_text, read_answer_format
 from subagents.headends.session import Reply, Usage
 from subagents.llm.scripted.pieces import event, pieces
 
@@ -42,6 +43,7 @@ def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
 class Message:
     """The renderer of one message."""
 
+    waiting_status: ClassVar[int] = 200
     model: str
     max_tokens: int  # tokens
 
@@ -81,12 +83,18 @@ class Message:
         }  # fmt: skip
 
 
-def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], Message]:
+def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerFormat, Message]:
     """Read a request for a message. Raises HeadendError (400)."""
     most = body.get("max_tokens")
     if type(most) is not int or most < 1:
         raise invalid_request("max_tokens is required and must be a positive integer.", "max_tokens")
-    return read_chat(body), Message(str(body.get("model")), most)
+    options = body.get("output_config")
+    wanted = options.get("format") if isinstance(options, dict) else None
+    return (
+        read_chat(body),
+        read_answer_format(wanted, "output_config.format"),
+        Message(str(body.get("model")), most),
+    )
 
 
 def read_chat(body: Mapping[str, Any]) -> list[ChatMessage]:

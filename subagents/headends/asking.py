@@ -30,12 +30,16 @@ _SILENT = {
     "function_call",
     "function_call_output",
 }
-# Tasks of Open WebUI, titles of LibreChat, and similar prompts.
+# Tasks of Open WebUI, titles of LibreChat (two prompts), Continue, opencode and NextChat, and similar prompts.
 _BACKGROUND = re.compile(
     r"\s*(?:### Task:|Provide a concise, 5-word-or-less title for the conversation|"
-    r"(?:Please )?(?:write|generate|create) a (?:short|concise|brief)\b[^\n]{0,80}\btitle\b)",
+    r"Analyze this conversation and provide:\s+1\. The detected language|"
+    r"Given the following\b[^\n]{0,40}\bplease reply with a title for the chat\b|"
+    r"(?:Please )?(?:write|generate|create) a (?:title for this conversation:|four to five word title\b|"
+    r"(?:short|concise|brief)\b[^\n]{0,80}\btitle\b))",
     re.IGNORECASE,
 )
+WAITING = "A call of this run is waiting for approval:"  # how a message begins that is sent in place of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ def _read_part(part: object, place: str) -> str:
     kind = str(part.get("type")) if isinstance(part, dict) else None
     if isinstance(part, dict) and kind in _TEXTS and isinstance(part.get("text"), str):
         return str(part["text"])
+    if isinstance(part, dict) and kind == "refusal" and isinstance(part.get("refusal"), str):
+        return str(part["refusal"])
     if kind in _SILENT:
         return ""
     raise HeadendError(
@@ -85,8 +91,8 @@ def _read_part(part: object, place: str) -> str:
 
 def build_arguments(chat: Sequence[ChatMessage], input_schema: Mapping[str, Any]) -> dict[str, Any]:
     """Build the arguments of an expert tool. Raises HeadendError (400, 413)."""
-    asked = [message for message in chat if message.role == "user" and message.text.strip()]
-    if not asked:
+    places = [at for at, message in enumerate(chat) if message.role == "user" and message.text.strip()]
+    if not places:
         raise invalid_request("messages must have a message of the user with text.", "messages")
     if sum(len(message.text) for message in chat) > LONGEST:
         raise HeadendError(
@@ -94,11 +100,24 @@ def build_arguments(chat: Sequence[ChatMessage], input_schema: Mapping[str, Any]
         )
     name, history = _find_text_argument(input_schema), HISTORY in (input_schema.get("properties") or {})
     if not name:
-        return _read_object(asked[-1].text, input_schema)
-    before = chat[: chat.index(asked[-1])]
+        return _read_object(chat[places[-1]].text, input_schema)
+    asked = chat[places[-1]]
+    before = _drop_notices(chat[: places[-1]], asked)
+    before += [message for message in chat[places[-1] :] if message.role == "system"]
     if history:
-        return {name: asked[-1].text, HISTORY: _build_history(before, input_schema)}
-    return {name: "\n\n".join([*_describe_context(before), asked[-1].text])}
+        return {name: asked.text, HISTORY: _build_history(before, input_schema)}
+    return {name: "\n\n".join([*_describe_context(before), asked.text])}
+
+
+def _drop_notices(before: Sequence[ChatMessage], asked: ChatMessage) -> list[ChatMessage]:
+    """Drop the same question if a message about an approval followed it.
+
+    Otherwise a repeated question would have other arguments than the first one, and would not get the answer of its run.
+    """
+    kept = list(before)
+    while len(kept) >= 2 and kept[-2] == asked and kept[-1].text.lstrip().startswith(WAITING):
+        del kept[-2:]
+    return kept
 
 
 def _describe_context(before: Sequence[ChatMessage]) -> list[str]:

@@ -20,9 +20,9 @@ from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.http import cors
 from mcpregistry.gateway.identity import bearer
 from mcpregistry.services.access.tokens import token_hash
-from subagents.domain.formats import OWN_FORMAT, AnswerFormat
+from subagents.domain.formats import AnswerFormat
 from subagents.headends import anthropic, openai, responses, rest
-from subagents.headends.asking import ChatMessage, build_arguments, is_background_prompt
+from subagents.headends.asking import ChatMessage, build_arguments, invalid_request, is_background_prompt
 from subagents.headends.errors import HeadendError, from_error
 from subagents.headends.serving import Renderer, get_request_id, serve
 from subagents.headends.session import Question, Session, SharedState
@@ -71,6 +71,8 @@ class RoutedRequest:
 
         Raises HeadendError (404). The error is the same if the tool does not exist and if the agent may not call it.
         """
+        if model is None:
+            raise invalid_request("model is required.", "model")
         name = self.headend.aliases.get(str(model), str(model))
         entry = self.catalogue.entries.get(name)
         found = find_expert(self.doors.engine.live.current, name) if entry and entry.offer.kind == KIND else None
@@ -183,7 +185,7 @@ class Headends:
             if operation is None:
                 raise HeadendError(
                     404,
-                    "NOT_FOUND",
+                    "UNKNOWN_OPERATION",
                     f"{exchange.method} {plain(exchange.scope['path'], 200)} is not an operation of this headend.",
                 )
             await operation(request)
@@ -272,8 +274,8 @@ async def _responses(request: RoutedRequest) -> None:
 async def _messages(request: RoutedRequest) -> None:
     body = await request.exchange.json()
     request.find_expert(body.get("model"))
-    chat, renderer = anthropic.read_request(body)
-    await request.ask(body, chat, renderer, OWN_FORMAT, renderer.max_tokens)
+    chat, answer_format, renderer = anthropic.read_request(body)
+    await request.ask(body, chat, renderer, answer_format, renderer.max_tokens)
 
 
 async def _count(request: RoutedRequest) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from mcpregistry.api.errors import status_of
 from mcpregistry.domain.errors import Busy, Conflict, SlipsnisseError
+from mcpregistry.services.records.idempotency import KeyReused
+from subagents.services.headends.places import PlaceTaken
 
 _OF_CODE = {
     "NOT_FOUND": 404,
@@ -19,11 +21,14 @@ _OF_CODE = {
     "NOT_RECORDED": 503,
     "CONFLICT": 409,
 }
-AGAIN = frozenset({409, 429, 503})  # nothing was started, so clients may retry
+_AGAIN = frozenset({409, 429, 503})  # clients may retry, if nothing was started
 
 
 class HeadendError(Exception):
-    """A request without an answer. ``code`` is ours. ``started``: a run has started, so clients must not retry."""
+    """A request without an answer. ``code`` is ours.
+
+    Clients must not retry if a run has started (``started``), or if the same request cannot succeed (``final``).
+    """
 
     def __init__(
         self,
@@ -33,18 +38,25 @@ class HeadendError(Exception):
         *,
         run: str = "",
         started: bool = False,
+        final: bool = False,
         param: str = "",
         wait: float = 1,
     ) -> None:
         super().__init__(message)
+        self.final = final
         self.status, self.code, self.message = status, code, message
         self.run, self.started, self.param, self.wait = run, started, param, wait
 
     @property
+    def may_retry(self) -> bool:
+        """Whether clients may send the same request again."""
+        return self.status in _AGAIN and not self.started and not self.final
+
+    @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Headers for the retry logic of clients, and the id of the run."""
-        again = self.status in AGAIN and not self.started
-        found = [(b"retry-after", b"%d" % max(1, round(self.wait)))] if again else [(b"x-should-retry", b"false")]
+        wait = (b"retry-after", b"%d" % max(1, round(self.wait)))
+        found = [wait] if self.may_retry else [(b"x-should-retry", b"false")]
         return found + ([(b"x-slipsnisse-run", self.run.encode())] if self.run else [])
 
 
@@ -53,7 +65,8 @@ def from_error(error: SlipsnisseError, *, started: bool = False) -> HeadendError
     status = _OF_CODE.get(error.code) or status_of(error)
     if isinstance(error, Busy | Conflict):
         status = {503: 429}.get(status, status) if not started else 422
-    return HeadendError(status, error.code, str(error), started=started, wait=getattr(error, "wait", 1))
+    final = isinstance(error, KeyReused | PlaceTaken)
+    return HeadendError(status, error.code, str(error), started=started, final=final, wait=getattr(error, "wait", 1))
 
 
 def from_code(code: str, message: str, remedy: str, *, started: bool) -> HeadendError:

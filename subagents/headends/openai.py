@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from mcpregistry.domain.text.display import printable
 from subagents.domain.formats import JSON, OWN_FORMAT, AnswerFormat
@@ -34,7 +34,7 @@ def models(names: list[str], created: int) -> dict[str, Any]:
 def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
     """Return the body of an error."""
     kind = _TYPES.get(error.status, "server_error")
-    code = {401: "invalid_api_key", 404: "model_not_found"}.get(error.status, error.code.lower())
+    code = {"UNAUTHENTICATED": "invalid_api_key", "NOT_FOUND": "model_not_found"}.get(error.code, error.code.lower())
     return {"error": {"message": error.message, "type": kind, "param": error.param or None, "code": code}}
 
 
@@ -42,6 +42,7 @@ def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
 class Completion:
     """The renderer of one chat completion."""
 
+    waiting_status: ClassVar[int] = 200
     model: str
     with_usage: bool = False
     created: int = field(default_factory=lambda: int(time.time()))

@@ -1,6 +1,6 @@
 """OpenAI's responses, as Codex and agent SDKs use them. Source: OpenAI API reference, "Responses"; tried with the official client.
 
-Nothing is kept for a later request: ``store`` changes nothing, and ``previous_response_id`` is error.
+Nothing is stored for a later request: ``store`` changes nothing, and references such as ``previous_response_id`` are refused.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from subagents.domain.formats import AnswerFormat
 from subagents.headends.asking import ChatMessage, invalid_request, read_messages, read_text
@@ -22,17 +22,19 @@ from subagents.llm.scripted.pieces import event, pieces
 class Response:
     """The renderer of one response. Events are numbered in the order in which they are sent."""
 
+    waiting_status: ClassVar[int] = 200
     model: str
     instructions: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     _sent: int = 0
+    _call: str = ""
 
     def render(self, call: str, reply: Reply) -> dict[str, Any]:
         """``response``."""
         cut = reply.finish == "length"
         done = {
             "status": "incomplete" if cut else "completed",
-            "output": [self._item(call, answer_text(reply))],
+            "output": [self._item(call, answer_text(reply), "incomplete" if cut else "completed")],
             "usage": usage(reply.usage),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         }
@@ -40,6 +42,7 @@ class Response:
 
     def render_start(self, call: str) -> bytes:
         """Return the events of the start."""
+        self._call = call
         begun = self._response(call)
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
@@ -49,22 +52,22 @@ class Response:
 
     def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
         """Yield one message with one text, then the whole response."""
+        status = "incomplete" if reply.finish == "length" else "completed"
         text, place = answer_text(reply), {"item_id": f"msg_{call}", "output_index": 0, "content_index": 0}
-        begun = self._item(call, None)
+        begun = self._item(call, None, "in_progress")
         yield self._event("response.output_item.added", output_index=0, item=begun)
         yield self._event("response.content_part.added", **place, part=_text(""))
         for piece in pieces(text):
             yield self._event("response.output_text.delta", **place, delta=piece, logprobs=[])
         yield self._event("response.output_text.done", **place, text=text, logprobs=[])
         yield self._event("response.content_part.done", **place, part=_text(text))
-        yield self._event("response.output_item.done", output_index=0, item=self._item(call, text))
-        end = "response.incomplete" if reply.finish == "length" else "response.completed"
-        yield self._event(end, response=self.render(call, reply))
+        yield self._event("response.output_item.done", output_index=0, item=self._item(call, text, status))
+        yield self._event(f"response.{status}", response=self.render(call, reply))
 
     def render_stream_error(self, error: HeadendError, request: str) -> bytes:
         """Return ``response.failed``."""
-        chat = {"code": "server_error", "message": f"{error.message} ({error.code})"}
-        failed = self._response(error.run or request) | {"status": "failed", "error": chat}
+        problem = {"code": _error_code(error), "message": f"{error.message} ({error.code})"}
+        failed = self._response(self._call) | {"status": "failed", "error": problem}
         return self._event("response.failed", response=failed)
 
     def _event(self, kind: str, **data: Any) -> bytes:
@@ -72,9 +75,8 @@ class Response:
         self._sent += 1
         return event(numbered, kind)
 
-    def _item(self, call: str, text: str | None) -> dict[str, Any]:
+    def _item(self, call: str, text: str | None, status: str) -> dict[str, Any]:
         """Return the message of the response. ``text`` is None while it is in progress."""
-        status = "in_progress" if text is None else "completed"
         content = [] if text is None else [_text(text)]
         return {"id": f"msg_{call}", "type": "message", "role": "assistant", "status": status, "content": content}
 
@@ -87,14 +89,18 @@ class Response:
         }  # fmt: skip
 
 
+def _error_code(error: HeadendError) -> str:
+    """Return a code of this API. Codex sends the request again after all codes but a few, among them ``invalid_prompt``."""
+    if not error.may_retry:
+        return "invalid_prompt"
+    return "rate_limit_exceeded" if error.status == 429 else "server_error"
+
+
 def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerFormat, Response]:
     """Read a request for a response. Raises HeadendError (400)."""
-    for name in ("previous_response_id", "conversation"):
+    for name in ("previous_response_id", "conversation", "prompt"):
         if body.get(name):
-            raise invalid_request(
-                f"{name} is not supported, because responses are not stored. Send the whole conversation as input.",
-                name,
-            )
+            raise _reference_refused(name)
     if body.get("background"):
         raise invalid_request("background is not supported, because responses are not stored.", "background")
     instructions = read_text(body.get("instructions"), "instructions")
@@ -113,9 +119,18 @@ def _input(found: object) -> list[ChatMessage]:
     if isinstance(found, str):
         return [ChatMessage("user", found)]
     items = found if isinstance(found, list) else []
+    if any(isinstance(item, dict) and item.get("type") == "item_reference" for item in items):
+        raise _reference_refused("item_reference")
     told = [{"type": "message", **item} if isinstance(item, dict) and "role" in item else item for item in items]
     return read_messages(
         [item for item in told if not isinstance(item, dict) or item.get("type") == "message"], place="input"
+    )
+
+
+def _reference_refused(name: str) -> HeadendError:
+    return invalid_request(
+        f"{name} is not supported, because nothing is stored for later requests. Send the whole conversation as input.",
+        name,
     )
 
 

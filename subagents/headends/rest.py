@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.domain.text.canonical import stored
@@ -27,6 +27,8 @@ _TYPES = {TEXT: b"text/plain; charset=utf-8", MARKDOWN: b"text/markdown; charset
 @dataclass(frozen=True)
 class Answer:
     """The renderer of one answer. ``form`` is text, markdown or json."""
+
+    waiting_status: ClassVar[int] = 202  # Accepted: the run continues
 
     expert: str
     form: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import structlog
 
@@ -19,6 +19,8 @@ from subagents.headends.wire import Exchange, Headers, cancel_and_wait, keep_ali
 
 class Renderer(Protocol):
     """Formats the answer to one request. ``call`` is the id of the call; the id of the answer contains it."""
+
+    waiting_status: ClassVar[int]  # HTTP status of a message about a run that waits for an approval
 
     def render(self, call: str, reply: Reply) -> Any:
         """Return the answer in one piece, as a JSON value or bytes."""
@@ -55,7 +57,8 @@ async def serve(
             await exchange.end()
         else:
             run = [(b"x-slipsnisse-run", reply.run.encode())] if reply.run else []
-            await exchange.answer(200, renderer.render(session.call, reply), [*named, *run])
+            status = renderer.waiting_status if reply.finish == "waiting" else 200
+            await exchange.answer(status, renderer.render(session.call, reply), [*named, *run])
     except ClientLeftError:
         return
     except HeadendError as error:

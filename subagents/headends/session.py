@@ -28,12 +28,13 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.servers.sessions import nameless_session
 from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.models import ApprovalRequest, Invocation
-from subagents.domain.formats import FORMAT, OWN_FORMAT, SCHEMA, AnswerFormat, takes_formats
+from subagents.domain.formats import FORMAT, JSON, OWN_FORMAT, SCHEMA, AnswerFormat, takes_formats
 from subagents.domain.lifecycle import Exit, RunState
+from subagents.headends.asking import WAITING
 from subagents.headends.errors import HeadendError, from_code, from_error
 from subagents.leased.queue import Queue
 from subagents.llm.tokens import REFERENCE, counter, estimated
-from subagents.models import RUN_TOPIC, Run, ToolCall
+from subagents.models import RUN_TOPIC, HeadendKind, Run, ToolCall
 from subagents.runs.answers import CUT, META_KEY, Seen, seen
 from subagents.runs.tool_source import KIND, find_expert, with_any_format
 from subagents.services.headends import places
@@ -161,7 +162,7 @@ class Session:
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
-                self._check_welcome()
+                self._check_token()
                 return await asyncio.to_thread(truncate, working.result(), self._question.max_tokens)
             raise ClientLeftError
         except SlipsnisseError as error:
@@ -179,32 +180,38 @@ class Session:
             working.cancel()
 
     async def leave(self) -> None:
-        """Release the place. If the client gets no answer, cancel its run. A second call does nothing."""
+        """Release the place. A second call does nothing.
+
+        If the client gets no answer, its run is cancelled, unless a later request can get the answer with the same key.
+        """
         if self._place is None or self._is_released:
             return
         place, self._is_released = self._place, True
-        if self._begun and not self._over:
+        if self._begun and not self._over and not self._question.key:
             await self._abandon(place)
         await self._shared.queue.leave(place, joinable=self.is_joinable)
 
     async def _answer(self) -> Reply:
         assert self._place is not None
         await self._shared.queue.wait_for_turn(self._headend, self._place, self._report_position)
+        self._check_token()
         if self._place.joins and (known := await self._join_run(self._place.call)) is not None:
             return known
         self._begun = True
         outcome = await self._shared.engine.call(self._request())
         return await self._follow_run(outcome.invocation_id) if outcome.task_id else self._read_outcome(outcome)
 
-    def _check_welcome(self) -> None:
+    def _check_token(self) -> None:
         """Raise HeadendError (401) if the token was revoked in the meantime."""
-        if self._shared.engine.agent_of(self._question.token_hash) is None:
-            raise HeadendError(
-                401,
-                "UNAUTHENTICATED",
-                "The token was revoked while the run was in progress. The run stays in the record.",
-                started=self._begun,
-            )
+        if self._shared.engine.agent_of(self._question.token_hash) is not None:
+            return
+        state = "The run stays in the record." if self._begun else "No run was started."
+        raise HeadendError(
+            401,
+            "UNAUTHENTICATED",
+            f"The token has expired or was revoked in the meantime. {state}",
+            started=self._begun,
+        )
 
     def _report_position(self, ahead: int) -> None:
         self._set_status(f"waiting in the queue, position {ahead}")
@@ -284,9 +291,14 @@ class Session:
         return read_reply(run)
 
     async def _report_waiting(self, run_id: str) -> Reply:
-        """Return a text about the approval. The run continues, and the same question gets its answer later."""
+        """Return a text about the approval. The run continues, and the same question gets its answer later.
+
+        Raises HeadendError (409) if the client would read the text as JSON.
+        """
         text = await db_call(_describe_approvals, run_id)
         self._over, self.is_joinable = True, True
+        if self._question.answer_format.format == JSON and self._headend.kind != HeadendKind.REST:
+            raise HeadendError(409, "WAITING_FOR_APPROVAL", text, run=run_id, started=True)
         return Reply(run_id, text, finish="waiting")
 
     async def _abandon(self, place: Place) -> None:
@@ -309,9 +321,10 @@ def read_reply(run: Run) -> Reply:
 
 
 def truncate(reply: Reply, max_tokens: int | None) -> Reply:
-    """Cut the text after ``max_tokens``, counted with the same tokenizer for all models."""
+    """Cut the text after ``max_tokens``, counted with the same tokenizer for all models. A link to an approval is not cut."""
     if (
         max_tokens is None
+        or reply.finish == "waiting"
         or estimated(reply.text) <= max_tokens
         or (count := counter(REFERENCE))(reply.text) <= max_tokens
     ):
@@ -342,7 +355,4 @@ def _describe_approvals(run_id: str) -> str:
     asked = ApprovalRequest.objects.filter(call__in=list(calls.values_list("invocation", flat=True)), decided_at=None)
     pages = [f"{settings.SITE_URL}/approvals/{pk}/" for pk in asked.values_list("pk", flat=True)]
     where = "\n".join(pages) or f"{settings.SITE_URL}/approvals/"
-    return (
-        f"A call of this run is waiting for approval:\n{where}\n"
-        "The run continues after the decision. Ask the same question again to get the answer."
-    )
+    return f"{WAITING}\n{where}\nThe run continues after the decision. Ask the same question again to get the answer."

@@ -45,7 +45,10 @@ class Queue:
     async def wait_for_turn(
         self, headend: HeadendSpec, place: Place, on_position: Callable[[int], None] | None = None
     ) -> None:
-        """Wait until the request may run. ``on_position`` is called with the number of requests that must end first."""
+        """Wait until the request may run. ``on_position`` is called with the number of requests that must end first.
+
+        Raises Busy if the site stops, and PlaceTaken.
+        """
         kept: tuple[int, ...] = ()
         while True:
             kept = await self._watch.until_not(str(headend.id), kept, _LOOK_AGAIN)
@@ -54,7 +57,9 @@ class Queue:
             most = get_limit(headend)
             if place.id in kept[:most]:
                 return
-            if on_position is not None and place.id in kept:
+            if place.id not in kept:
+                await db_call(places.check_place, place.id)
+            elif on_position is not None:
                 on_position(kept.index(place.id) - most + 1)
 
     async def leave(self, place: Place, *, joinable: bool = False) -> None:

@@ -53,6 +53,7 @@ BESIDE = {
     "placement.release_process": "the leases run out by themselves",
     "tracing.store": "the run continues without this part of its trace (tests/subagents/runs/test_tracing.py)",
     "places.abandon": "the clock cancels the run of a client that has left, once its lease is over",
+    "places.check_place": "asked only after the end of a place: the client gets an error, and nothing was started",
     "session._find_run": "the client is told an error, and joins the run when it asks again",
     "session._has_no_run_yet": "as above",
     "session._describe_approvals": "as above",

@@ -38,6 +38,10 @@ class QueueFull(Busy):
     """The queue is full. Nothing was started."""
 
 
+class PlaceTaken(Conflict):
+    """A later attempt of the same request has taken the place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A place. ``call`` is the id of the request's call; ``joins``: an earlier request has started that call."""
@@ -117,6 +121,15 @@ def _earlier(headend: int, agent: str, fingerprint: str, key: str, *, is_retry: 
 def read_queues(headends: Collection[str]) -> dict[str, tuple[int, ...]]:
     """Return the numbers of the active places by headend. Keys are primary keys as text."""
     return {key: tuple(active_places(int(key)).values_list("pk", flat=True)) for key in headends}
+
+
+def check_place(place: int) -> None:
+    """Raise PlaceTaken if the place no longer exists. A place with an expired lease exists until the sweep releases it."""
+    if not HeadendRequest.objects.filter(pk=place, released_at=None).exists():
+        raise PlaceTaken(
+            "A later attempt of the same request has taken its place in the queue.",
+            remedy="Wait for the answer to that attempt.",
+        )
 
 
 def renew(requests: Collection[str]) -> None:

@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.budgets import lines_of
-from mcpregistry.admin.by_name import by_name
+from mcpregistry.admin.by_name import by_name, choice
 from mcpregistry.admin.energy import level_of
 from mcpregistry.admin.fields import WordsField
 from mcpregistry.admin.forms import RecordForm
@@ -98,6 +98,9 @@ class AgentAdmin(AsksWhenSwitchedOff):
         chosen = f"?{urlencode({'agent': agent.slug})}" if agent else ""
         return HttpResponseRedirect(f"{reverse('connect')}{chosen}")
 
+    def get_inlines(self, request: HttpRequest, obj: Agent | None = None) -> tuple[type[TokenInline], ...]:
+        return self.inlines if obj else ()
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Agent]:
         live = Q(tokens__revoked_at__isnull=True) & (
             Q(tokens__expires_at__isnull=True) | Q(tokens__expires_at__gt=timezone.now())
@@ -123,13 +126,12 @@ class AgentAdmin(AsksWhenSwitchedOff):
         return agent.all_grants  # type: ignore[attr-defined]
 
     def overview(self, request: HttpRequest, row: Agent) -> dict[str, Any]:
-        endpoints = list(Endpoint.objects.filter(enabled=True))
-        wanted = request.GET.get("endpoint")
-        chosen = next((endpoint for endpoint in endpoints if endpoint.slug == wanted), next(iter(endpoints), None))
+        endpoints = choice("endpoint", request)
+        chosen = endpoints.row
         seen = catalog.catalogue_now(row, chosen, now=timezone.now()) if chosen else None
         return {
             "agent": row,
-            "endpoints": endpoints,
+            "choice": endpoints,
             "chosen": chosen,
             "seen": list(seen.entries.items())[:_SHOWN] if seen else [],
             "unseen": max(len(seen.entries) - _SHOWN, 0) if seen else 0,
@@ -191,12 +193,16 @@ class EndpointAdmin(AsksWhenSwitchedOff):
     )
 
     def overview(self, request: HttpRequest, row: Endpoint) -> dict[str, Any]:
-        found = list(Agent.objects.filter(enabled=True)[:50])
-        wanted = request.GET.get("agent")
-        chosen = next((agent for agent in found if agent.slug == wanted), next(iter(found), None))
-        lines = lines_of(row, request)
-        told = catalog.instructions_now(chosen, row, now=timezone.now()) if chosen else ""
-        return {"endpoint": row, "agents": found, "chosen": chosen, "told": told, "budgets": lines, "holder": row}
+        agents_of_site = choice("agent", request)
+        chosen = agents_of_site.row
+        return {
+            "endpoint": row,
+            "choice": agents_of_site,
+            "chosen": chosen,
+            "told": catalog.instructions_now(chosen, row, now=timezone.now()) if chosen else "",
+            "budgets": lines_of(row, request),
+            "holder": row,
+        }
 
     def switching_off(self, row: Endpoint) -> list[str]:
         return consequences.switching_off_endpoint(row)

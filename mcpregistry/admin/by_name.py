@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -54,6 +55,33 @@ def by_name(kind: str, column: str = "", *, nobody: str = "") -> type[ByName]:
     """
     said = {"kind": kind, "column": column or f"{kind}__slug", "nobody": nobody}
     return type("ByName", (ByName,), said | {"title": kind, "parameter_name": kind, "__module__": __name__})
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One enabled agent or endpoint, chosen on the page of another record (``choose_name.html``).
+
+    ``value`` is the name that was asked for or the first one; ``row`` is None if no record has that name.
+    """
+
+    kind: str
+    value: str
+    names: list[str]
+    row: Any
+
+    @property
+    def many(self) -> bool:
+        """Whether one of them is typed instead of selected."""
+        return len(self.names) > _FEW
+
+
+def choice(kind: str, request: HttpRequest) -> Choice:
+    """What the address of the page chooses by ``?KIND=SLUG``."""
+    rows = _MODELS[kind]._default_manager.filter(enabled=True).order_by("slug")
+    names = list(rows.values_list("slug", flat=True)[: _FEW + 1])
+    asked = request.GET.get(kind, "").replace("\x00", "")
+    value = asked or next(iter(names), "")
+    return Choice(kind, value, names, rows.filter(slug=value).first())
 
 
 def names(request: HttpRequest, kind: str) -> HttpResponse:

@@ -66,7 +66,7 @@ class ApprovePage(ConfirmPage[Install]):
 
     def confirm(self, record: Install, *, shown: str, actor: str, user: object) -> str:
         requests.approve(install=record, lock_sha256=shown, actor=actor, user=user)
-        return "Approved. A worker installs it now; nothing starts it yet."
+        return "Approved. A worker installs it now. Nothing starts it yet."
 
     def facts(self, record: Install) -> dict[str, Any]:
         return lock_facts(record) | {"shown": record.lock_sha256, "confirmed": record.state != InstallState.WAITING}
@@ -74,14 +74,14 @@ class ApprovePage(ConfirmPage[Install]):
 
 def _use(request: HttpRequest, row: Install) -> str:
     server = requests.use(install=row, actor=actor(request))
-    return f"The server {server.slug} is set to it. Confirm its launch on the server's page: until then it is a draft."
+    return f"The server {server.slug} uses this package now. It is a draft until you confirm its launch on its page."
 
 
 def _roll_back(request: HttpRequest, row: Install) -> str:
     if row.server is None:
-        return "No server starts it."
+        return "No server uses it."
     requests.roll_back(server=row.server, actor=actor(request))
-    return f"The server {row.server.slug} is set to the package before. Confirm its launch on the server's page."
+    return f"The server {row.server.slug} uses the previous package again. It is a draft until you confirm its launch on its page."
 
 
 def _remove(request: HttpRequest, row: Install) -> str:
@@ -116,14 +116,14 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
     verbs = (
         Verb("approve", "Approve and install", "approve_install", "verified_user", "Look at its lock first.",
              page="mcpregistry_install_approve", applies=lambda row: row.state == InstallState.WAITING, style="primary"),
-        Verb("use", "Set the server to it", "change_server", "swap_horiz", "The server becomes a draft until it is confirmed.",
+        Verb("use", "Use for the server", "change_server", "swap_horiz", "The server becomes a draft until it is confirmed.",
              _use, applies=lambda row: _usable(row) and (settings.way_for(row) is None or requests.runs_one(row)), style="primary"),
-        Verb("configure", "Set the server to it …", "change_server", "tune", "Enter what it asks for; then the server is a draft.",
+        Verb("configure", "Use for the server …", "change_server", "tune", "Enter its settings. The server becomes a draft.",
              page="mcpregistry_install_configure", style="primary",
              applies=lambda row: row.state == InstallState.INSTALLED and settings.way_for(row) is not None),
-        Verb("roll-back", "Roll back", "change_server", "undo", "Set the server to the package before.", _roll_back,
+        Verb("roll-back", "Roll back", "change_server", "undo", "Switch the server back to the previous package.", _roll_back,
              applies=lambda row: _in_use(row) and requests.previous(row.server) is not None),
-        Verb("remove", "Remove", "delete_install", "delete", "Give it up, with its folder.", _remove,
+        Verb("remove", "Remove", "delete_install", "delete", "Delete the package and its folder.", _remove,
              applies=_removable, style="danger"),
     )  # fmt: skip
 

@@ -76,8 +76,9 @@ class PersonForm(UserChangeForm):
 
 
 class NewPersonForm(UserCreationForm):
-    """Name, password and role, which is viewer at first."""
+    """Name, password and role, which is viewer at first. Nobody logs in without a password."""
 
+    usable_password = None
     role = _role_field()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -102,7 +103,7 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not t
         ("Personal data", {"fields": (("first_name", "last_name"), "email", ("last_login", "date_joined"))}),
         ("Beyond the role", {"classes": ("collapse",), "fields": ("groups", "is_superuser", "user_permissions")}),
     )
-    add_fieldsets = ((None, {"fields": ("username", "role", "usable_password", "password1", "password2")}),)
+    add_fieldsets = ((None, {"fields": ("username", "role", "password1", "password2")}),)
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).prefetch_related("groups").select_related("second_factor")

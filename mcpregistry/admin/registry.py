@@ -32,11 +32,10 @@ STATE_COLOURS = {"reading": "info", "waiting": "info", "failed": "danger", "read
 
 
 _STORED = (
-    "A token is set. It is stored sealed, never shown, and sent to this address alone. Empty: keep it. Whoever changes the "
-    "address, or adds networks, enters it again."
+    "A token is stored. It is sent only to this address and never shown. Leave it empty to keep the stored token. "
+    "If you change the address or add networks, enter the token again."
 )
-_NOT_STORED = "Bearer token for a private registry. It is sent to this address only, stored encrypted and never "
-"shown."
+_NOT_STORED = "Bearer token for a private registry. It is sent only to this address, stored encrypted, and never shown."
 
 
 class SourceForm(RecordForm[RegistrySource]):

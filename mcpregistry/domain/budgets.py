@@ -37,7 +37,7 @@ class Unit(StrEnum):
 
 
 class Period(StrEnum):
-    """How often a budget begins anew."""
+    """How often a budget resets."""
 
     HOUR = "hour"
     DAY = "day"

@@ -49,7 +49,7 @@ class Budget(models.Model):
     endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets")
     enabled = models.BooleanField(default=True)
     unit = models.CharField("counts", max_length=8, choices=UNITS, default=Unit.MONEY.value)
-    period = models.CharField("begins anew", max_length=8, choices=PERIODS, default=Period.DAY.value)
+    period = models.CharField("resets", max_length=8, choices=PERIODS, default=Period.DAY.value)
     soft = models.DecimalField(
         "soft limit", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
         help_text="When this amount is reached, notifications are sent and the agent is warned, once in each period. "

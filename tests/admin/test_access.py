@@ -74,7 +74,7 @@ def test_a_revoked_token_no_longer_works(client_of: ClientOf, site: Site) -> Non
 
 def test_everybody_makes_a_token_of_their_own_with_their_own_rights_and_revokes_it(client_of: ClientOf) -> None:
     client, other = client_of("viewer"), client_of("operator")
-    assert "acts over REST as" in client.get(add("token")).content.decode()
+    assert "uses the REST API as" in client.get(add("token")).content.decode()
     answer = client.post(add("token"), {"name": "script", "days": 7})
     text = answer.context["issued"]
     assert "no-store" in answer["Cache-Control"]

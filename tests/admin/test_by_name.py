@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import Agent, AuditEntry, Endpoint, Grant, Server
@@ -90,3 +91,29 @@ def test_a_long_list_counts_a_thousand_and_goes_on(client: Client) -> None:
     there = f"{AuditEntry.objects.count():,}"  # what the site itself has noted counts too
     assert there in further
     assert f"{there}+" not in further
+
+
+def test_an_endpoint_offers_one_chooser_for_any_number_of_agents(client: Client) -> None:
+    grants(60)
+    endpoint = Endpoint.objects.create(slug="main")
+    address = f"/admin/mcpregistry/endpoint/{endpoint.pk}/change/?agent=agent-059"
+    page = client.get(address).content.decode()
+    assert page.count("agent-0") < 10  # the chosen one, and no other
+    assert 'name="agent" value="agent-059"' in page
+    assert f"{reverse('connect')}?endpoint=main&amp;agent=agent-059" in page
+
+
+def test_an_agent_offers_one_chooser_for_any_number_of_endpoints(client: Client) -> None:
+    Endpoint.objects.bulk_create(Endpoint(slug=f"endpoint-{n:03}") for n in range(60))
+    agent = Agent.objects.create(slug="ann")
+    page = client.get(f"/admin/mcpregistry/agent/{agent.pk}/change/?endpoint=endpoint-059").content.decode()
+    assert "endpoint-011" not in page
+    assert 'name="endpoint" value="endpoint-059"' in page
+
+
+def test_few_agents_are_selected_and_an_unknown_one_is_named(client: Client) -> None:
+    grants(3)
+    endpoint = Endpoint.objects.create(slug="main")
+    page = client.get(f"/admin/mcpregistry/endpoint/{endpoint.pk}/change/?agent=nobody").content.decode()
+    assert "<option>agent-002</option>" in page
+    assert "No enabled agent is named “nobody”." in page

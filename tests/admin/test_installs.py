@@ -75,7 +75,7 @@ def test_a_server_is_set_to_it_rolled_back_and_then_a_draft(client_of: ClientOf,
     assert (server.lifecycle, server.command) == ("draft", ["node", f"{new.folder}/cli.js"])
     html = client.get(page("change", new.pk)).content.decode()
     assert "Roll back" in html
-    assert "Started by git." in html
+    assert "Used by git." in html
     client.post(page("verb", new.pk, "roll-back"))
     server.refresh_from_db()
     assert server.command == ["node", f"{old.folder}/cli.js"]

@@ -50,6 +50,20 @@ def test_no_function_is_long():
     assert long == []
 
 
+def test_no_string_stands_alone():
+    """A line of a text without brackets around it is a statement of its own, and the text is cut there."""
+    found = []
+    for path in sources():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            for number, line in enumerate(body if isinstance(body := getattr(node, "body", None), list) else []):
+                alone = isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant | ast.JoinedStr)
+                text = alone and not (isinstance(line.value, ast.Constant) and line.value.value is ...)
+                found += [f"{module_of(path)}:{line.lineno}"] if text and not (documented and number == 0) else []
+    assert found == []
+
+
 def test_no_room_has_a_vague_name():
     assert [str(path) for path in tracked() if path.suffix == ".py" and VAGUE & {path.stem, *path.parts}] == []
 

@@ -73,7 +73,7 @@ async def test_calls_at_once_do_not_all_pass_on_one_budget_and_the_rest_is_recor
     for row in rows:
         outcome = next(each for each in refused if each.invocation_id == row.pk)
         assert (row.error_code, row.reason) == ("BUDGET_SPENT", f"{outcome.message} {outcome.remedy}")
-    assert "begins anew at" in refused[0].remedy
+    assert "resets at" in refused[0].remedy
 
 
 async def test_the_agent_is_told_of_the_soft_mark_once_and_the_record_says_the_same(site: Make, journal: Any) -> None:

@@ -115,7 +115,7 @@ def test_calls_pass_up_to_the_hard_mark_and_are_then_refused_with_the_time_when_
     tomorrow = (timezone.now() + timedelta(days=1)).strftime("%Y-%m-%d 00:00 UTC")
     assert str(refusal) == (
         "The budget 'daily' is 3 calls each day: 3 calls are spent. "
-        f"It begins anew at {tomorrow}; until then ask the operator for more."
+        f"It resets at {tomorrow}. To go on before then, ask an operator for a higher limit."
     )
 
 

@@ -33,7 +33,7 @@ class BudgetChange(Input):
     slug: Slug | None = None
     description: Long | None = None
     enabled: bool | None = None
-    period: Annotated[Period, Field(strict=False, description="How often it begins anew.")] | None = None
+    period: Annotated[Period, Field(strict=False, description="How often the budget resets.")] | None = None
     soft: Annotated[Mark, Field(description="From here on people and the agent are told. Null: nobody is.")] | None = (
         None
     )
@@ -71,7 +71,7 @@ class BudgetOut(Schema):
     reserved: float = Field(description="What is under way may spend so much at most.")
     level: Level
     period_start: datetime
-    period_end: datetime = Field(description="When it begins anew.")
+    period_end: datetime = Field(description="When the budget resets.")
 
 
 class SpentOut(Schema):

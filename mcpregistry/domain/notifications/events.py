@@ -187,7 +187,7 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("Server", data["server"])] + [("Reason", one_line(data["reason"], 1_000))] * bool(data["reason"])
     if event in ABOUT_BUDGETS:
         facts = [_payer(data), ("Spent", data["spent"]), ("Of", data["mark"])]
-        return [*facts, ("Begins anew", _moment(data["ends"]))]
+        return [*facts, ("Resets", _moment(data["ends"]))]
     found = [
         ("Tool", one_line(data["tool"], 200)),
         ("Server", one_line(data["server"], 100)),

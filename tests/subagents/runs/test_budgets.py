@@ -118,7 +118,7 @@ async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_say
         if run.state == RunState.FAILED:
             assert run.exit == Exit.BUDGET
             assert "The budget 'money' is $0.0090 each month: $0.00 are spent, $0.005" in run.error
-            assert "It begins anew at" in run.error
+            assert "It resets at" in run.error
     assert (await db_call(spent))["money"] == (of_dollars(sum(run.cost or Decimal(0) for run in ended)), 0)
 
 
@@ -160,7 +160,7 @@ async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_
     told = answer_of(run)
     assert told["isError"]
     assert "The budget 'tokens' is 3,500 tokens each month" in told["content"][0]["text"]
-    assert "It begins anew at" in told["content"][0]["text"]
+    assert "It resets at" in told["content"][0]["text"]
     assert told["content"][1]["text"] == "Called by then: echo__echo (done).\nLast said by the model: I look."
     assert told["structuredContent"]["so_far"] == told["content"][1]["text"]
 

@@ -174,6 +174,13 @@ class Stream:
 
     async def _send(self, event: dict[str, Any]) -> None:
         self.sent.append(event)
+        if event["type"] == "http.response.body" and not event.get("more_body"):
+            self.left.set()  # ASGI: after the end of an answer, receive() returns http.disconnect
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer has ended."""
+        return bool(self.sent) and self.sent[-1]["type"] == "http.response.body" and not self.sent[-1].get("more_body")
 
     @property
     def status(self) -> int:

@@ -8,8 +8,9 @@ import asyncio
 from typing import Any
 from urllib.parse import parse_qs, quote
 
+from mcpregistry.gateway.http.access import Arrival, Scope
 from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
-from mcpregistry.gateway.http.lasting import Arrival, Connections, Scope
+from mcpregistry.gateway.http.lasting import Connections
 from mcpregistry.gateway.http.sessions import SSE_VERSION, Sessions
 from mcpregistry.gateway.identity import Caller
 

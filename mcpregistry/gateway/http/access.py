@@ -159,7 +159,7 @@ class Answer:
         return self._start is not None and any(name.lower() == b"content-length" for name, _ in self._start["headers"])
 
     def end(self, why: str) -> None:
-        """End it now: whoever answers hears that the host has gone (ASGI, ``http.disconnect``)."""
+        """End it now. The code that answers then receives ``http.disconnect`` (ASGI)."""
         if not self._over and not self._is_one_body:
             self._over = True
             self._access.spawn(self._finish(why))

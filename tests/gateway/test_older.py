@@ -157,12 +157,15 @@ async def test_a_session_is_served_by_any_process_and_ends_in_all(stage, slug):
 class Stream:
     """A host's GET, or POST, that stays open: what comes on it, until it leaves."""
 
-    def __init__(self, both: Doors, method: str, corpus: Corpus, content: bytes = b"", **headers: str) -> None:
+    def __init__(
+        self, both: Doors, method: str, corpus: Corpus, content: bytes = b"", *, query: str = "", **headers: str
+    ) -> None:
         self.sent: list[dict[str, Any]] = []
         self.left = asyncio.Event()
         given = [*corpus.usual.items(), ("authorization", f"Bearer {both.token}"), *headers.items()]
         raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in given]
-        scope = {"type": "http", "method": method, "path": f"/mcp/{both.endpoint}", "headers": raw, "query_string": b""}
+        scope = {"type": "http", "method": method, "path": f"/mcp/{both.endpoint}", "headers": raw}
+        scope["query_string"] = query.encode()
         self._events = [{"type": "http.request", "body": content}]
         self.task = asyncio.create_task(both.app(scope, self._receive, self._send))
 

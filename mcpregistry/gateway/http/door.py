@@ -22,6 +22,7 @@ from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 
 from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.calls.rates import RateLimited
 from mcpregistry.domain.errors import Busy, ResourceLimit
 from mcpregistry.domain.servers.sessions import mcp_session, session_id_of
 from mcpregistry.domain.text.canonical import plain
@@ -102,7 +103,7 @@ class McpApp:
             session_idle_timeout=IDLE.total_seconds(),
         )
         listing, calling = ListLane(self.gateway), FastLane(self.gateway, self._sdk)
-        older = OlderLane(self.sessions, self._manager, calling, listing)
+        older = OlderLane(self.sessions, self._manager, calling, listing, self._count)
         self.lanes = {"tools/list": listing, OLDER: older, **dict.fromkeys(CALL_PARAMS, calling)}
         await self._stack.enter_async_context(self._manager.run())
         self.sessions.deliver = self._delivered
@@ -169,11 +170,12 @@ class McpApp:
             if way == WS:
                 await serve(caller, scope, receive, send)
                 return
-            guest = Answer(self._access, _arrival(caller, scope, receive, send), _refuse_ended)
+            answer = guest = Answer(self._access, _arrival(caller, scope, receive, send), _refuse_ended)
             with self._access.watching(guest):
                 await serve(caller, scope, receive, guest)
-        except Busy as error:  # no room, or the session of an older host could not be looked up
-            await _answer(answer, 503, error.code, str(error))
+        # No room, or the session of an older host could not be looked up.
+        except (Busy, RateLimited) as error:
+            await _answer(answer, 503 if isinstance(error, Busy) else 429, error.code, str(error))
 
     async def _streamable(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
@@ -200,7 +202,9 @@ class McpApp:
             with self._connections.room(caller.agent):
                 await sse.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send))
         elif body := await _body(scope, receive, send):
-            if not body[1] or await sse.taken(self._connections, self.sessions, caller, scope, body[0]):
+            if not body[1] or await sse.taken(
+                self._connections, self.sessions, _arrival(caller, scope, receive, send), body[0], self._count
+            ):
                 await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
                 await send({"type": "http.response.body", "body": b""})
             else:
@@ -214,10 +218,15 @@ class McpApp:
         found = ((session_id_of(name), server_id) for name, server_id in self.engine.pool.sessions.own())
         return {(session_id, server_id) for session_id, server_id in found if session_id}
 
-    async def _delivered(self, session_id: str, message: dict[str, Any]) -> None:
-        """What another process was sent for a session of this one."""
-        if not await self._connections.delivered(session_id, message):
-            await self._manager.delivered(session_id, message)
+    async def _delivered(self, session_id: str, message: dict[str, Any]) -> bool:
+        """What another process was sent for a session of this one. True if it was taken."""
+        taken = await self._connections.delivered(session_id, message)
+        return taken or await self._manager.delivered(session_id, message)
+
+    async def _count(self, slug: str) -> None:
+        """Count what is passed on for an agent among its calls. Raises RateLimited and NotCounted."""
+        if (agent := self.engine.live.current.agents.get(slug)) is not None:
+            await self.engine.pipeline.rates.take(agent)
 
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)

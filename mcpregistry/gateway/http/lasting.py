@@ -156,7 +156,10 @@ class Connections:
     async def delivered(self, connection_id: str, message: dict[str, Any]) -> bool:
         """A message of the host that another process was sent; False if its connection is not here."""
         found = self._open.get(connection_id)
-        return found is not None and await found.take(encoded(message))
+        if found is None:
+            return False
+        await found.take(encoded(message))
+        return True
 
     async def serve(self, connection: Lasting, *beside: Beside) -> str:
         """Serve it until it ends; returns why."""

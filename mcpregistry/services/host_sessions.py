@@ -131,8 +131,14 @@ def send(session_id: str, body: str) -> None:
     )  # fmt: skip
 
 
+def forget(keys: Collection[int]) -> None:
+    """The process that these messages were for has taken them."""
+    HostMessage.objects.filter(pk__in=keys).delete()
+
+
 def _tell_changed(session_id: str) -> None:
-    """A word of ours to every process, however much waits of the host's."""
+    """A word of ours to every process, however much waits of the host's. It takes the place of an earlier one."""
+    HostMessage.objects.filter(session_id=session_id, size=0).delete()
     sealed = seal(json.dumps({"method": CHANGED}), place=_place(session_id))
     HostMessage.objects.create(session_id=session_id, sealed_body=sealed, created_at=database_now())
 

@@ -158,7 +158,7 @@ async def test_what_an_older_http_server_tells_in_a_calls_own_stream_is_heard(be
         assert connection is not None
         connection._questions.completions.expect(["e1"], "a/1", channel)
         await here.call("echo")
-        assert changed.is_set()
+        await asyncio.wait_for(changed.wait(), HANG_LIMIT)
         assert channel.done == ["e1"]
         await here.pool.close()
 

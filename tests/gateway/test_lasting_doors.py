@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mcpregistry.domain.errors import Busy
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.gateway.http import lasting, websocket
+from mcpregistry.gateway.http import access, lasting, websocket
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.server import GatewayServer
 from mcpregistry.models import Agent, Grant, HostSession
@@ -414,21 +414,25 @@ async def test_a_token_that_runs_out_ends_a_connection_on_which_nothing_is_said(
     engine = SimpleNamespace(
         agent_of=lambda token: agent if token in live else None, live=SimpleNamespace(current=current)
     )
-    monkeypatch.setattr(lasting, "LOOK_SECONDS", 0.01)
-    connections = lasting.Connections(cast("Any", engine), GatewayServer("quiet"))
+    engine.live.listeners = []
+    monkeypatch.setattr(access, "LOOK_SECONDS", 0.01)
+    looking = access.Access(cast("Any", engine))
+    looking.start()
+    connections = lasting.Connections(looking, GatewayServer("quiet"))
     scope = {"type": "websocket", "path": "/mcp/default/ws", "headers": []}
-    arrival = lasting.Arrival(Caller("local", "default", "http"), "hash", scope, _never, _never)
+    arrival = access.Arrival(Caller("local", "default", "http"), "hash", scope, _never, _never)
     connection = connections.make(arrival, _never)
     serving = asyncio.ensure_future(connections.serve(connection))
     await until(lambda: connections.find(connection.id, arrival.caller))
     live.clear()
-    assert await asyncio.wait_for(serving, HANG_LIMIT) == lasting.REVOKED
+    assert await asyncio.wait_for(serving, HANG_LIMIT) == access.REVOKED
+    looking.close()
 
 
 async def test_a_host_that_vanishes_while_we_write_is_no_error():
     """The web server reports it as an OSError, and logs a traceback if that leaves the application."""
     engine = SimpleNamespace(agent_of=lambda _: None, live=SimpleNamespace(current=None))
-    connections = lasting.Connections(cast("Any", engine), GatewayServer("quiet"))
+    connections = lasting.Connections(access.Access(cast("Any", engine)), GatewayServer("quiet"))
     connections.still_welcome = lambda _: True  # type: ignore[method-assign]
     wrote = asyncio.Event()
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -450,7 +454,7 @@ async def test_a_host_that_vanishes_while_we_write_is_no_error():
         yield
 
     scope = {"type": "websocket", "path": "/mcp/default/ws", "headers": [], "subprotocols": []}
-    arrival = lasting.Arrival(Caller("local", "default", "http"), "hash", scope, receive, send)
+    arrival = access.Arrival(Caller("local", "default", "http"), "hash", scope, receive, send)
     await websocket.opened(connections, cast("Any", SimpleNamespace(lasting=row)), arrival, 1000)
     assert wrote.is_set()
 

@@ -157,12 +157,15 @@ async def test_a_session_is_served_by_any_process_and_ends_in_all(stage, slug):
 class Stream:
     """A host's GET, or POST, that stays open: what comes on it, until it leaves."""
 
-    def __init__(self, both: Doors, method: str, corpus: Corpus, content: bytes = b"", **headers: str) -> None:
+    def __init__(
+        self, both: Doors, method: str, corpus: Corpus, content: bytes = b"", *, query: str = "", **headers: str
+    ) -> None:
         self.sent: list[dict[str, Any]] = []
         self.left = asyncio.Event()
         given = [*corpus.usual.items(), ("authorization", f"Bearer {both.token}"), *headers.items()]
         raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in given]
-        scope = {"type": "http", "method": method, "path": f"/mcp/{both.endpoint}", "headers": raw, "query_string": b""}
+        scope = {"type": "http", "method": method, "path": f"/mcp/{both.endpoint}", "headers": raw}
+        scope["query_string"] = query.encode()
         self._events = [{"type": "http.request", "body": content}]
         self.task = asyncio.create_task(both.app(scope, self._receive, self._send))
 
@@ -174,6 +177,13 @@ class Stream:
 
     async def _send(self, event: dict[str, Any]) -> None:
         self.sent.append(event)
+        if event["type"] == "http.response.body" and not event.get("more_body"):
+            self.left.set()  # ASGI: after the end of an answer, receive() returns http.disconnect
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer has ended."""
+        return bool(self.sent) and self.sent[-1]["type"] == "http.response.body" and not self.sent[-1].get("more_body")
 
     @property
     def status(self) -> int:

@@ -29,7 +29,7 @@ class Notices:
             return False
         uri = params.get("uri") if isinstance(params, dict) else None
         if isinstance(uri, str):
-            self.watched.updated(uri)
+            self.watched.note(uri)
         return True
 
     def hear_typed(self, message: object) -> None:

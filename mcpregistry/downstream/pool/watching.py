@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -26,6 +28,7 @@ log = structlog.get_logger(__name__)
 Listener = Callable[[], None]  # called on the event loop for each change, must not block
 
 RETRY_FIRST, RETRY_MOST = 1.0, 30.0  # seconds
+SETTLE = 0.02  # seconds in which changes are collected
 MOST = 5_000  # URIs of one server
 
 
@@ -45,6 +48,7 @@ class Watched:
         self._changed = asyncio.Event()
         self._settled: dict[str, asyncio.Future[None]] = {}
         self._interrupted = False
+        self._due: dict[str, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self.wanted)
@@ -68,12 +72,32 @@ class Watched:
 
         return end, self._settled[uri]
 
-    def updated(self, uri: str) -> None:
-        """The server says that a resource, or one below it, has changed."""
-        for wanted, listeners in list(self.wanted.items()):
-            if uri == wanted or uri.startswith(f"{wanted.rstrip('/')}/"):
-                for listener in list(listeners.values()):
-                    listener()
+    def note(self, uri: str) -> None:
+        """The server says that a resource has changed. Listeners are called in a moment, once for each resource."""
+        if not self.wanted:
+            return
+        if not self._due:
+            asyncio.get_running_loop().call_later(SETTLE, self._tell_due)
+        if len(self._due) >= 2 * MOST:  # then everything counts as changed
+            self._due = dict.fromkeys(self.wanted)
+        self._due[uri] = None
+
+    def _tell_due(self) -> None:
+        due, self._due = self._due, {}
+        self.updated(*due)
+
+    def updated(self, *uris: str) -> None:
+        """These resources, or some below them, have changed."""
+        named = defaultdict(list)
+        for wanted in self.wanted:
+            named[wanted.rstrip("/")].append(wanted)
+        changed = dict[str, None]()
+        for uri in uris:
+            above = (uri[: found.start()] for found in re.finditer("/", uri))
+            changed.update(dict.fromkeys([uri, *(wanted for folder in above for wanted in named.get(folder, ()))]))
+        for wanted in changed:
+            for listener in list(self.wanted.get(wanted, {}).values()):
+                listener()
 
     def _settle(self, uri: str, error: SlipsnisseError | None) -> None:
         future = self._settled.get(uri)
@@ -89,8 +113,7 @@ class Watched:
     async def follow(self, client: Client, connection: Live, *, modern: bool) -> None:
         """Tell the server what is wanted, for as long as this connection lives."""
         if self._interrupted:  # what changed meanwhile was not told
-            for uri in list(self.wanted):
-                self.updated(uri)
+            self.updated(*self.wanted)
         try:
             await (self._listening(client) if modern else self._subscribing(connection))
         finally:
@@ -143,7 +166,7 @@ class Watched:
                     delay = RETRY_FIRST
                     async for event in events:
                         if isinstance(event, ResourceUpdated):
-                            self.updated(event.uri)
+                            self.note(event.uri)
             except (SubscriptionLost, MCPError, TimeoutError) as error:
                 for uri in uris:
                     self._settle(uri, _refused(error))

@@ -8,6 +8,7 @@ other message becomes a ``SessionMessage`` for the SDK.
 Invariants:
 * A reply reaches exactly the request whose id it carries, or nobody.
 * What cannot be parsed, batches and stray replies are counted and sampled; too many end the wire.
+* Notifications, however many, do not: see ``inbox.py``.
 * Once the wire is lost every waiting request fails with a typed error, and ``sent`` tells the truth.
 """
 
@@ -21,10 +22,9 @@ from typing import Any, Protocol, Self
 
 import anyio
 import msgspec
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from mcpregistry.domain.errors import (
@@ -36,6 +36,7 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.downstream.limits import too_large
+from mcpregistry.downstream.transports.inbox import CANCELLED, MEANT_FOR_SESSION, Inbox, meaning_of
 from mcpregistry.downstream.transports.messages import (
     REPAIR_WARNING,
     encode_request,
@@ -50,7 +51,6 @@ from mcpregistry.downstream.transports.nameless import NamelessErrors
 from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
 
-INBOX_MESSAGES = 4096
 GARBAGE_LINES = 1000
 GARBAGE_SAMPLES = 3
 SAMPLE_BYTES = 200
@@ -139,6 +139,7 @@ class _Outbox:
     async def send(self, item: SessionMessage, /) -> None:
         data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         self._wire.nameless.count_other()
+        self._wire.note_asked(item.message)
         try:
             await self._wire.transmit(data)
         except DownstreamError as error:
@@ -172,19 +173,19 @@ class Wire:
         self._sequence = FIRST
         self.nameless = NamelessErrors()
         self._waiting: dict[int, _Waiting] = {}
-        self._inbox: MemoryObjectSendStream[SessionMessage | Exception]
-        self._reader: MemoryObjectReceiveStream[SessionMessage | Exception]
+        self._asked: set[RequestId] = set()  # ids of the session's own requests that have no answer yet
+        self._inbox: Inbox
 
     # -- the SDK's Transport ------------------------------------------------------------------
 
     async def __aenter__(self) -> TransportStreams:
-        self._inbox, self._reader = anyio.create_memory_object_stream[SessionMessage | Exception](INBOX_MESSAGES)
+        self._inbox = Inbox(self._report_dropped)
         try:
             await self.open()
         except BaseException:
-            self._close_streams()
+            self._inbox.close()
             raise
-        return self._reader, _Outbox(self)
+        return self._inbox, _Outbox(self)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -194,11 +195,7 @@ class Wire:
             await self.close()
         finally:
             self.fail(closed())
-            self._close_streams()
-
-    def _close_streams(self) -> None:
-        self._inbox.close()
-        self._reader.close()
+            self._inbox.close()
 
     async def open(self) -> None:
         """Open the transport. Raises DownstreamError."""
@@ -299,8 +296,10 @@ class Wire:
             self._settle(waiting, message, len(data))
         elif request_id is not None:
             self._count_garbage(data)  # late (its call was cancelled), duplicate, or invented
-        else:
-            self._to_session(message, data)
+        elif self._take_asked(message.get("id")):
+            self._to_session(message, data, is_answer=True)
+        elif not is_nameless_error(message):
+            self._count_garbage(data)
 
     def _settle(self, waiting: _Waiting, message: dict[str, Any], size: int) -> None:
         self._garbage_in_a_row = 0
@@ -327,26 +326,38 @@ class Wire:
             self.on_tools_changed()
         elif method == "notifications/message":  # not to the session: a flood must cost little
             self.logs.hear(message.get("params"))
-        elif "id" in message or not self.on_notice(method, message.get("params")):
+        elif "id" in message or (not self.on_notice(method, message.get("params")) and method in MEANT_FOR_SESSION):
             self._to_session(message, data)
 
-    def _to_session(self, message: dict[str, Any], data: bytes | bytearray) -> None:
+    def note_asked(self, message: JSONRPCMessage) -> None:
+        """The session sends this: a request that will have an answer, or the end of one that will not."""
+        if isinstance(message, JSONRPCRequest):
+            self._asked.add(message.id)
+        elif isinstance(message, JSONRPCNotification) and message.method == CANCELLED:
+            self._asked.discard((message.params or {}).get("requestId", ""))
+
+    def _take_asked(self, value: object) -> bool:
+        """Whether this is the id of a request of the session, which is answered now."""
+        if type(value) not in (int, str):
+            return False
+        for request_id in self._asked:
+            if str(request_id) == str(value):  # some servers send a number back as text
+                self._asked.discard(request_id)
+                return True
+        return False
+
+    def _to_session(self, message: dict[str, Any], data: bytes | bytearray, *, is_answer: bool = False) -> None:
         try:
             message = rename_oldest_version(message)
             item = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
-            self._inbox.send_nowait(item)
         except (ValidationError, RecursionError):
             self._count_garbage(data)
-        except anyio.WouldBlock:
-            self.fail(
-                ResourceLimit(
-                    "The server sends messages faster than they can be read.",
-                    remedy="Report it to the makers of the server.",
-                    sent=True,
-                )
-            )
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            return  # the session is closing
+        else:
+            self._inbox.put(item, len(data), meaning_of(message), keep=is_answer)
+
+    def _report_dropped(self, count: int) -> None:
+        text = f"{count:,} messages of the server were dropped because they came faster than they could be processed."
+        self.logs.hear({"level": "warning", "logger": "slipsnisse", "data": text})
 
     def _warn_of_repair(self) -> None:
         self.logs.hear(REPAIR_WARNING)
@@ -380,5 +391,5 @@ class Wire:
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
                 waiting.future.set_exception(type(error)(error.message, remedy=error.remedy, sent=True))
-        self._inbox.close()  # the SDK's session sees the end and fails what it waits for
+        self._inbox.end()  # the SDK's session sees the end and fails what it waits for
         self.lost.set()

@@ -22,16 +22,18 @@ from mcp.types import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 
 from mcpregistry.calls.engine import Engine, set_current_engine
+from mcpregistry.calls.rates import RateLimited
 from mcpregistry.domain.errors import Busy, ResourceLimit
 from mcpregistry.domain.servers.sessions import mcp_session, session_id_of
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.conversations import named_in
 from mcpregistry.gateway.http import cors, sse, websocket
+from mcpregistry.gateway.http.access import ENDED, Access, Answer, Arrival
 from mcpregistry.gateway.http.body import read_whole, replayed, single_headers, trimmed
 from mcpregistry.gateway.http.elsewhere import Elsewhere, may_belong_elsewhere, serving
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import ListLane
-from mcpregistry.gateway.http.lasting import STOPPING, Arrival, Connections, welcome
+from mcpregistry.gateway.http.lasting import STOPPING, Connections
 from mcpregistry.gateway.http.manager import SessionManager
 from mcpregistry.gateway.http.older import OlderLane
 from mcpregistry.gateway.http.resuming import Resumption
@@ -66,6 +68,7 @@ SSE, WS = "sse", "ws"
 _UPGRADE = "This address speaks WebSocket. If your host did, a proxy in between has not passed its Upgrade header on."
 _NO_STREAM = "There is no such stream, or it has ended. Open a new one by GET."
 _REVOKED = "Access has ended meanwhile. What was called may have run: the operator finds it in the record of calls."
+_SESSION_ENDED = "The session has ended. Open a new one with initialize. A call in progress may have run: see Calls."
 _ANONYMOUS = "A bearer token is needed. Issue one in the admin: Agents, Issue token."
 _STRANGER = "The bearer token is unknown, expired or revoked. Issue one in the admin: Agents, Issue token."
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
@@ -87,8 +90,9 @@ class McpApp:
         set_current_engine(self.engine)
         self.gateway = Gateway(self.engine)
         self.gateway.changes.start()
-        self._connections = Connections(self.engine, self.gateway.server)
-        self._connections.start()
+        self._access = Access(self.engine)
+        self._access.start()
+        self._connections = Connections(self._access, self.gateway.server)
         self.sessions = Sessions(self.engine.feed, process_name("web"))
         self._resumption = Resumption(self.engine.feed)
         self._manager = SessionManager(
@@ -99,11 +103,11 @@ class McpApp:
             session_idle_timeout=IDLE.total_seconds(),
         )
         listing, calling = ListLane(self.gateway), FastLane(self.gateway, self._sdk)
-        older = OlderLane(self.sessions, self._manager, calling, listing)
+        older = OlderLane(self.sessions, self._manager, calling, listing, self._count)
         self.lanes = {"tools/list": listing, OLDER: older, **dict.fromkeys(CALL_PARAMS, calling)}
         await self._stack.enter_async_context(self._manager.run())
         self.sessions.deliver = self._delivered
-        self.sessions.ended.append(self._connections.gone)
+        self.sessions.ended.append(self._access.end_session)
         self.sessions.ended.append(lambda ended: self.engine.placement.end_session(mcp_session(ended)))
         self.sessions.own = self._own_connections
         self.sessions.start()
@@ -120,6 +124,7 @@ class McpApp:
         await self.sessions.close()
         await self.engine.stop()
         await self._stack.aclose()
+        self._access.close()
 
     def begin_stop(self) -> None:
         """No new calls; end every stream that would stay open for ever. Calls in flight go on for a while."""
@@ -161,11 +166,16 @@ class McpApp:
             return
         assert caller is not None
         serve = {"": self._streamable, SSE: self._sse, WS: self._websocket}[way]
-        told = send if way == WS else self._while_welcome(caller, _token_hash(scope), send)
         try:
-            await serve(caller, scope, receive, told)
-        except Busy as error:  # no room, or the session of an older host could not be looked up
-            await _answer(answer, 503, error.code, str(error))
+            if way == WS:
+                await serve(caller, scope, receive, send)
+                return
+            answer = guest = Answer(self._access, _arrival(caller, scope, receive, send), _refuse_ended)
+            with self._access.watching(guest):
+                await serve(caller, scope, receive, guest)
+        # No room, or the session of an older host could not be looked up.
+        except (Busy, RateLimited) as error:
+            await _answer(answer, 503 if isinstance(error, Busy) else 429, error.code, str(error))
 
     async def _streamable(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
@@ -176,26 +186,6 @@ class McpApp:
             if receive is None:
                 return
         await self._sdk(caller, scope, receive, send)
-
-    def _while_welcome(self, caller: Caller, digest: str, send: Any) -> Any:
-        """A ``send`` that says nothing more to who has lost access while the answer was awaited."""
-        begun = over = False
-
-        async def sending(event: dict[str, Any]) -> None:
-            nonlocal begun, over
-            if over:
-                return
-            if welcome(self.engine, caller, digest):
-                begun = True
-                await send(event)
-                return
-            over = True
-            if begun:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            else:
-                await _answer(send, 401, "UNAUTHENTICATED", _REVOKED)
-
-        return sending
 
     def _refusal_of(self, scope: Scope, way: str) -> tuple[int, str, str] | None:
         """Why this request is not one for the door that it has come to."""
@@ -212,7 +202,9 @@ class McpApp:
             with self._connections.room(caller.agent):
                 await sse.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send))
         elif body := await _body(scope, receive, send):
-            if not body[1] or await sse.taken(self._connections, self.sessions, caller, scope, body[0]):
+            if not body[1] or await sse.taken(
+                self._connections, self.sessions, _arrival(caller, scope, receive, send), body[0], self._count
+            ):
                 await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
                 await send({"type": "http.response.body", "body": b""})
             else:
@@ -226,10 +218,15 @@ class McpApp:
         found = ((session_id_of(name), server_id) for name, server_id in self.engine.pool.sessions.own())
         return {(session_id, server_id) for session_id, server_id in found if session_id}
 
-    async def _delivered(self, session_id: str, message: dict[str, Any]) -> None:
-        """What another process was sent for a session of this one."""
-        if not await self._connections.delivered(session_id, message):
-            await self._manager.delivered(session_id, message)
+    async def _delivered(self, session_id: str, message: dict[str, Any]) -> bool:
+        """What another process was sent for a session of this one. True if it was taken."""
+        taken = await self._connections.delivered(session_id, message)
+        return taken or await self._manager.delivered(session_id, message)
+
+    async def _count(self, slug: str) -> None:
+        """Count what is passed on for an agent among its calls. Raises RateLimited and NotCounted."""
+        if (agent := self.engine.live.current.agents.get(slug)) is not None:
+            await self.engine.pipeline.rates.take(agent)
 
     async def _sdk(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         current_caller.set(caller)
@@ -315,6 +312,14 @@ def _refusal(version: str, body: bytes) -> dict[str, Any] | None:
     """What to say of a body that is none of a message; ``version`` as the header names it, empty where it does not."""
     older = not version or version in HANDSHAKE_PROTOCOL_VERSIONS
     return objection(body) or unserved(version, body) or (too_deep(body) if older else None)
+
+
+async def _refuse_ended(send: Any, why: str) -> None:
+    """Answer a request whose access, or session, has ended while its host waited."""
+    if why == ENDED:
+        await _answer(send, 404, "NOT_FOUND", _SESSION_ENDED)
+    else:
+        await _answer(send, 401, "UNAUTHENTICATED", _REVOKED)
 
 
 async def _refuse(send: Any, status: int, code: int, message: str) -> None:

@@ -6,12 +6,10 @@ what is in flight is answered first. Its messages go through the same handlers a
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -21,40 +19,20 @@ from mcp.server.runner import serve_dual_era_loop
 from mcp.shared.message import ServerMessageMetadata
 from starlette.requests import HTTPConnection
 
-from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import Busy
-from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.duplex import Say, streams
+from mcpregistry.gateway.http.access import REVOKED, Access, Arrival
 from mcpregistry.gateway.identity import LASTING_KEY, SCOPE_KEY, Caller
 from mcpregistry.gateway.jsonrpc import encoded, error_to
 from mcpregistry.gateway.server import GatewayServer
 
 log = structlog.get_logger(__name__)
 
-Scope = dict[str, Any]
 Beside = Callable[[], Coroutine[Any, Any, None]]
 MOST, MOST_OF_AGENT = 1000, 200  # at once in a process; each costs some 100 KB
-LOOK_SECONDS = 15.0  # between looks whether a token has run out, of which no change tells
 STOPPING = "The site is shutting down. Nothing was done; call again in a moment."
 
-LEFT, ENDED, REVOKED, STOPPED = "left", "ended", "revoked", "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A host at the door: who it is, by which token, and the ASGI connection."""
-
-    caller: Caller
-    token_hash: str
-    scope: Scope
-    receive: Any
-    send: Any
-
-
-def welcome(engine: Engine, caller: Caller, token_hash: str) -> bool:
-    """Whether a token, its agent and the endpoint are still what they were when its host came."""
-    agent = engine.agent_of(token_hash)
-    return agent is not None and agent.slug == caller.agent and caller.endpoint in engine.live.current.endpoints
+LEFT, STOPPED = "left", "stopped"  # other reasons for an end are in access.py
 
 
 class Lasting:
@@ -72,6 +50,11 @@ class Lasting:
         self._unanswered: Counter[t.RequestId] = Counter()
         self._stopping = False
         self._over = anyio.Event()
+
+    @property
+    def session(self) -> bytes:
+        """It is a session of its own."""
+        return self.id.encode()
 
     async def serve(self, *beside: Beside) -> str:
         """Serve its host until it ends, with these beside; returns why it has ended."""
@@ -140,19 +123,10 @@ class Lasting:
 class Connections:
     """Those of this process, by id; ended one by one when access ends, and together when the site stops."""
 
-    def __init__(self, engine: Engine, server: GatewayServer) -> None:
-        self._engine, self._server = engine, server
+    def __init__(self, access: Access, server: GatewayServer) -> None:
+        self._access, self._server = access, server
         self._open: dict[str, Lasting] = {}
         self._taken: Counter[str] = Counter()  # by agent
-
-    def start(self) -> None:
-        """Begin to follow the configuration; to be called on the event loop."""
-        loop = asyncio.get_running_loop()
-
-        def swapped(_: Snapshot) -> None:
-            loop.call_soon_threadsafe(self._look)
-
-        self._engine.live.listeners.append(swapped)
 
     def make(self, arrival: Arrival, say: Say) -> Lasting:
         """One that is not served yet."""
@@ -182,38 +156,27 @@ class Connections:
     async def delivered(self, connection_id: str, message: dict[str, Any]) -> bool:
         """A message of the host that another process was sent; False if its connection is not here."""
         found = self._open.get(connection_id)
-        return found is not None and await found.take(encoded(message))
-
-    def gone(self, connection_id: str) -> None:
-        """It was ended in another process, or made way for a newer one of its agent."""
-        if found := self._open.get(connection_id):
-            found.end(ENDED)
+        if found is None:
+            return False
+        await found.take(encoded(message))
+        return True
 
     async def serve(self, connection: Lasting, *beside: Beside) -> str:
         """Serve it until it ends; returns why."""
-
-        async def look() -> None:
-            while True:
-                await asyncio.sleep(LOOK_SECONDS)
-                if not self.still_welcome(connection):
-                    connection.end(REVOKED)
-
         self._open[connection.id] = connection
         try:
-            return await connection.serve(look, *beside)
+            with self._access.watching(connection):
+                if not self.still_welcome(connection):  # it may have ended while the row was written
+                    connection.end(REVOKED)
+                return await connection.serve(*beside)
         finally:
             del self._open[connection.id]
 
     def still_welcome(self, connection: Lasting) -> bool:
         """Whether its token, agent and endpoint are still what they were when it was opened."""
-        return welcome(self._engine, connection.caller, connection.token_hash)
+        return self._access.holds(connection)
 
     def begin_stop(self) -> None:
         """As of each."""
         for connection in list(self._open.values()):
             connection.begin_stop()
-
-    def _look(self) -> None:
-        for connection in list(self._open.values()):
-            if not self.still_welcome(connection):
-                connection.end(REVOKED)

@@ -9,7 +9,6 @@ Of the SDK it uses what has no public name; the pinned version is held to it by 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +28,8 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.types import InitializeRequestParams, jsonrpc_message_adapter
 
+from mcpregistry.domain.errors import Busy
+from mcpregistry.gateway.http import question_ids
 from mcpregistry.gateway.http.body import read_whole, replayed
 from mcpregistry.gateway.http.resuming import Kept, KeptSend, Resumption
 from mcpregistry.gateway.http.sessions import Session, Sessions
@@ -42,7 +43,19 @@ log = structlog.get_logger(__name__)
 SESSION_HEADER = b"mcp-session-id"
 CANCELLED = "notifications/cancelled"
 RELAYED = "slipsnisse/relayed"  # between processes: a notification for the process that has the session's own stream
-Dispatcher = JSONRPCDispatcher[Any]
+
+
+class Dispatcher(JSONRPCDispatcher[Any]):
+    """Of one session. Its questions have ids that every process recognizes."""
+
+    session_id = ""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._next_id = question_ids.first_number()
+
+    def _allocate_id(self) -> int:
+        return question_ids.make(self.session_id, super()._allocate_id())
 
 
 class SessionManager(StreamableHTTPSessionManager):
@@ -179,9 +192,8 @@ class SessionManager(StreamableHTTPSessionManager):
         """Serve a session's messages until it ends, or idles here."""
         session_id = transport.mcp_session_id or ""
         async with transport.connect() as (incoming, outgoing):
-            dispatcher: Dispatcher = JSONRPCDispatcher(incoming, outgoing, inline_methods=frozenset({"initialize"}))
-            # Questions of different processes to the same host must not have the same ids. JSON keeps 53 bits.
-            dispatcher._next_id = secrets.randbelow(2**44) << 8
+            dispatcher = Dispatcher(incoming, outgoing, inline_methods=frozenset({"initialize"}))
+            dispatcher.session_id = session_id
             self._dispatchers[session_id] = dispatcher
             connection = self._connections[session_id] = Connection.for_loop(dispatcher, session_id=session_id)
             if session is not None:
@@ -207,30 +219,36 @@ class SessionManager(StreamableHTTPSessionManager):
 
     def concerns_us(self, session: Session, message: dict[str, Any]) -> bool:
         """Whether this answer to a question, or word about a request, is about one of this process."""
-        dispatcher = self._dispatchers.get(session.id)
-        if "method" not in message:
-            return dispatcher is not None and coerce_request_id(message["id"]) in dispatcher._pending
-        request = cancelled(message)
-        known = dispatcher is not None and request is not None and coerce_request_id(request) in dispatcher._in_flight
-        return known or request in session.calls
+        return self._waits_for(session.id, message) or ("method" in message and cancelled(message) in session.calls)
 
-    async def delivered(self, session_id: str, message: dict[str, Any]) -> None:
-        """Another process was sent this: take it where we serve the session; elsewhere it means nothing."""
+    def _waits_for(self, session_id: str, message: dict[str, Any]) -> bool:
+        """Whether the SDK has the question that this answers, or the request that this cancels."""
+        dispatcher = self._dispatchers.get(session_id)
+        named = cancelled(message) if "method" in message else message.get("id")
+        if dispatcher is None or not isinstance(named, int | str):
+            return False
+        return coerce_request_id(named) in (dispatcher._in_flight if "method" in message else dispatcher._pending)
+
+    async def delivered(self, session_id: str, message: dict[str, Any]) -> bool:
+        """Another process was sent this. True if it was for this process alone, and has been taken."""
         if message.get("method") == CHANGED:
             await self._changed(session_id)
-            return
+            return False
         if message.get("method") == RELAYED:
-            if session_id in self._standing:
-                await self._connections[session_id].notify(**message["params"])
-            return
+            if session_id not in self._standing:
+                return False
+            await self._connections[session_id].notify(**message["params"])
+            return True
         session = self._sessions.here(session_id)
         if session is not None and "method" in message and (give_up := session.calls.get(cancelled(message))):
             give_up()
-            return
+            return True
         transport = self._server_instances.get(session_id)
-        if transport is not None and transport._read_stream_writer is not None and not transport.is_terminated:
-            told = jsonrpc_message_adapter.validate_python(message, by_name=False)
-            await transport._read_stream_writer.send(SessionMessage(told))
+        if not self._waits_for(session_id, message) or transport is None or transport._read_stream_writer is None:
+            return False
+        told = jsonrpc_message_adapter.validate_python(message, by_name=False)
+        await transport._read_stream_writer.send(SessionMessage(told))
+        return True
 
     async def _relay(self, session_id: str, method: str, params: dict[str, Any]) -> None:
         """Send a notification on the session's own stream, which may be in another process."""
@@ -241,7 +259,7 @@ class SessionManager(StreamableHTTPSessionManager):
             await self._sessions.send_on(
                 session_id, {"method": RELAYED, "params": {"method": method, "params": params}}
             )
-        except Error:  # hosts do not rely on such notifications
+        except (Error, Busy):  # hosts do not rely on such notifications
             log.warning("session.notification_not_relayed", exc_info=True)
 
     async def _changed(self, session_id: str) -> None:

@@ -7,12 +7,15 @@ answers with a stream, which costs it three tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from django.db import Error
 from mcp.types import INTERNAL_ERROR
 
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.gateway.http import question_ids
 from mcpregistry.gateway.http.body import Request, older_request, read_small, readable, replayed
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import LIST_PARAMS, ListLane
@@ -21,15 +24,21 @@ from mcpregistry.gateway.http.sessions import Session, Sessions
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied
 
+Count = Callable[[str], Awaitable[None]]  # among the calls of the agent with this slug. Raises SlipsnisseError
+_LONGEST_ID = 200  # of a request that may be cancelled at another process
+_MOST_ANSWERED = 1_000
 _KNOWN = (*CALL_PARAMS, "tools/list", CANCELLED, None)  # the last is an answer to a question
 
 
 class OlderLane:
     """One of the door's lanes, for every POST that names a session."""
 
-    def __init__(self, sessions: Sessions, manager: SessionManager, calls: FastLane, lists: ListLane) -> None:
+    def __init__(
+        self, sessions: Sessions, manager: SessionManager, calls: FastLane, lists: ListLane, count: Count
+    ) -> None:
         self._sessions, self._manager = sessions, manager
         self._calls, self._lists = calls, lists
+        self._count = count
 
     async def __call__(
         self, caller: Caller, headers: Mapping[str, str], scope: dict[str, Any], receive: Any, send: Any
@@ -55,17 +64,40 @@ class OlderLane:
         return objection(request.body) is None and await self._passed_on(session, message, request.send)
 
     async def _passed_on(self, session: Session, message: dict[str, Any], send: Any) -> bool:
-        """What concerns a request of this process goes to the SDK, unless a lane has it; all else to the others."""
+        """What concerns a request of this process goes to the SDK, unless a lane has it. What may concern one of another
+        process goes there; anything else is dropped, as the SDK does it with answers that are late.
+        """
         if "method" in message and (give_up := session.calls.get(cancelled(message))):
             give_up()
         elif self._manager.concerns_us(session, message):
             return False
-        else:
+        elif (for_others := _for_others(session, message)) is not None:
+            with suppress(SlipsnisseError):  # a call must be stopped however many were made
+                await self._count(session.agent)
             try:
-                await self._sessions.send_on(session.id, message)
+                await self._sessions.send_on(session.id, for_others)
             except Error:
                 refusal = error_to(None, INTERNAL_ERROR, "The database does not answer. Send it again in a moment.")
                 await replied(send, 503, refusal)
                 return True
+            if "method" not in for_others:
+                session.answered.add(for_others["id"])
         await accepted(202, session.id, send)
         return True
+
+
+def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | None:
+    """What another process needs of it: an answer to a question that this site has asked in the session, once; or which
+    request is cancelled. None if no process can have a use for it.
+    """
+    if "method" in message:
+        request = cancelled(message)
+        if request is None or len(str(request)) > _LONGEST_ID:
+            return None
+        return {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request}}
+    question = question_ids.question_of(session.id, message["id"])
+    if question is None or question in session.answered:
+        return None
+    if len(session.answered) >= _MOST_ANSWERED:
+        session.answered.clear()
+    return message | {"id": question}

@@ -39,6 +39,7 @@ _MOST_KNOWN = 10_000
 _MOST_SAID = 65_536
 _MARGIN = timedelta(seconds=60)  # commits of others may become visible in another order than their times
 _AFTER_FAULT = 1.0
+_FORGET_AT_ONCE = 100
 _MOST_WAITING = 1_000  # messages for one session that does not take them
 SSE_VERSION = "2024-11-05"  # the only one that HTTP+SSE has
 
@@ -46,7 +47,7 @@ SSE_VERSION = "2024-11-05"  # the only one that HTTP+SSE has
 @dataclass(slots=True)
 class Session:
     """A session as it was read. ``host`` is what its handshake says; ``calls``: how to give up those
-    that a lane of this process has under way, by request id."""
+    that a lane of this process has under way, by request id; ``answered``: questions whose answers were passed on from here."""
 
     id: str
     agent: str
@@ -57,6 +58,7 @@ class Session:
     used: float
     log_level: str = ""  # as its host has set it
     calls: dict[int | str, Callable[[], None]] = field(default_factory=dict)
+    answered: set[int] = field(default_factory=set)
 
 
 class Sessions:
@@ -69,7 +71,7 @@ class Sessions:
         self._held: dict[str, int] = {}  # open streams
         self._noting: asyncio.TimerHandle | None = None
         self._told: dict[str | int, float] = {}
-        self._waiting: dict[str, deque[str]] = {}  # messages from elsewhere, by session, on their way
+        self._waiting: dict[str, deque[tuple[int, str]]] = {}  # messages from elsewhere, by session, on their way
         self._left_out: Counter[str] = Counter()  # notices for which there was no room among them
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +79,8 @@ class Sessions:
         self.ended: list[Callable[[str], None]] = []
         self.own: Callable[[], Collection[tuple[str, int]]] = tuple  # (session, server) of sessions' own connections
         self._owned = False  # whether some were there when it was noted last
-        self.deliver: Callable[[str, dict[str, Any]], Awaitable[object]] | None = None
+        # Returns whether a message was for this process alone, so that no other one needs it.
+        self.deliver: Callable[[str, dict[str, Any]], Awaitable[bool]] | None = None
 
     def start(self) -> None:
         """Begin to hear of what other processes do with sessions."""
@@ -275,9 +278,9 @@ class Sessions:
         for key, session_id, body in news.messages:
             if key not in self._told:
                 self._told[key] = time.monotonic()
-                self._hand_on(session_id, body)
+                self._hand_on(key, session_id, body)
 
-    def _hand_on(self, session_id: str, body: str) -> None:
+    def _hand_on(self, key: int, session_id: str, body: str) -> None:
         """In order within a session; one whose host does not read keeps nobody else waiting.
 
         Where too many wait, notices are left out, and counted. A request or an answer is not: its session ends instead, so
@@ -292,23 +295,34 @@ class Sessions:
                     waiting.pop()
                 self._spawn(self._ended_for_full(session_id))
             return
-        waiting.append(body)
+        waiting.append((key, body))
         if len(waiting) == 1:
             self._spawn(self._handed_on(session_id, waiting))
 
-    async def _handed_on(self, session_id: str, waiting: deque[str]) -> None:
+    async def _handed_on(self, session_id: str, waiting: deque[tuple[int, str]]) -> None:
+        taken: list[int] = []
         try:
             while waiting:
+                key, body = waiting[0]
                 try:
-                    if self.deliver is not None:
-                        await self.deliver(session_id, json.loads(waiting[0]))
+                    if self.deliver is not None and await self.deliver(session_id, json.loads(body)):
+                        taken.append(key)
                 except Exception:  # one message must not keep the next ones from being heard
                     log.exception("sessions.message_not_taken")
                 waiting.popleft()
+                if len(taken) >= _FORGET_AT_ONCE or not waiting:
+                    await self._forget_messages(taken)
         finally:
             del self._waiting[session_id]
             if count := self._left_out.pop(session_id, 0):
                 log.warning("sessions.messages_left_out", session=session_id[:8], count=count)
+
+    async def _forget_messages(self, keys: list[int]) -> None:
+        """No other process needs these. What the database does not forget now, the clock does."""
+        if keys:
+            with suppress(Error):
+                await db_call(host_sessions.forget, tuple(keys))
+            keys.clear()
 
     async def _ended_for_full(self, session_id: str) -> None:
         """In every process. Where the database is away, at least here; then the clock ends it."""

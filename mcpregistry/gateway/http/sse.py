@@ -8,10 +8,14 @@ import asyncio
 from typing import Any
 from urllib.parse import parse_qs, quote
 
+import msgspec
+
+from mcpregistry.gateway.http.access import Arrival
 from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
-from mcpregistry.gateway.http.lasting import Arrival, Connections, Scope
+from mcpregistry.gateway.http.fast_call import CALL_PARAMS
+from mcpregistry.gateway.http.lasting import Connections
+from mcpregistry.gateway.http.older import Count
 from mcpregistry.gateway.http.sessions import SSE_VERSION, Sessions
-from mcpregistry.gateway.identity import Caller
 
 SESSION = "session_id"
 
@@ -42,13 +46,18 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival)
         await _write(send, b"", more=False)
 
 
-async def taken(connections: Connections, sessions: Sessions, caller: Caller, scope: Scope, body: bytes) -> bool:
+async def taken(connections: Connections, sessions: Sessions, arrival: Arrival, body: bytes, count: Count) -> bool:
     """Hand on what was posted, to whichever process has the stream; False if there is none, or not this caller's.
-    Raises Busy without a database."""
-    named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(SESSION, [""])[0]
+    Raises Busy without a database, and RateLimited."""
+    caller = arrival.caller
+    named = parse_qs(arrival.scope.get("query_string", b"").decode("latin-1")).get(SESSION, [""])[0]
     if connection := connections.find(named, caller):
         return await connection.take(body)
-    return bool(named) and await sessions.pass_on(named, caller, body)
+    if not named:
+        return False
+    if msgspec.json.decode(body).get("method") not in CALL_PARAMS:  # a call is counted where it is made
+        await count(caller.agent)
+    return await sessions.pass_on(named, caller, body)
 
 
 async def _write(send: Any, data: bytes, *, more: bool = True) -> None:

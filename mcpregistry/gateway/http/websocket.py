@@ -8,7 +8,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from mcpregistry.gateway.http.lasting import ENDED, REVOKED, STOPPED, Arrival, Connections, Scope
+from mcpregistry.gateway.http.access import ENDED, REVOKED, Arrival, Scope
+from mcpregistry.gateway.http.lasting import STOPPED, Connections
 from mcpregistry.gateway.http.sessions import Sessions
 
 SUBPROTOCOL = "mcp"

@@ -49,6 +49,26 @@ def notices(context):
     return text("after notices")
 
 
+def burst(context):
+    """``count`` messages of one sort at once: notifications that mean the same or not, requests, answers that nobody awaits."""
+    sort, count = context.arguments["sort"], context.arguments["count"]
+    updated = {"method": "notifications/resources/updated"}
+    made = {
+        "same": lambda n: updated | {"params": {"uri": "docs://one"}},
+        "each": lambda n: updated | {"params": {"uri": f"docs://{n}"}},
+        "listener": lambda n: (
+            updated | {"params": {"uri": f"docs://{n}", "_meta": {SUBSCRIPTION: server.listeners[0]}}}
+        ),
+        "changed": lambda n: {"method": "notifications/prompts/list_changed"},
+        "unknown": lambda n: {"method": "notifications/unknown", "params": {"n": n}},
+        "cancelled": lambda n: {"method": "notifications/cancelled", "params": {"requestId": n}},
+        "log": lambda n: {"method": "notifications/message", "params": {"level": "info", "data": n}},
+        "questions": lambda n: {"id": f"q{n}", "method": "no/such"},
+    }[sort]
+    write(b"".join(json.dumps({"jsonrpc": "2.0"} | made(n)).encode() + b"\n" for n in range(count)))
+    return text("after the burst")
+
+
 def stderr(context):
     for _ in range(context.arguments.get("chunks", 200)):
         sys.stderr.write("e" * 65536)
@@ -115,7 +135,22 @@ def big(context):
     return text("b" * context.arguments["size"])
 
 
-CALLS = [huge_line, endless_line, garbage, notices, stderr, wrong, poison, shapeless, items, hang, freeze, drip, big]
+CALLS = [
+    huge_line,
+    endless_line,
+    garbage,
+    notices,
+    burst,
+    stderr,
+    wrong,
+    poison,
+    shapeless,
+    items,
+    hang,
+    freeze,
+    drip,
+    big,
+]
 by_name = {function.__name__: function for function in CALLS}
 evil_schema = {"type": "object", "properties": {"s": {"type": "string", "pattern": "^(a+)+$"}}}
 

@@ -256,9 +256,11 @@ class Web:
 
     @contextlib.asynccontextmanager
     async def client(
-        self, token: str, mode: str, endpoint: str = "default", *, door: str = "http", **options: Any
+        self, token: str, mode: str, endpoint: str = "default", *, door: str = "http", kept: bool = True, **options: Any
     ) -> AsyncIterator[Client]:
-        """The SDK's client. ``mode`` is "2026-07-28", "auto" or "legacy"; ``door`` is http, sse or ws."""
+        """The SDK's client. ``mode`` is "2026-07-28", "auto" or "legacy"; ``door`` is http, sse or ws; ``kept``: over http, it keeps its
+        connections, else it opens one for each request.
+        """
         if door != "http":
             address = f"{self.url(endpoint)}/{door}"
             known = {"authorization": f"Bearer {token}"}
@@ -270,7 +272,7 @@ class Web:
             async with Client(opened, mode=mode, cache=None, **options) as client:
                 yield client
             return
-        limits = httpx2.Limits(max_connections=500, max_keepalive_connections=500)
+        limits = httpx2.Limits(max_connections=500, max_keepalive_connections=500 if kept else 0)
         headers = {"authorization": f"Bearer {token}"}
         async with httpx2.AsyncClient(headers=headers, timeout=HANG_LIMIT, limits=limits, **PLAIN) as http:
             http.event_hooks = {"response": [self._note]}

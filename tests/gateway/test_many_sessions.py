@@ -12,10 +12,12 @@ import httpx2
 import psutil
 import pytest
 
-from mcpregistry.models import HostConnection, HostMessage, HostSession, HostStream, Server
+from mcpregistry.calls.placing import STATE_IS_NEW
+from mcpregistry.models import HostConnection, HostMessage, HostSession, HostStream, SessionOwner
 from mcpregistry.services import host_sessions, host_streams
+from mcpregistry.services.servers import lifecycle
 from tests.calls.conftest import broken
-from tests.fakes.stage import Stage, Web, fresh, listed, outside, web
+from tests.fakes.stage import ACTOR, Stage, Web, fresh, listed, outside, web
 from tests.processes import runs
 from tests.waiting import until
 
@@ -29,7 +31,9 @@ def slug(stage: Stage, site: Web) -> str:
     name = fresh("crowd")
     stage.endpoint(name)
     server = stage.fake("echo", listed("echo", "pid"), slug=name)
-    Server.objects.filter(pk=server.pk).update(shared_by="session")
+    server.shared_by, server.max_sessions = "session", 100
+    server = lifecycle.save_server(server=server, actor=ACTOR)
+    lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     site.wait_known(stage.agent(name, server))
     return name
 
@@ -48,9 +52,13 @@ class Crowd:
 
     async def pid(self, session: str) -> int:
         """Of the session's own process at the server."""
+        return int((await self.told(session))[-1])
+
+    async def told(self, session: str) -> list[str]:
+        """The id of that process, after a note if it is not the one that the session had."""
         answer = await self.send(session, "POST", "tools/call", name=f"{self._slug}__pid", arguments={})
         line = next(line for line in answer.text.splitlines() if "jsonrpc" in line)
-        return int(json.loads(line.removeprefix("data: "))["result"]["content"][0]["text"])
+        return [part["text"] for part in json.loads(line.removeprefix("data: "))["result"]["content"]]
 
     async def send(self, session: str, verb: str, method: str = "", **params: Any) -> httpx2.Response:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params} if method else None
@@ -78,19 +86,19 @@ def rows(slug: str) -> int:
 @pytest.mark.exhaustive
 async def test_200_sessions_opened_and_dropped_leave_nothing(stage: Stage, slug: str):
     """Half of them are ended by their hosts, the others idle until the clock ends them; some had a process of their own."""
-    with web(stage.env) as site:
+    with web(stage.env, processes=2) as site:
         await outside(site.wait_known, stage.tokens[slug])
-        process = psutil.Process(site.processes[0].pid)
+        processes = [psutil.Process(each.pid) for each in site.processes]
         async with crowd(site, stage, slug) as hosts:
-            # Several at once, so that the process has opened all connections to the database that it ever keeps.
             warm = await asyncio.gather(*(hosts.open() for _ in range(20)))
-            await hosts.pid(warm[0])
+            await asyncio.gather(*(hosts.pid(session) for session in warm))
             await asyncio.gather(*(hosts.send(session, "DELETE") for session in warm))
-            await until(lambda: not process.children(recursive=True))
-            before = process.num_fds()
+            await until(lambda: not children(processes))
+            before = [each.num_fds() for each in processes]
             sessions = [await hosts.open() for _ in range(200)]
             assert await outside(rows, slug) == 200
-            own = [await hosts.pid(session) for session in sessions[:5]]
+            own = [await hosts.pid(session) for session in sessions[:20]]
+            assert len({*own}) == await outside(owned, slug) == 20
             for session in sessions[::2]:
                 assert (await hosts.send(session, "DELETE")).status_code == 200
             assert await outside(rows, slug) == 100
@@ -98,9 +106,29 @@ async def test_200_sessions_opened_and_dropped_leave_nothing(stage: Stage, slug:
             await until(lambda: not any(runs(pid) for pid in own))
             for session in sessions[:4]:
                 assert (await hosts.send(session, "POST", "ping")).status_code == 404
-        await until(lambda: process.num_fds() <= before and not process.children(recursive=True))
+        await until(lambda: not children(processes) and all(map(_has_no_more, processes, before)))
+        await until(lambda: outside(lambda: owned(slug) == 0))
     assert await outside(left, slug) == 0
     assert await outside(broken) == []
+
+
+def children(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [child for each in processes for child in each.children(recursive=True)]
+
+
+def served_by(process: int) -> set[int]:
+    """Ids of the servers of a web process."""
+    return {child.pid for child in psutil.Process(process).children(recursive=True)}
+
+
+def _has_no_more(process: psutil.Process, files: int) -> bool:
+    """But for connections to the database, which it keeps: less than one file for each connection of a session to a server."""
+    return process.num_fds() < files + 20
+
+
+def owned(slug: str) -> int:
+    """How many connections of sessions have an owner."""
+    return SessionOwner.objects.filter(server__slug=slug).count()
 
 
 def idle(slug: str) -> None:
@@ -124,20 +152,35 @@ def left(slug: str) -> int:
 async def test_a_web_process_that_is_killed_loses_none_of_50_sessions_and_leaves_no_process(
     stage: Stage, site: Web, slug: str
 ):
-    with web(stage.env) as doomed:
+    """Two processes serve them. The sessions whose connection the killed one had go on with a new one, and are told that its state is new."""
+    with web(stage.env, processes=2) as doomed:
         await outside(doomed.wait_known, stage.tokens[slug])
         async with contextlib.AsyncExitStack() as stack:
             hosts = await stack.enter_async_context(crowd(doomed, stage, slug))
             sessions = [await hosts.open() for _ in range(50)]
-            own = [await hosts.pid(session) for session in sessions[:5]]
+            own = await asyncio.gather(*(hosts.pid(session) for session in sessions))
+            assert len({*own}) == 50
+            dead, other = sorted(doomed.processes, key=lambda each: own[0] not in served_by(each.pid))
+            killed = served_by(dead.pid)
             streams = [await stack.enter_async_context(hosts.listening(session)) for session in sessions[5:15]]
             out = asyncio.ensure_future(hosts.pid(sessions[0]))
             await asyncio.wait({out})
-            doomed.processes[0].kill()
+            dead.kill()
+            await until(lambda: dead.poll() is not None)
+            async with crowd(doomed, stage, slug) as others:  # their connections do not end at the killed process
+                after = {session: await others.told(session) for session in sessions}
+                again = {session: await others.told(session) for session in sessions}
+            other.kill()
             for stream in streams:  # each host hears that its stream is lost
                 with contextlib.suppress(httpx2.HTTPError):
                     assert await stream.aread() is not None
         await until(lambda: not any(runs(pid) for pid in own))
+    assert killed & {*own}
+    for session, pid in zip(sessions, own, strict=True):
+        lost = pid in killed
+        assert (after[session][0] == STATE_IS_NEW) is lost
+        assert (after[session][-1] != str(pid)) is lost
+        assert again[session] == after[session][-1:]
     async with crowd(site, stage, slug) as elsewhere:
         for session in sessions:
             assert (await elsewhere.send(session, "POST", "ping")).status_code == 200

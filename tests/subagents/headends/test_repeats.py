@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.models import PolicyRule, Token
@@ -146,6 +147,24 @@ async def test_a_failed_response_has_its_id_and_a_code_that_codex_does_not_retry
     assert [each["type"] for each in events] == ["response.created", "response.in_progress", "response.failed"]
     assert len({each["response"]["id"] for each in events}) == 1
     assert events[-1]["response"]["error"]["code"] == "invalid_prompt"
+
+
+async def test_a_repeat_directly_after_a_failed_run_gets_its_error(bench: Bench, serving: Any) -> None:
+    """Claude Code repeats a request after any error, first without streaming. Later, the same question starts a new run."""
+    refused = {"status": 401, "message": "no such key"}
+    key = await db_call(prepared, bench, {"text": "x", "attempts": [refused] * 9})
+    served = await serving()
+    async with served.client(key) as asks:
+        streamed = await asks.post(CHAT, json=asked(stream=True))
+        assert "exit-auth-failure" in streamed.text
+        await db_call(places.sweep)
+        for _ in range(3):
+            assert (await asks.post(CHAT, json=asked())).status_code == 422
+        assert (await asks.post(CHAT, json=asked("another"))).status_code == 422
+        assert await db_call(Run.objects.count) == 2
+        await db_call(lambda: Run.objects.update(finished_at=timezone.now() - places.REPEATED))
+        await asks.post(CHAT, json=asked())
+    assert await db_call(Run.objects.count) == 3
 
 
 async def test_an_unknown_operation_is_not_a_missing_model(bench: Bench, serving: Any) -> None:

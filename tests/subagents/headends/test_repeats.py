@@ -175,3 +175,24 @@ async def test_an_unknown_operation_is_not_a_missing_model(bench: Bench, serving
         nameless = await asks.post(CHAT, json={"messages": [{"role": "user", "content": "x"}]})
     assert (operation.status_code, operation.json()["error"]["code"]) == (404, "unknown_operation")
     assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "model")
+
+
+async def test_a_chat_client_in_a_browser_may_send_the_headers_of_its_sdk(
+    bench: Bench, serving: Any, settings: Any
+) -> None:
+    settings.MCP_ALLOWED_ORIGINS = ["https://chat.example"]
+    key = await db_call(prepared, bench)
+    served = await serving()
+    needed = [
+        "authorization", "content-type", "x-api-key", "anthropic-version", "anthropic-dangerous-direct-browser-access",
+        "x-stainless-lang", "x-stainless-retry-count", "openai-organization", "idempotency-key",
+    ]  # fmt: skip
+    asking = {"origin": "https://chat.example", "access-control-request-method": "POST"}
+    async with served.client(key) as asks:
+        preflight = await asks.options(CHAT, headers=asking | {"access-control-request-headers": ",".join(needed)})
+        answer = await asks.post(CHAT, json=asked(), headers={"origin": "https://chat.example"})
+    allowed = preflight.headers["access-control-allow-headers"].lower().split(", ")
+    assert [name for name in needed if name not in allowed] == []
+    exposed = answer.headers["access-control-expose-headers"].lower()
+    assert "x-should-retry" in exposed
+    assert "x-slipsnisse-run" in exposed

@@ -42,7 +42,7 @@ class Headend(models.Model):
     path = models.CharField(
         max_length=100, default="v1", blank=True, validators=[path_validator],
         help_text="Path below the address of this site, for example v1 or team-a/v1. For Anthropic it must end with v1. An MCP headend "
-        "has no path: hosts use the address of its endpoint.",
+        "has no path, because hosts use the address of its endpoint.",
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     concurrency = models.PositiveIntegerField(

@@ -81,6 +81,5 @@ def _check(schema: Mapping[str, Any]) -> None:
     try:
         check_schema(schema)
     except ConfigInvalid as error:
-        raise ArgumentsInvalid(
-            f"The schema of the answer is not valid: {error.message}", remedy="Correct it."
-        ) from error
+        problem = error.message.replace("The tool's input schema", "The schema of the answer", 1)
+        raise ArgumentsInvalid(f"{problem.removesuffix('.')}.", remedy="Correct the schema.") from error

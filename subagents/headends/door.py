@@ -20,7 +20,7 @@ from mcpregistry.domain.text.canonical import plain
 from mcpregistry.gateway.http import cors
 from mcpregistry.gateway.identity import bearer
 from mcpregistry.services.access.tokens import token_hash
-from subagents.domain.formats import AnswerFormat
+from subagents.domain.formats import AnswerFormat, takes_formats
 from subagents.headends import anthropic, openai, responses, rest
 from subagents.headends.asking import ChatMessage, build_arguments, invalid_request, is_background_prompt
 from subagents.headends.errors import HeadendError, from_error
@@ -101,6 +101,10 @@ class RoutedRequest:
                 400, "background_prompt", "This headend refuses requests for titles, tags and follow-up questions, because each of them would "
                 "start a run. Choose another model for these tasks in the client, or enable background prompts at the headend.",
             )  # fmt: skip
+        if answer_format.format and not takes_formats(expert.input_schema):
+            raise invalid_request(
+                "A JSON schema cannot be required from this expert tool, because it has an argument named format or schema."
+            )
         arguments = build_arguments(chat, expert.input_schema)
         stream = body.get("stream") is True
         await self.serve(

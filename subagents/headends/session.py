@@ -116,6 +116,7 @@ class Session:
         self._place: Place | None = None
         self._is_released = False
         self._begun = False  # the call may have been made
+        self._calling: asyncio.Future[CallOutcome] | None = None
         self.is_joinable = False  # the same question gets the answer of this run
         self._over = False  # the client gets an answer or an error
         self.status = "waiting for a place"  # a phrase, for clients that show it
@@ -178,6 +179,10 @@ class Session:
         finally:
             leaving.cancel()
             working.cancel()
+            if self._calling is not None and self._question.key:
+                await asyncio.gather(
+                    self._calling, return_exceptions=True
+                )  # a repeated request joins the run, so it has to exist
 
     async def leave(self) -> None:
         """Release the place. A second call does nothing.
@@ -198,7 +203,8 @@ class Session:
         if self._place.joins and (known := await self._join_run(self._place.call)) is not None:
             return known
         self._begun = True
-        outcome = await self._shared.engine.call(self._request())
+        self._calling = asyncio.ensure_future(self._shared.engine.call(self._request()))
+        outcome = await (asyncio.shield(self._calling) if self._question.key else self._calling)
         return await self._follow_run(outcome.invocation_id) if outcome.task_id else self._read_outcome(outcome)
 
     def _check_token(self) -> None:

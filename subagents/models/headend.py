@@ -41,8 +41,8 @@ class Headend(models.Model):
     )  # fmt: skip
     path = models.CharField(
         max_length=100, default="v1", blank=True, validators=[path_validator],
-        help_text="Path below the address of this site, for example v1 or team-a/v1. An MCP headend has no path: hosts use the "
-        "address of its endpoint.",
+        help_text="Path below the address of this site, for example v1 or team-a/v1. For Anthropic it must end with v1. An MCP headend "
+        "has no path, because hosts use the address of its endpoint.",
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     concurrency = models.PositiveIntegerField(
@@ -95,6 +95,10 @@ class Headend(models.Model):
             self.path = ""
         elif not self.path:
             raise ValidationError({"path": "Enter a path, such as v1."})
+        elif self.kind == HeadendKind.ANTHROPIC and self.path.rpartition("/")[2] != "v1":
+            raise ValidationError(
+                {"path": "Clients of Anthropic add /v1 to the address. End the path with v1: team-a/v1."}
+            )
         _check_aliases(self.aliases)
 
 

@@ -15,6 +15,7 @@ from mcpregistry.domain.text.redaction import (
     SHORTEST,
     Redactor,
     characters,
+    masked,
     masked_words,
     redacted,
     secrets_in,
@@ -145,3 +146,33 @@ def test_names_and_shapes_tell_which_values_are_secret():
 )
 def test_secrets_in_the_words_of_a_command_are_masked_and_nothing_else(words: list[str], shown: list[str]) -> None:
     assert masked_words(words) == shown
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:8635/v1/chat",
+        "http://localhost:11434",
+        "https://[::1]:8000/x",
+        '{"url": "http://a.example:80"}',
+    ],
+)
+def test_the_port_of_an_address_is_not_a_password(address: str) -> None:
+    assert masked({"text": address}) == {"text": address}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://me:8635@a.example/",
+        "redis://:p4ss@a.example",
+        "postgres://me:p4ss",
+        "ftp://me:80/p4ss@a.example",
+        "http://me:80p4ss@[::1]:80/",
+    ],
+)
+def test_a_password_in_an_address_is_masked(address: str) -> None:
+    shown = masked({"text": address})["text"]
+    assert "***" in shown
+    assert "8635" not in shown
+    assert "p4ss" not in shown

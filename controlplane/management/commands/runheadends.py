@@ -31,16 +31,20 @@ class Command(BaseCommand):
             "headends",
             nargs="*",
             metavar="NAME[=PORT]",
-            help="Which headends, each with its port. None: all, on --port.",
+            help="Names of headends, each with its port. Without names, all headends are served on --port.",
         )
-        parser.add_argument("--host", default="127.0.0.1", help="The address to listen at. Default: 127.0.0.1.")
         parser.add_argument(
-            "--port", type=_port, default=8010, help="For headends without a port of their own. Default: 8010."
+            "--host",
+            default="127.0.0.1",
+            help="Address to listen on. Default: 127.0.0.1, which only this machine can reach.",
+        )
+        parser.add_argument(
+            "--port", type=_port, default=8010, help="Port of the headends without a port of their own. Default: 8010."
         )
         for flag, kind in _FLAGS.items():
             parser.add_argument(
                 f"--{flag}-concurrency", type=_number, metavar="N",
-                help=f"Runs at the same time of each {kind.label.split(':')[0]} headend, in place of what it says.",
+                help=f"Maximum number of runs at the same time of each {kind.label.split(':')[0]} headend. Default: its own limit.",
             )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -48,7 +52,8 @@ class Command(BaseCommand):
         LIMITS.update({kind: n for flag, kind in _FLAGS.items() if (n := options[f"{flag}_concurrency"])})
         sockets = [_bound(options["host"], port) for port in ports]
         for port, names in ports.items():
-            self.stdout.write(f"http://{options['host']}:{port}  {', '.join(sorted(names)) or 'all headends'}")
+            host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
+            self.stdout.write(f"http://{host}:{port}  {', '.join(sorted(names)) or 'all headends'}")
         serve(sockets, ports)
 
 
@@ -62,7 +67,7 @@ def ports_of(named: list[str], port: int) -> dict[int, frozenset[str]]:
         name, _, own = each.partition("=")
         if name not in known:
             raise CommandError(
-                f"There is no enabled headend '{name}'. There are: {', '.join(sorted(known)) or 'none'}."
+                f'No enabled headend named "{name}". Available headends: {", ".join(sorted(known)) or "none"}.'
             )
         found.setdefault(_port(own) if own else port, set()).add(name)
     return {each: frozenset(names) for each, names in found.items()}
@@ -90,11 +95,11 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def _port(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) < 65_536:
-        raise CommandError(f"'{text}' is not a port. Say a number from 1 to 65535.")
+        raise CommandError(f'"{text}" is not a valid port. Use a number from 1 to 65535.')
     return int(text)
 
 
 def _number(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) <= 1_000:
-        raise CommandError(f"'{text}' is not a number of runs. Say 1 to 1000.")
+        raise CommandError(f'"{text}" is not a valid number of runs. Use a number from 1 to 1000.')
     return int(text)

@@ -28,7 +28,9 @@ _TELLING = re.compile(
     r"authorization|cookie|token|passw|secret|credential|api[-_]?key|private[-_]?key|^env$|^environ(ment)?$|^headers$",
     re.IGNORECASE,
 )
-_SHAPED = re.compile(r"(?i)(\bbearer\s+|://[^/\s:@]*:)[^\s@\"',;]+")
+# A bearer token, or a password in an address, also if the address is cut after it. A port is not a password.
+_PORT = r"""\d{1,5}(?:[\s"',;)\]}>\\]|[/?](?![^\s"']*@)|$)"""
+_SHAPED = re.compile(rf"""(?i)(\bbearer\s+|://(?!\[)[^/\s:@]*:(?!{_PORT}))[^\s@"',;]+""")
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey)\s+(\S+)")
 
 

@@ -18,11 +18,17 @@ ALLOWED = (
     "Accept", "Authorization", "Content-Type", "Last-Event-ID", "Mcp-Method", "Mcp-Name", "MCP-Protocol-Version",
     "Mcp-Session-Id", "Slipsnisse-Conversation", "Slipsnisse-Session",
 )  # fmt: skip
-EXPOSED = "Mcp-Session-Id, MCP-Protocol-Version, Retry-After, WWW-Authenticate, X-Request-Id"
+EXPOSED = (
+    "Mcp-Session-Id, MCP-Protocol-Version, Retry-After, WWW-Authenticate, X-Request-Id, Request-Id, X-Should-Retry, "
+    "X-Slipsnisse-Call, X-Slipsnisse-Run"
+)
 METHODS = b"GET, POST, DELETE, OPTIONS"
 REMEMBERED = b"600"  # seconds for which a browser need not ask again
 _ALLOWED = ", ".join(ALLOWED).encode()
-_MIRRORED = re.compile(rb"mcp-param-[!#$%&'*+.^_`|~0-9a-z-]+")  # any argument may be mirrored: no list can name them
+# Headers whose names no list can know: any argument of a tool may be mirrored, and the clients of model APIs add their own.
+_MIRRORED = re.compile(
+    rb"(?:mcp-param|x-stainless|anthropic|openai)-[!#$%&'*+.^_`|~0-9a-z-]+|x-api-key|idempotency-key|http-referer|x-title"
+)
 VARY = (b"vary", b"Origin")
 
 

@@ -26,11 +26,14 @@ from mcpregistry.ids import ordered_id
 from mcpregistry.models import HostTask, Invocation
 from mcpregistry.services.records.idempotency import KeyReused
 from mcpregistry.services.tasks import host_tasks
+from subagents.domain.lifecycle import RunState
 from subagents.models import Headend, HeadendRequest, Run
 
 LEASE = timedelta(seconds=30)  # length of a lease
 LOST = timedelta(seconds=60)  # after the end of the lease, the client counts as disconnected
 KEPT = timedelta(hours=24)  # how long a repeated request gets the answer of the first run
+# How long after a failed run the same question gets its error. Clients such as Claude Code repeat a request after any error.
+REPEATED = timedelta(seconds=10)
 _BATCH = 200
 
 
@@ -115,7 +118,16 @@ def _earlier(headend: int, agent: str, fingerprint: str, key: str, *, is_retry: 
         return first
     same = mine.filter(fingerprint=fingerprint, idempotency_key="")
     lost = same.filter(released_at=None) if is_retry else same.filter(released_at=None, lease_until__lte=database_now())
-    return (same.filter(joinable=True) | lost).order_by("-id").first()
+    return (same.filter(joinable=True) | lost).order_by("-id").first() or _just_failed(same)
+
+
+def _just_failed(same: QuerySet[HeadendRequest]) -> HeadendRequest | None:
+    """Return the last of these requests if its run has just failed."""
+    last = same.exclude(released_at=None).order_by("-id").first()
+    if last is None:
+        return None
+    failed = Run.objects.filter(call_id=last.call_id, state=RunState.FAILED, finished_at__gt=database_now() - REPEATED)
+    return last if failed.exists() else None
 
 
 def read_queues(headends: Collection[str]) -> dict[str, tuple[int, ...]]:
@@ -152,7 +164,8 @@ def sweep() -> dict[str, int]:
     for request in list(lost.order_by("id")[:_BATCH]):
         ended += _give_up(request)
     old = HeadendRequest.objects.exclude(released_at=None)
-    over = old.filter(released_at__lt=now - KEPT) | old.filter(joinable=False, idempotency_key="")
+    short = old.filter(joinable=False, idempotency_key="", released_at__lt=now - REPEATED)
+    over = old.filter(released_at__lt=now - KEPT) | short
     gone = list(over.values_list("pk", flat=True)[: 5 * _BATCH])
     HeadendRequest.objects.filter(pk__in=gone).delete()
     return {"given_up": ended, "forgotten": len(gone)}

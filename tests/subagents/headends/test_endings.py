@@ -51,8 +51,9 @@ async def test_a_failed_run_is_told_once_and_never_tried_again(bench: Bench, ser
     async with client(served, key, max_retries=2) as asks:
         with pytest.raises(openai.UnprocessableEntityError) as error:
             await asks.chat.completions.create(model="expert", messages=ASKED)
+        other: Any = [{"role": "user", "content": "something else"}]
         with pytest.raises(openai.APIError) as cut:
-            async for _ in await asks.chat.completions.create(model="expert", messages=ASKED, stream=True):
+            async for _ in await asks.chat.completions.create(model="expert", messages=other, stream=True):
                 pass
     assert error.value.type == "run_failed"
     assert error.value.response.headers["x-should-retry"] == "false"

@@ -6,9 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.core.exceptions import ValidationError
 
 from mcpregistry.db import db_call
+from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.models import Endpoint, Invocation
+from mcpregistry.services.access import agents
+from subagents.admin.headend import get_address
+from subagents.domain.formats import split_format
 from subagents.models import ExpertTool, Run
 from subagents.services import experts
 from tests.subagents.headends.conftest import headend, token
@@ -93,7 +98,7 @@ async def test_anthropics_errors(bench: Bench, serving: Any) -> None:
                 await stream.get_final_message()
     assert failed.value.request_id
     assert failed.value.body["request_id"] == failed.value.request_id
-    assert await db_call(Run.objects.count) == 2
+    assert await db_call(Run.objects.count) == 1, "the same question gets the error of the run that has just failed"
 
 
 async def test_an_answer_is_cut_at_what_the_client_takes(bench: Bench, serving: Any) -> None:
@@ -237,3 +242,30 @@ async def test_two_agents_see_their_own_models(bench: Bench, serving: Any) -> No
         lists = [(await asks.get(f"/{path}/models")).json()["data"] for path in ("v1", "team-a/v1")]
     assert [[each["id"] for each in listed] for listed in lists] == [["expert"], ["second"]]
     assert await db_call(Invocation.objects.count) == 0
+
+
+async def test_a_tool_with_its_own_format_refuses_a_schema(bench: Bench, serving: Any) -> None:
+    """The schema would be ignored, and the client would read a text as JSON."""
+    arguments = {"type": "object", "properties": {"text": {"type": "string"}, "format": {}}, "required": ["text"]}
+    key = await db_call(prepared, bench, "openai", arguments=arguments)
+    served = await serving()
+    async with served.client(key) as asks:
+        body = {"model": "expert", "messages": ASKED, "response_format": FORMATS}
+        refused = await asks.post("/v1/chat/completions", json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
+    assert await db_call(Run.objects.count) == 0
+
+
+def test_the_path_of_an_anthropic_headend_ends_with_v1(db: None) -> None:
+    """Clients of Anthropic add /v1 to the address that they are given, so another path could not be reached."""
+    agents.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
+    with pytest.raises(ValidationError, match="End the path with v1"):
+        headend("anthropic", path="claude")
+    assert get_address(headend("anthropic", path="claude/v1")).endswith("/claude")
+
+
+def test_an_invalid_schema_of_an_answer_is_named_as_such() -> None:
+    with pytest.raises(
+        ArgumentsInvalid, match=r"^The schema of the answer cannot be used: .*[^.]\. Correct the schema\.$"
+    ):
+        split_format({"format": "json", "schema": {"type": "nonsense"}})

@@ -55,7 +55,7 @@ def test_ports_and_limits_are_those_of_the_command_line(row: Any, monkeypatch: p
         (1, {8013: frozenset()}),
     ]
     assert queue.LIMITS == {"openai": 3}
-    with pytest.raises(CommandError, match="There are: openai, rest"):
+    with pytest.raises(CommandError, match="Available headends: openai, rest"):
         call_command("runheadends", "nobody")
 
 

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.models import PolicyRule, Token
@@ -148,6 +149,24 @@ async def test_a_failed_response_has_its_id_and_a_code_that_codex_does_not_retry
     assert events[-1]["response"]["error"]["code"] == "invalid_prompt"
 
 
+async def test_a_repeat_directly_after_a_failed_run_gets_its_error(bench: Bench, serving: Any) -> None:
+    """Claude Code repeats a request after any error, first without streaming. Later, the same question starts a new run."""
+    refused = {"status": 401, "message": "no such key"}
+    key = await db_call(prepared, bench, {"text": "x", "attempts": [refused] * 9})
+    served = await serving()
+    async with served.client(key) as asks:
+        streamed = await asks.post(CHAT, json=asked(stream=True))
+        assert "exit-auth-failure" in streamed.text
+        await db_call(places.sweep)
+        for _ in range(3):
+            assert (await asks.post(CHAT, json=asked())).status_code == 422
+        assert (await asks.post(CHAT, json=asked("another"))).status_code == 422
+        assert await db_call(Run.objects.count) == 2
+        await db_call(lambda: Run.objects.update(finished_at=timezone.now() - places.REPEATED))
+        await asks.post(CHAT, json=asked())
+    assert await db_call(Run.objects.count) == 3
+
+
 async def test_an_unknown_operation_is_not_a_missing_model(bench: Bench, serving: Any) -> None:
     key = await db_call(prepared, bench)
     served = await serving()
@@ -156,3 +175,24 @@ async def test_an_unknown_operation_is_not_a_missing_model(bench: Bench, serving
         nameless = await asks.post(CHAT, json={"messages": [{"role": "user", "content": "x"}]})
     assert (operation.status_code, operation.json()["error"]["code"]) == (404, "unknown_operation")
     assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "model")
+
+
+async def test_a_chat_client_in_a_browser_may_send_the_headers_of_its_sdk(
+    bench: Bench, serving: Any, settings: Any
+) -> None:
+    settings.MCP_ALLOWED_ORIGINS = ["https://chat.example"]
+    key = await db_call(prepared, bench)
+    served = await serving()
+    needed = [
+        "authorization", "content-type", "x-api-key", "anthropic-version", "anthropic-dangerous-direct-browser-access",
+        "x-stainless-lang", "x-stainless-retry-count", "openai-organization", "idempotency-key",
+    ]  # fmt: skip
+    asking = {"origin": "https://chat.example", "access-control-request-method": "POST"}
+    async with served.client(key) as asks:
+        preflight = await asks.options(CHAT, headers=asking | {"access-control-request-headers": ",".join(needed)})
+        answer = await asks.post(CHAT, json=asked(), headers={"origin": "https://chat.example"})
+    allowed = preflight.headers["access-control-allow-headers"].lower().split(", ")
+    assert [name for name in needed if name not in allowed] == []
+    exposed = answer.headers["access-control-expose-headers"].lower()
+    assert "x-should-retry" in exposed
+    assert "x-slipsnisse-run" in exposed

@@ -64,7 +64,7 @@ def undo(client: Client, page: str) -> str:
 def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site, rule: PolicyRule) -> None:
     root = client_of("root")
     answer = pressed(root, rule, "disable")
-    assert "rule r changed" in answer.content.decode()
+    assert "Rule r changed." in answer.content.decode()
     assert 'action="/admin/undo/"' in answer.content.decode()
     assert 'action="/admin/undo/"' not in client_of("admin").get(RULES).content.decode()
     answer = undo(root, answer.content.decode())

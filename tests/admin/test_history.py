@@ -82,6 +82,18 @@ def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site
 
 
 @pytest.mark.usefixtures("live_db")
+def test_undo_on_the_page_of_a_new_record_leads_to_its_list(client_of: ClientOf, site: Site) -> None:
+    root = client_of("root")
+    saved = root.post(f"{RULES}add/", form(name="mistake", outcome="deny") | {"_continue": "1"}, follow=True)
+    page, _ = saved.redirect_chain[-1]
+    at = re.search(r'name="at" value="([\d.]+)"', saved.content.decode())
+    assert at
+    answer = root.post(reverse("history-undo"), {"at": at[1]}, headers={"Referer": f"http://testserver{page}"})
+    assert answer["Location"] == RULES
+    assert not PolicyRule.objects.filter(name="mistake").exists()
+
+
+@pytest.mark.usefixtures("live_db")
 def test_undo_is_not_offered_after_its_minute(
     client_of: ClientOf, rule: PolicyRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch, Resolver404, resolve, reverse
 from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -93,7 +95,7 @@ def undo(request: HttpRequest) -> HttpResponse:
         return _refused(request, error, back)
     request.session.pop(LATEST, None)
     _tell(request, "Undone.", report.notes)
-    return HttpResponseRedirect(back)
+    return HttpResponseRedirect(_page_or_list(request, back))
 
 
 def latest(request: HttpRequest) -> dict[str, Any]:
@@ -188,6 +190,20 @@ def _back(request: HttpRequest) -> str:
     where = request.headers.get("Referer", "")
     safe = url_has_allowed_host_and_scheme(where, {request.get_host()}, require_https=request.is_secure())
     return where if safe else reverse("admin:index")
+
+
+def _page_or_list(request: HttpRequest, where: str) -> str:
+    """The page ``where``, or the list of its records if the record that it shows no longer exists."""
+    try:
+        found = resolve(urlsplit(where).path)
+    except Resolver404:
+        return where
+    key = found.kwargs.get("object_id", found.kwargs.get("pk"))
+    for model, pages in admin.site._registry.items() if key is not None else ():
+        prefix = f"{model._meta.app_label}_{model._meta.model_name}"
+        if (found.url_name or "").startswith(f"{prefix}_") and pages.get_object(request, unquote(str(key))) is None:
+            return reverse(f"admin:{prefix}_changelist")
+    return where
 
 
 def _moment(text: str) -> datetime | None:

@@ -79,7 +79,8 @@ def latest(session: Mapping[str, Any], now: datetime) -> Latest | None:
         return None
     named = list(dict.fromkeys(_told(version) for version in versions))
     more = f" and {len(named) - 2} more" if len(named) > 2 else ""
-    return Latest(f"{', '.join(named[:2])}{more}", int(left), identity(kept))
+    said = f"{', '.join(named[:2])}{more}."
+    return Latest(said[0].upper() + said[1:], int(left), identity(kept))
 
 
 def identity(kept: Mapping[str, Any]) -> str:
@@ -89,7 +90,7 @@ def identity(kept: Mapping[str, Any]) -> str:
 
 def _told(version: Any) -> str:
     what = version.instance_type._meta.verbose_name
-    verb = {"+": "made", "~": "changed", "-": "deleted"}[version.history_type]
+    verb = {"+": "created", "~": "changed", "-": "deleted"}[version.history_type]
     return f"{what} {printable(past.named(version), 60)} {verb}"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest
-from django.urls import URLPattern, path
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.decorators import display
 
@@ -231,6 +231,13 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
     def save(self, request: HttpRequest, row: Server, form: ModelForm[Server]) -> None:
         row.source = row.source or "admin"
         lifecycle.save_server(server=row, actor=actor(request))
+
+    def response_add(self, request: HttpRequest, obj: Server, post_url_continue: str | None = None) -> HttpResponse:
+        """Redirect to the next step of the new server after *Save*."""
+        answer = super().response_add(request, obj, post_url_continue)
+        if request.POST.keys() & {"_continue", "_addanother", "_popup"} or not self.has_view_permission(request, obj):
+            return answer
+        return HttpResponseRedirect(reverse("admin:mcpregistry_server_set_up_step", args=[obj.pk]))
 
     def remove(self, request: HttpRequest, row: Server) -> None:
         lifecycle.delete_server(server=row, actor=actor(request))

@@ -64,7 +64,7 @@ def undo(client: Client, page: str) -> str:
 def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site, rule: PolicyRule) -> None:
     root = client_of("root")
     answer = pressed(root, rule, "disable")
-    assert "rule r changed" in answer.content.decode()
+    assert "Rule r changed." in answer.content.decode()
     assert 'action="/admin/undo/"' in answer.content.decode()
     assert 'action="/admin/undo/"' not in client_of("admin").get(RULES).content.decode()
     answer = undo(root, answer.content.decode())
@@ -79,6 +79,18 @@ def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site
     root.post(f"{RULES}add/", form(name="other", outcome="deny"))
     assert "something else since" in undo(root, deleted)
     assert [row.name for row in PolicyRule.objects.all()] == ["other", "r"]
+
+
+@pytest.mark.usefixtures("live_db")
+def test_undo_on_the_page_of_a_new_record_leads_to_its_list(client_of: ClientOf, site: Site) -> None:
+    root = client_of("root")
+    saved = root.post(f"{RULES}add/", form(name="mistake", outcome="deny") | {"_continue": "1"}, follow=True)
+    page, _ = saved.redirect_chain[-1]
+    at = re.search(r'name="at" value="([\d.]+)"', saved.content.decode())
+    assert at
+    answer = root.post(reverse("history-undo"), {"at": at[1]}, headers={"Referer": f"http://testserver{page}"})
+    assert answer["Location"] == RULES
+    assert not PolicyRule.objects.filter(name="mistake").exists()
 
 
 @pytest.mark.usefixtures("live_db")

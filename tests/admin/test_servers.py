@@ -467,3 +467,19 @@ def test_paths_that_open_the_sites_data_are_refused_on_the_form(client_of: Clien
     answer = client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce", "sandbox_write": "/"})
     assert "own data" in answer.content.decode()
     assert not Server.objects.filter(slug="new").exists()
+
+
+def test_a_new_server_leads_to_its_next_step(client_of: ClientOf) -> None:
+    answer = client_of("operator").post(ADD, LOCAL)
+    server = Server.objects.get(slug="new")
+    assert answer["Location"] == reverse("admin:mcpregistry_server_set_up_step", args=[server.pk])
+    another = client_of("operator").post(ADD, LOCAL | {"slug": "second", "_addanother": "1"})
+    assert another["Location"] == ADD
+
+
+@pytest.mark.parametrize(("word", "warned"), [("sk-live-abcdef0123456789abcdef", True), ("${cred:KEY}", False)])
+def test_the_launch_page_warns_of_a_secret_in_the_command(client_of: ClientOf, word: str, warned: bool) -> None:
+    server = Server(slug="open", command=["sh", "--token", word])
+    server = lifecycle.save_server(server=server, actor=ACTOR)
+    html = client_of("admin").get(confirm(server)).content.decode()
+    assert ("This contains what looks like a secret." in html) is warned

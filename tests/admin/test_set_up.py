@@ -303,14 +303,14 @@ def test_each_step_waits_for_whoever_may_take_it(client_of: ClientOf) -> None:
     assert Server.objects.get(pk=server.pk).lifecycle == "draft"
     admin.post(step(server), {"step": "confirm", "shown": admin.get(step(server)).context["shown"]})
     answered(server, ServerTest.objects.get(server=server))
-    assert "needs the role approver" in text_of(operator.get(step(server)))
+    assert "Only an approver can approve definitions" in text_of(operator.get(step(server)))
     assert operator.post(step(server), {"step": "definitions", "approve": [1]}).status_code == 403
     observe.observe(server=server, listed=[tool("look", "Does look.")])
     approver = client_of("approver")
     (entry,) = approver.get(step(server)).context["entries"]
     approver.post(step(server), {"step": "definitions", "approve": [entry.definition.pk], "rule": ["0"]})
     assert not PolicyRule.objects.filter(server=server).exists()
-    assert "Granting needs the role admin" in text_of(approver.get(step(server)))
+    assert "Only an admin can grant access" in text_of(approver.get(step(server)))
     assert approver.post(f"{step(server)}?step=access", {"step": "access", "new_agent": "x"}).status_code == 403
     assert client_of("viewer").get(SET_UP).status_code == 403
     assert client_of("viewer").get(step(server)).status_code == 200

@@ -387,7 +387,7 @@ def test_what_the_database_took_back_is_not_offered(rf, root, monkeypatch, djang
     with django_capture_on_commit_callbacks(execute=True):
         rule()
     assert [label for label, _ in request.session[LATEST]["made"]] == ["mcpregistry.policyrule"]
-    assert undoing.latest(request.session, timezone.now()).words == "rule r made"
+    assert undoing.latest(request.session, timezone.now()).words == "Rule r created."
 
 
 def test_each_thing_that_would_be_done_needs_its_own_right(made):

@@ -75,7 +75,7 @@ class WordsForm(forms.Form):
 
     slug = forms.CharField(
         label="Short name", max_length=63, validators=[slug_validator], widget=UnfoldAdminTextInputWidget,
-        help_text="Of the server on this site; it prefixes the names of its tools.",
+        help_text="Name of the server on this site. It is the first part of the names of its tools.",
     )  # fmt: skip
 
     def __init__(
@@ -92,7 +92,7 @@ class WordsForm(forms.Form):
         if entry.transport == "stdio":
             self.fields["command"] = CommandField(
                 label="Command", initial=[*entry.command], rows=max(3, min(len(entry.command), 12)),
-                help_text="One word a line; no shell reads it.",
+                help_text="Program and arguments, one word per line. No shell reads them.",
             )  # fmt: skip
             if entry.cwd:
                 self.fields["cwd"] = forms.CharField(
@@ -101,21 +101,21 @@ class WordsForm(forms.Form):
             if usual_mode() != SandboxMode.OFF:
                 self.fields["sandbox_read"] = WordsField(
                     label="May read", rows=2, initial=named_places(entry.command),
-                    help_text="It runs in a sandbox: besides its own folder, its program and the system's libraries it reads what "
-                    "stands here, one path a line, and writes nothing else. The plain form has the rest.",
+                    help_text="The server runs in a sandbox. It can read these files and folders, one path per line, and its own "
+                    "folder, and write only to its own folder. To change more, edit the server later.",
                 )  # fmt: skip
             self.fields["env"] = PairsField(
-                label="Environment", initial=dict(entry.env), help_text="NAME=value, one a line."
+                label="Environment", initial=dict(entry.env), help_text="One NAME=value per line."
             )
             return
         self.fields["url"] = forms.CharField(label="Address", initial=entry.url, widget=UnfoldAdminTextInputWidget)
         self.fields["headers"] = PairsField(
-            label="Headers", initial=dict(entry.headers), help_text="Name: value, one a line."
+            label="Headers", initial=dict(entry.headers), help_text="One Name: value per line."
         )
         if network := private_network(entry.url):
             self.fields["network"] = forms.BooleanField(
                 label=f"It may be reached at {network}", initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
-                help_text="The address lies in a private network; without this only public addresses are reached.",
+                help_text="The address is in a private network. If this is off, the site cannot reach it.",
             )  # fmt: skip
 
     def _add_secret(self, number: int, secret: Secret) -> None:
@@ -123,13 +123,13 @@ class WordsForm(forms.Form):
         self.fields[f"secret-{number}"] = forms.CharField(
             label=printable(secret.label, 100), required=not pasted, max_length=20_000, strip=True,
             widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password", "placeholder": "as pasted" if pasted else ""}),
-            help_text=f"Stands in the words as {secret.reference}. "
-            + ("Empty: as it was pasted. It is never shown." if pasted else "What was pasted only says where it goes."),
+            help_text=f"Used above as {secret.reference}. "
+            + ("Leave it empty to keep the pasted value, which is never shown." if pasted else "The pasted text contains only a placeholder."),
         )  # fmt: skip
         if self.may_keep and secret.sealed_with_server:
             self.fields[f"keep-{number}"] = forms.BooleanField(
                 label=f"Keep {printable(secret.label, 100)} as a credential", initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
-                help_text="Named, sealed, for this server alone, and changed in one place. Off: sealed with the server.",
+                help_text="Stored encrypted under a name, for this server only. If off, it is stored encrypted with the server.",
             )  # fmt: skip
 
     def draft(self) -> Draft:
@@ -189,15 +189,15 @@ class AccessForm(forms.Form):
     )  # fmt: skip
     new_agent = forms.CharField(
         required=False, max_length=63, validators=[slug_validator], label="Or a new agent", widget=UnfoldAdminTextInputWidget,
-        help_text="Its short name, e.g. of the host and whose it is.",
+        help_text="Short name of the agent, for example claude-anna.",
     )  # fmt: skip
     everything = forms.BooleanField(
         required=False, label="Also its prompts and resources", widget=UnfoldBooleanSwitchWidget,
-        help_text="Off: its tools alone. What it offers later is included once it is approved.",
+        help_text="If off, the agents can use only its tools. Later additions are included as soon as they are approved.",
     )  # fmt: skip
     endpoints = forms.ModelMultipleChoiceField(
         queryset=Endpoint.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        label="Endpoints that list it", help_text="These show only what is listed; the others show all that an agent may use.",
+        label="Endpoints that list it", help_text="Endpoints that show only what is listed. All other endpoints show it without this.",
     )  # fmt: skip
 
     def __init__(self, *args: Any, may_add: bool, **kwargs: Any) -> None:
@@ -216,7 +216,7 @@ class AccessForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         if not data.get("agents") and not data.get("new_agent") and not self.errors:
-            raise forms.ValidationError("Choose an agent. Until one may use the server, nobody sees it.")
+            raise forms.ValidationError("Choose an agent. Without one, no host sees the server.")
         if Agent.objects.filter(slug=data.get("new_agent") or "").exists():
             self.add_error("new_agent", "There is an agent of that name already. Choose it above, or another name.")
         return data

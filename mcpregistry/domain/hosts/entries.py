@@ -56,8 +56,8 @@ class Spelling:
     def _remote(self, connection: Connection) -> Entry:
         if not self.url:
             raise ConfigInvalid(
-                "This host's file knows only programs that it starts itself.",
-                remedy="Choose stdio, on the machine of this site.",
+                "The file of this host can only name local programs.",
+                remedy="Choose stdio, and run the host on the machine of this site.",
             )
         return self._typed(self.http_type) | {self.url: connection.url} | self._headers(connection) | self._fixed()
 

@@ -71,12 +71,12 @@ def _claude_command(connection: Connection) -> str:
 
 CLAUDE_CODE = Host(
     "claude-code", "Claude Code", everywhere(".claude.json", "CLAUDE_CONFIG_DIR"), "mcpServers",
-    Spelling(stdio_type="stdio", http_type="http"), "Look with: claude mcp list. A session that runs asks with /mcp.",
+    Spelling(stdio_type="stdio", http_type="http"), "Check with: claude mcp list. In a running session: /mcp.",
     project=".mcp.json", command=_claude_command,
 )  # fmt: skip
 CLAUDE_DESKTOP = Host(
     "claude-desktop", "Claude Desktop", per_system("Claude/claude_desktop_config.json"), "mcpServers", Spelling(url=""),
-    "Quit Claude Desktop altogether and start it anew.",
+    "Quit Claude Desktop completely and start it again.",
 )  # fmt: skip
 CURSOR = Host(
     "cursor", "Cursor", everywhere(".cursor/mcp.json"), "mcpServers", Spelling(variable="${{env:{}}}"),
@@ -89,27 +89,27 @@ VSCODE = Host(
 )  # fmt: skip
 CODEX = Host(
     "codex", "Codex", everywhere(".codex/config.toml", "CODEX_HOME"), "mcp_servers", CodexSpelling(always={"required": True}),
-    "Look with: codex mcp list. “required” has Codex wait for the tools, which it otherwise does for a second only.",
+    "Check with: codex mcp list. With “required”, Codex waits for the tools; otherwise it waits only one second.",
     project=".codex/config.toml", language="toml",
 )  # fmt: skip
 GEMINI = Host(
     "gemini", "Gemini CLI", everywhere(".gemini/settings.json"), "mcpServers", Spelling(url="httpUrl"),
-    "Look with: gemini mcp list. Gemini CLI starts servers only in folders that you trust.", project=".gemini/settings.json",
+    "Check with: gemini mcp list. Gemini CLI starts servers only in folders that you trust.", project=".gemini/settings.json",
 )  # fmt: skip
 OPENCODE = Host(
     "opencode", "opencode",
     Places("~/.config/opencode/opencode.json", "~/.config/opencode/opencode.json", "%USERPROFILE%\\.config\\opencode\\opencode.json"),
     "mcp",
     Spelling(variable="{{env:{}}}", env="environment", stdio_type="local", http_type="remote", whole_command=True, at_first={"enabled": True}),
-    "Look with: opencode mcp list.", project="opencode.json",
+    "Check with: opencode mcp list.", project="opencode.json",
 )  # fmt: skip
 COPILOT = Host(
     "copilot", "Copilot CLI", everywhere(".copilot/mcp-config.json", "COPILOT_HOME"), "mcpServers",
-    Spelling(stdio_type="local", http_type="http", at_first={"tools": ["*"]}), "Look with: copilot mcp list.", project=".mcp.json",
+    Spelling(stdio_type="local", http_type="http", at_first={"tools": ["*"]}), "Check with: copilot mcp list.", project=".mcp.json",
 )  # fmt: skip
 QWEN = Host(
     "qwen", "Qwen Code", everywhere(".qwen/settings.json"), "mcpServers", Spelling(url="httpUrl"),
-    "Look with: qwen mcp list.", project=".qwen/settings.json",
+    "Check with: qwen mcp list.", project=".qwen/settings.json",
 )  # fmt: skip
 WINDSURF = Host(
     "windsurf", "Windsurf", everywhere(".codeium/windsurf/mcp_config.json"), "mcpServers",

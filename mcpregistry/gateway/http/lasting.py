@@ -192,12 +192,13 @@ class Connections:
     async def serve(self, connection: Lasting, *beside: Beside) -> str:
         """Serve it until it ends; returns why."""
         self._open[connection.id] = connection
+        self._access.add(connection)
         try:
-            with self._access.watching(connection):
-                if not self.still_welcome(connection):  # it may have ended while the row was written
-                    connection.end(REVOKED)
-                return await connection.serve(*beside)
+            if not self.still_welcome(connection):  # it may have ended while the row was written
+                connection.end(REVOKED)
+            return await connection.serve(*beside)
         finally:
+            self._access.remove(connection)
             del self._open[connection.id]
 
     def still_welcome(self, connection: Lasting) -> bool:

@@ -100,7 +100,8 @@ async def streams(
 
     ``spoken`` turns a message of the server into bytes, or None for one that the host does not get. ``refused`` sees
     every message of the host and may have an answer to it that the server is not asked for. ``saying`` sees every message of the
-    server just before it is sent. ``backlog`` counts what waits to be sent.
+    server just before it is sent. ``backlog`` counts what waits to be sent; nothing more of the host is taken
+    while it is full.
     """
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](0)
@@ -108,6 +109,8 @@ async def streams(
     async def read() -> None:
         async with to_server:
             async for data in heard:
+                if backlog is not None:
+                    await backlog.wait()
                 message, refusal = await in_thread_if_large(data, _parsed)
                 if message is not None:
                     refusal = refused(message.message)

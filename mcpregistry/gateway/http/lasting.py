@@ -95,7 +95,6 @@ class Lasting:
 
     async def take(self, data: bytes) -> bool:
         """A message of the host; False when it came too late. Waits while too many of its answers are unread."""
-        await self._backlog.wait()
         try:
             await self._mail.send(data)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):

@@ -2,34 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import anyio
 import msgspec
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp import types as t
 from mcp.shared.message import MessageMetadata, SessionMessage
 
 from mcpregistry.gateway.jsonrpc import in_thread_if_large, objection, too_deep, with_valid_text
 
 Say = Callable[[bytes], Awaitable[None]]
+Spoken = Callable[[t.JSONRPCMessage], bytes | None]
 Refuse = Callable[[t.JSONRPCMessage], "dict[str, Any] | None"]
+
+
+class Backlog:
+    """Messages that were made for a host and wait until it has read the ones before. It is full from ``most_messages`` or
+    ``most_bytes`` on; then nothing more of the host is taken. ``on_flood`` is called beyond ``flood`` bytes.
+    """
+
+    def __init__(self, most_messages: int, most_bytes: int, flood: int, on_flood: Callable[[], None]) -> None:
+        self._most = (most_messages, most_bytes)
+        self._flood, self._on_flood = flood, on_flood
+        self.messages = self.bytes = 0
+        self._news = asyncio.Event()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its host must read before it sends more."""
+        return self.messages >= self._most[0] or self.bytes >= self._most[1]
+
+    async def wait(self) -> None:
+        """Wait until it is not full."""
+        while self.is_full:
+            self._news.clear()
+            await self._news.wait()
+
+    @contextlib.contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """While a message of this size waits."""
+        self.messages += 1
+        self.bytes += size
+        if self.bytes > self._flood:
+            self._on_flood()
+        try:
+            yield
+        finally:
+            self.messages -= 1
+            self.bytes -= size
+            self._news.set()
+
+
+@dataclass
+class _Encoded(SessionMessage):
+    data: bytes | None = None
+
+
+class _Counting:
+    """The server's write stream, whose waiting messages are counted."""
+
+    def __init__(self, stream: MemoryObjectSendStream[SessionMessage], spoken: Spoken, backlog: Backlog) -> None:
+        self._stream, self._spoken, self._backlog = stream, spoken, backlog
+
+    async def send(self, item: SessionMessage, /) -> None:
+        data = self._spoken(item.message)
+        with self._backlog.holding(len(data or b"")):
+            await self._stream.send(_Encoded(item.message, item.metadata, data))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
 
 @asynccontextmanager
 async def streams(
     heard: AsyncIterable[bytes],
     say: Say,
-    spoken: Callable[[t.JSONRPCMessage], bytes | None],
+    spoken: Spoken,
     *,
     refused: Refuse = lambda _: None,
+    saying: Callable[[t.JSONRPCMessage], None] = lambda _: None,
     metadata: MessageMetadata = None,
+    backlog: Backlog | None = None,
 ) -> AsyncIterator[tuple[Any, Any]]:
     """``heard`` yields what the host sends, until it leaves; ``say`` sends one message to it and returns when it is sent.
 
     ``spoken`` turns a message of the server into bytes, or None for one that the host does not get. ``refused`` sees
-    every message of the host and may have an answer to it that the server is not asked for.
+    every message of the host and may have an answer to it that the server is not asked for. ``saying`` sees every message of the
+    server just before it is sent. ``backlog`` counts what waits to be sent; nothing more of the host is taken
+    while it is full.
     """
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](0)
@@ -37,6 +109,8 @@ async def streams(
     async def read() -> None:
         async with to_server:
             async for data in heard:
+                if backlog is not None:
+                    await backlog.wait()
                 message, refusal = await in_thread_if_large(data, _parsed)
                 if message is not None:
                     refusal = refused(message.message)
@@ -48,15 +122,16 @@ async def streams(
 
     async def write() -> None:
         async with from_server:
-            async for message in from_server:
-                if data := spoken(message.message):
+            async for item in from_server:
+                if data := item.data if isinstance(item, _Encoded) else spoken(item.message):
+                    saying(item.message)
                     await say(data)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read)
         tasks.start_soon(write)
         try:
-            yield incoming, outgoing
+            yield incoming, outgoing if backlog is None else _Counting(outgoing, spoken, backlog)
         finally:
             tasks.cancel_scope.cancel()
 

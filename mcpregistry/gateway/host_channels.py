@@ -30,6 +30,7 @@ Context = ServerRequestContext[Any, Any]
 Relay = Callable[[str, str, dict[str, Any]], Awaitable[None]]
 
 ASK_SECONDS = 30.0  # for a host to answer outside of its calls; one that holds no stream open never does
+MOST_WAITING = 100  # notifications for one host that does not read
 COMPLETE, MESSAGE = "notifications/elicitation/complete", "notifications/message"
 
 
@@ -68,7 +69,10 @@ class OlderHostChannel:
             self._spawn(self._flush(server, lines))
 
     def complete(self, elicitation_id: str) -> None:
-        """Send ``notifications/elicitation/complete``."""
+        """Send ``notifications/elicitation/complete``. A host that does not read its stream does not get all of them."""
+        if len(self._tasks) >= MOST_WAITING:
+            log.info("host.does_not_read", method=COMPLETE)
+            return
         self._spawn(self._notify(COMPLETE, {"elicitationId": elicitation_id}))
 
     async def _flush(self, server: str, lines: Lines) -> None:

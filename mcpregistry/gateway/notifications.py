@@ -66,6 +66,7 @@ class Changes:
         self._audiences: dict[tuple[str, str], _Audience] = {}
         self._own: set[ListenHandler] = set()  # of streams that hear of resources as well
         self._task: asyncio.Task[None] | None = None
+        self._pushing: set[asyncio.Task[None]] = set()
         self._look = asyncio.Event()
         self.closing: list[Callable[[], None]] = []  # other streams that end with ours
 
@@ -150,8 +151,14 @@ class Changes:
         event, push = _TOLD[kind]
         await audience.bus.publish(event())
         for connection in list(audience.sessions):
-            try:
-                async with asyncio.timeout(1.0):  # a host that does not read must not delay the others
-                    await push(connection)
-            except TimeoutError:
-                log.info("host.does_not_read")
+            task = asyncio.ensure_future(_push(push, connection))  # a host that does not read must not delay the others
+            self._pushing.add(task)
+            task.add_done_callback(self._pushing.discard)
+
+
+async def _push(push: Callable[[Connection], Awaitable[None]], connection: Connection) -> None:
+    try:
+        async with asyncio.timeout(1.0):
+            await push(connection)
+    except TimeoutError:
+        log.info("host.does_not_read")

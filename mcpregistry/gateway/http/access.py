@@ -8,8 +8,8 @@ sent ends, too. To the code that answers, this end looks like a host that closed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ Scope = dict[str, Any]
 Refuse = Callable[[Any, str], Awaitable[None]]  # with a ``send``, and why
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
     """A host at the door: who it is, by which token, and the ASGI connection."""
 
@@ -83,14 +83,13 @@ class Access:
             agent is not None and agent.slug == caller.agent and caller.endpoint in self._engine.live.current.endpoints
         )
 
-    @contextmanager
-    def watching(self, guest: Guest) -> Iterator[None]:
-        """While this is open."""
+    def add(self, guest: Guest) -> None:
+        """This is open from now on; pair it with ``remove``."""
         self._open.add(guest)
-        try:
-            yield
-        finally:
-            self._open.discard(guest)
+
+    def remove(self, guest: Guest) -> None:
+        """It is over."""
+        self._open.discard(guest)
 
     def look(self) -> None:
         """End everything whose access has ended."""

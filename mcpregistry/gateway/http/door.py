@@ -155,7 +155,8 @@ class McpApp:
                 return
             answer = send = cors.opened(origin, send)
         slug, way = _parts(scope["path"])
-        caller, refusal = self._caller(scope, slug)
+        digest = _token_hash(scope)
+        caller, refusal = self._caller(scope, slug, digest)
         if refusal is None and (way or scope["type"] == "websocket"):
             refusal = self._refusal_of(scope, way)
         if refusal is None and self._stopping:
@@ -170,9 +171,12 @@ class McpApp:
             if way == WS:
                 await serve(caller, scope, receive, send)
                 return
-            answer = guest = Answer(self._access, _arrival(caller, scope, receive, send), _refuse_ended)
-            with self._access.watching(guest):
+            answer = guest = Answer(self._access, Arrival(caller, digest, scope, receive, send), _refuse_ended)
+            self._access.add(guest)
+            try:
                 await serve(caller, scope, receive, guest)
+            finally:
+                self._access.remove(guest)
         # No room, or the session of an older host could not be looked up.
         except (Busy, RateLimited) as error:
             await _answer(answer, 503 if isinstance(error, Busy) else 429, error.code, str(error))
@@ -253,12 +257,11 @@ class McpApp:
             else:
                 await self._manager.handle_request(scope, receive, answer)
 
-    def _caller(self, scope: Scope, slug: str) -> tuple[Caller | None, tuple[int, str, str] | None]:
+    def _caller(self, scope: Scope, slug: str, digest: str) -> tuple[Caller | None, tuple[int, str, str] | None]:
         """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""
-        token = bearer(scope["headers"])
-        agent = self.engine.agent_of(token_hash(token)) if token else None
+        agent = self.engine.agent_of(digest)
         if agent is None:
-            return None, (401, "UNAUTHENTICATED", _STRANGER if token else _ANONYMOUS)
+            return None, (401, "UNAUTHENTICATED", _STRANGER if bearer(scope["headers"]) else _ANONYMOUS)
         if slug not in self.engine.live.current.endpoints:
             return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
         conversation = named_in(scope["headers"])

@@ -20,7 +20,7 @@ from mcp.shared.message import ServerMessageMetadata
 from starlette.requests import HTTPConnection
 
 from mcpregistry.domain.errors import Busy
-from mcpregistry.gateway.duplex import Say, streams
+from mcpregistry.gateway.duplex import Backlog, Say, streams
 from mcpregistry.gateway.http.access import REVOKED, Access, Arrival
 from mcpregistry.gateway.identity import LASTING_KEY, SCOPE_KEY, Caller
 from mcpregistry.gateway.jsonrpc import encoded, error_to
@@ -32,7 +32,12 @@ Beside = Callable[[], Coroutine[Any, Any, None]]
 MOST, MOST_OF_AGENT = 1000, 200  # at once in a process; each costs some 100 KB
 STOPPING = "The site is shutting down. Nothing was done; call again in a moment."
 
-LEFT, STOPPED = "left", "stopped"  # other reasons for an end are in access.py
+MOST_UNREAD, MOST_UNREAD_BYTES = 100, 4 * 1024 * 1024  # answers of one connection that wait for its host to read
+FLOOD_BYTES = 64 * 1024 * 1024  # of answers to requests that it had sent before: then it ends
+MOST_UNANSWERED = 1_000  # requests of one connection
+_TOO_MANY = f"{MOST_UNANSWERED:,} requests of this connection have no answer yet. Send more when some have one."
+READ_SECONDS = 5.0  # for which a message that a host has posted waits until there is room
+LEFT, STOPPED, UNREAD = "left", "stopped", "unread"  # other reasons for an end are in access.py
 
 
 class Lasting:
@@ -50,6 +55,7 @@ class Lasting:
         self._unanswered: Counter[t.RequestId] = Counter()
         self._stopping = False
         self._over = anyio.Event()
+        self._backlog = Backlog(MOST_UNREAD, MOST_UNREAD_BYTES, FLOOD_BYTES, self._flooded)
 
     @property
     def session(self) -> bytes:
@@ -64,14 +70,31 @@ class Lasting:
             tasks.start_soon(self._until_over, tasks.cancel_scope)
             for work in beside:
                 tasks.start_soon(work)
-            pair = streams(self._heard, self._tell, self._spoken, refused=self._refused, metadata=metadata)
+            pair = streams(
+                self._heard, self._tell, self._spoken,
+                refused=self._refused, saying=self._saying, metadata=metadata, backlog=self._backlog,
+            )  # fmt: skip
             async with pair as (incoming, outgoing):
                 await serve_dual_era_loop(self._server, incoming, outgoing, lifespan_state={}, init_options=options)
             tasks.cancel_scope.cancel()
         return self.ended
 
+    async def take_soon(self, data: bytes) -> bool:
+        """As ``take``. Raises Busy if the host does not read what it has asked for."""
+        with anyio.move_on_after(READ_SECONDS):
+            return await self.take(data)
+        waiting = self._backlog.messages
+        raise Busy(
+            f"This host does not read its stream: {waiting} messages wait there.",
+            remedy="Read them, then send this message again.",
+        )
+
+    def _flooded(self) -> None:
+        log.warning("host.does_not_read", agent=self.caller.agent, bytes=self._backlog.bytes)
+        self.end(UNREAD)
+
     async def take(self, data: bytes) -> bool:
-        """A message of the host; False when it came too late."""
+        """A message of the host; False when it came too late. Waits while too many of its answers are unread."""
         try:
             await self._mail.send(data)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -96,6 +119,8 @@ class Lasting:
         if isinstance(message, t.JSONRPCRequest):
             if self._stopping:
                 return error_to(message.id, t.INTERNAL_ERROR, STOPPING)
+            if self._unanswered.total() >= MOST_UNANSWERED:
+                return error_to(message.id, t.INTERNAL_ERROR, _TOO_MANY)
             self._unanswered[message.id] += 1
         elif isinstance(message, t.JSONRPCNotification) and message.method == "notifications/cancelled":
             self._answered((message.params or {}).get("requestId"))  # perhaps it is answered: a moment too early, then
@@ -106,9 +131,11 @@ class Lasting:
             self._unanswered[request_id] -= 1
         self._unanswered += Counter()  # forgets what is at zero
 
-    def _spoken(self, message: t.JSONRPCMessage) -> bytes:
+    def _saying(self, message: t.JSONRPCMessage) -> None:
         if isinstance(message, t.JSONRPCResponse | t.JSONRPCError):
             self._answered(message.id)
+
+    def _spoken(self, message: t.JSONRPCMessage) -> bytes:
         return encoded(message.model_dump(by_alias=True, exclude_unset=True))
 
     async def _tell(self, data: bytes) -> None:
@@ -164,12 +191,13 @@ class Connections:
     async def serve(self, connection: Lasting, *beside: Beside) -> str:
         """Serve it until it ends; returns why."""
         self._open[connection.id] = connection
+        self._access.add(connection)
         try:
-            with self._access.watching(connection):
-                if not self.still_welcome(connection):  # it may have ended while the row was written
-                    connection.end(REVOKED)
-                return await connection.serve(*beside)
+            if not self.still_welcome(connection):  # it may have ended while the row was written
+                connection.end(REVOKED)
+            return await connection.serve(*beside)
         finally:
+            self._access.remove(connection)
             del self._open[connection.id]
 
     def still_welcome(self, connection: Lasting) -> bool:

@@ -52,7 +52,7 @@ async def taken(connections: Connections, sessions: Sessions, arrival: Arrival, 
     caller = arrival.caller
     named = parse_qs(arrival.scope.get("query_string", b"").decode("latin-1")).get(SESSION, [""])[0]
     if connection := connections.find(named, caller):
-        return await connection.take(body)
+        return await connection.take_soon(body)
     if not named:
         return False
     if msgspec.json.decode(body).get("method") not in CALL_PARAMS:  # a call is counted where it is made

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from mcpregistry.gateway.http.access import ENDED, REVOKED, Arrival, Scope
-from mcpregistry.gateway.http.lasting import STOPPED, Connections
+from mcpregistry.gateway.http.lasting import STOPPED, UNREAD, Connections
 from mcpregistry.gateway.http.sessions import Sessions
 
 SUBPROTOCOL = "mcp"
@@ -17,6 +17,7 @@ _CODES = {  # RFC 6455, 7.4.1
     ENDED: (1000, "The session was ended."),
     STOPPED: (1001, "The site is shutting down."),
     REVOKED: (1008, "Access has ended."),
+    UNREAD: (1008, "The host does not read the answers."),
 }
 _TOO_BIG = 1009
 

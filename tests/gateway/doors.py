@@ -167,8 +167,8 @@ class Doors:
             self.differences[name] = (fast, slow)
         return fast
 
-    async def opened(self, version: str = OLDER, **capabilities: Any) -> str:
-        """Shake hands as a host of the older era; the session's id."""
+    async def opened(self, then: Doors | None = None, *, version: str = OLDER, **capabilities: Any) -> str:
+        """Shake hands as a host of the older era; the session's id. The end of the handshake is said to ``then``."""
         client = {"name": "raw", "version": "1"}
         params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": client}
         begun = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
@@ -176,7 +176,7 @@ class Doors:
         assert (await self.ask(True, "POST", json.dumps(begun).encode(), usual))[0] == 200
         session = self.session
         note = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
-        assert (await self.ask(True, "POST", note, [*usual, ("mcp-session-id", session)]))[0] == 202
+        assert (await (then or self).ask(True, "POST", note, [*usual, ("mcp-session-id", session)]))[0] == 202
         return session
 
 

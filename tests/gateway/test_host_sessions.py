@@ -13,9 +13,10 @@ from django.db import OperationalError
 from mcpregistry.domain.errors import Busy, ResourceLimit
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.gateway.http import sessions, standing
-from mcpregistry.models import Grant, HostMessage, HostSession, HostStream
+from mcpregistry.models import Grant, HostMessage, HostSession, HostStream, Server
 from mcpregistry.services import host_sessions, host_streams
 from mcpregistry.services.access import tokens
+from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, Stage, outside
 from tests.gateway.doors import Corpus, Doors, doors, said
 from tests.gateway.talking import Scene
@@ -123,6 +124,22 @@ async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, mon
         await outside(lambda: scene.grant(kind=""))
         await until(lambda: updates(stream) == [GUIDE])
         await stream.leave()
+
+
+async def test_changed_lists_are_told_where_the_stream_is_whoever_heard_that_the_handshake_ended(stage, slug):
+    async with AsyncExitStack() as stack:
+        first, other = [await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)]
+        session = await first.opened(other)
+        corpus = calling(session, f"{slug}-e__echo", {})
+        stream = Stream(first, "GET", corpus)
+        await until(lambda: stream.status == 200)
+        await outside(disable, slug)
+        await until(lambda: "notifications/tools/list_changed" in [each.get("method") for each in stream.messages])
+        await stream.leave()
+
+
+def disable(slug: str) -> None:
+    lifecycle.disable_server(server=Server.objects.get(slug=f"{slug}-e"), actor=ACTOR)
 
 
 def updates(stream: Stream) -> list[str]:

@@ -49,7 +49,7 @@ async def test_every_odd_body_and_header_gets_the_same_answer_and_record_with_an
     stage, slug, version
 ):
     async with doors(slug, stage.tokens[slug]) as both:
-        session = await both.opened(version, elicitation={}, roots={"listChanged": True})
+        session = await both.opened(version=version, elicitation={}, roots={"listChanged": True})
         echo = calling(session, f"{slug}-e__echo", {"text": "grüß 漢字 \u2028", "big": 10**25, "none": None})
         listing = Corpus("tools/list", session=session)
         bodies = echo.bodies() | {

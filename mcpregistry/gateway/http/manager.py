@@ -122,6 +122,9 @@ class SessionManager(StreamableHTTPSessionManager):
     def _stands(self, session: Session) -> Iterator[None]:
         """Around a session's own stream: this process tells of the resources that its host has subscribed to."""
         connection = self._connections.get(session.id)
+        if connection is not None:  # that the handshake has ended may have been said to another process
+            connection.initialized.set()
+            self._gateway.changes.remember(Caller(session.agent, session.endpoint, "http"), connection)
         if connection is None or session.id in self._standing:  # a second stream is refused by the SDK
             yield
             return

@@ -29,6 +29,7 @@ from mcpregistry.calls.pipeline import Dispatcher, Pipeline
 from mcpregistry.calls.placing import Placement, peer_socket
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.remote_tasks.adoption import Adoption
+from mcpregistry.calls.token_uses import TokenUses
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.changes import State as FeedState
 from mcpregistry.calls.watch.configuration import LiveConfiguration
@@ -59,6 +60,7 @@ class Engine:
             _target, self.connections.record, most=settings.MAX_CONNECTIONS, on_session_over=self._release_session
         )
         self.placement = Placement(self.pool, self.process)
+        self.token_uses = TokenUses()
         self._is_shared = process != "runmcp"  # it serves one host, whose sessions are its own
         policy = policy or LivePolicy(self.live)
         self.approvals = Approvals(
@@ -101,6 +103,7 @@ class Engine:
 
         self.live.listeners.append(adopt)
         self.adoption.start()
+        self.token_uses.start()
         if self._is_shared:
             await self.placement.start(peer_socket())
         self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
@@ -119,6 +122,7 @@ class Engine:
         await self.approvals.close()
         await self.adoption.close()
         await self.placement.close()
+        await self.token_uses.close()
         self.pipeline.close()
         await self.pipeline.rates.close()
         loop = asyncio.get_running_loop()

@@ -1873,7 +1873,7 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                     ('expires_at', models.DateTimeField(blank=True, null=True)),
                     ('revoked_at', models.DateTimeField(blank=True, editable=False, null=True)),
-                    ('last_used_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last used over REST')),
+                    ('last_used_at', models.DateTimeField(blank=True, editable=False, null=True)),
                     ('agent', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='tokens', to='mcpregistry.agent')),
                     ('user', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='tokens', to=settings.AUTH_USER_MODEL)),
                 ],

@@ -100,11 +100,11 @@ def revoking_token(token: Token, with_it: Sequence[Token] = ()) -> list[str]:
         .exclude(pk__in=[token.pk, *(each.pk for each in with_it)])
         .count()
     )
-    used = f"It was last used over REST at {token.last_used_at:%Y-%m-%d %H:%M} UTC." if token.last_used_at else ""
+    used = f"It was last used {token.last_used_at:%Y-%m-%d %H:%M} UTC." if token.last_used_at else "It was never used."
     kind = "agent" if token.agent else "person"
     left = f"{_count(others, 'other token')} of the {kind} go{'es' * (others == 1)} on working." if others else ""
     return [
-        f"Whoever connects as '{token.agent or token.user}' with this token is refused from now on. {used}".strip(),
+        f"Whoever connects as '{token.agent or token.user}' with this token is refused from now on. {used}",
         left or f"The {kind} has no other token: what uses this one is cut off until it gets a new one.",
         "This cannot be undone.",
     ]

@@ -230,6 +230,7 @@ class Headends:
         if agent is None:
             problem = "The token is unknown, expired or revoked." if token else "A token is needed."
             raise HeadendError(401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
+        self.engine.token_uses.add(token)
         return agent
 
 

@@ -11,7 +11,6 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import Agent, AuditEntry, Configuration, Credential, Endpoint, Grant, Token, Tool, Workspace
-from mcpregistry.queries import consequences
 from mcpregistry.services.access.tokens import find_token
 from tests.admin.conftest import ClientOf
 from tests.admin.pressing import asks, pressed
@@ -284,13 +283,3 @@ def test_switching_off_an_endpoint_says_who_called_there(client_of: ClientOf, si
     assert "agents called something there" in answer.content.decode()
     endpoint.refresh_from_db()
     assert endpoint.enabled
-
-
-def test_pages_claim_no_more_of_a_tokens_use_than_is_recorded(client_of: ClientOf, site: Site) -> None:
-    token = Token.objects.get(agent=site.agents["local"])
-    admin, rotate = client_of("admin"), reverse("admin:mcpregistry_token_rotate", args=[token.pk])
-    assert "never used" not in admin.get(rotate).content.decode()
-    assert "never used" not in " ".join(consequences.revoking_token(token))
-    Token.objects.update(last_used_at=timezone.now())
-    assert "last used over REST" in admin.get(rotate).content.decode()
-    assert "last used over REST" in " ".join(consequences.revoking_token(Token.objects.get(pk=token.pk)))

@@ -49,6 +49,7 @@ BESIDE = {
     "placement.claim": "the call is not sent (tests/calls/test_placing.py)",
     "placement.take_over": "as above",
     "host_sessions.forget": "the clock deletes the rows",
+    "tokens.note_uses": "written half a minute later (tests/calls/test_token_uses.py)",
     "placement.is_owner": "the call goes on; its owner is asked about again in ten seconds",
     "placement.release": "the session stays with its process until its next call",
     "placement.release_process": "the leases run out by themselves",

@@ -262,6 +262,7 @@ class McpApp:
         agent = self.engine.agent_of(digest)
         if agent is None:
             return None, (401, "UNAUTHENTICATED", _STRANGER if bearer(scope["headers"]) else _ANONYMOUS)
+        self.engine.token_uses.add(digest)
         if slug not in self.engine.live.current.endpoints:
             return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
         conversation = named_in(scope["headers"])

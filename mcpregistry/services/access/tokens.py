@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from django.contrib.auth.models import User
@@ -19,6 +20,7 @@ from mcpregistry.services.records import audit
 
 PREFIX = "slp_"
 DEFAULT_LIFE = timedelta(days=90)
+_AT_ONCE = 500  # tokens in one statement
 
 
 def token_hash(raw: str) -> str:
@@ -63,6 +65,13 @@ def find_token(raw: str) -> Token | None:
     token = live.select_related("agent", "user").first()
     owner_active = token and (token.agent.enabled if token.agent else token.user and token.user.is_active)
     return token if owner_active else None
+
+
+def note_uses(hashes: Collection[str]) -> None:
+    """These tokens, by their hashes, have just been used."""
+    waiting, now = sorted(hashes), timezone.now()
+    for start in range(0, len(waiting), _AT_ONCE):
+        Token.objects.filter(hash__in=waiting[start : start + _AT_ONCE]).update(last_used_at=now)
 
 
 @transaction.atomic

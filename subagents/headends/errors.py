@@ -19,6 +19,7 @@ _OF_CODE = {
     "BUDGET_SPENT": 403,
     "BUSY": 503,
     "NOT_RECORDED": 503,
+    "UNAVAILABLE": 503,
     "CONFLICT": 409,
 }
 _AGAIN = frozenset({409, 429, 503})  # clients may retry, if nothing was started

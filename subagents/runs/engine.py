@@ -218,5 +218,6 @@ def _identity(run_id: str) -> _Identity:
 
 
 async def _cancelled(taken: Lease) -> None:
+    await tool_calls.until_recorded(taken.key)
     await db_call(tool_calls.settle_started, taken.key)
     await db_call(records.finish, taken, state=RunState.CANCELLED, exit=Exit.CANCELLED, error="It was cancelled.")

@@ -240,6 +240,21 @@ def _died(end: Ended) -> bool:
     return end.facts.get("code") in _DEAD
 
 
+async def until_recorded(run_id: str) -> None:
+    """Wait for the records of calls that were cancelled just now: their ends are written a moment later. Not for long, as of
+    a call whose worker has died, the end comes much later."""
+    for _ in range(_LOOKS):
+        if not await db_call(has_open_record, run_id):
+            return
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+def has_open_record(run_id: str) -> bool:
+    """Whether a call of the run was sent, and its record has no end."""
+    calls = ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED).values_list("invocation", flat=True)
+    return any(recorded(call) is State.DISPATCHED for call in calls)
+
+
 def settle_started(run_id: str) -> None:
     """For a run that is being ended: say of each call that was out what the records say of it."""
     for call in ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED):

@@ -242,7 +242,7 @@ POINTS: dict[str, list[str]] = {
         "records.finish", "run_ending",
     ],
     "held": ["records.move_call", "records.sleep", "toolbox.recorded", "records.resumed"],
-    "cancelled": ["tool_calls.settle_started", "records.finish"],
+    "cancelled": ["tool_calls.has_open_record", "tool_calls.settle_started", "records.finish"],
     "second_model": ["records.failed_attempt"],
     "narrow": ["telemetry.guard", "records.must_conclude"],
     "stored": ["records.read_as", "toolbox.read_output"],

@@ -8,6 +8,7 @@ import pytest
 
 from mcpregistry.db import db_call
 from subagents.domain.lifecycle import RunState
+from subagents.headends.errors import from_code
 from subagents.models import HeadendRequest, Run
 from tests.fault.database import failing
 from tests.subagents.headends.test_endings import CHAT, asked, no_open_runs
@@ -53,3 +54,10 @@ async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(
         assert again.status_code == 200, again.text
     kept = await db_call(lambda: HeadendRequest.objects.filter(released_at=None).count())
     assert kept == (1 if point == "places.release" else 0), "a place that could not be given back ends with its lease"
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "NOT_RECORDED"])
+def test_clients_may_retry_what_the_database_did_not_let_begin(code: str) -> None:
+    error = from_code(code, "The database is unavailable.", "Try again in a moment.", started=False)
+    assert (error.status, error.may_retry, error.started) == (503, True, False)
+    assert not from_code(code, "x", "y", started=True).may_retry

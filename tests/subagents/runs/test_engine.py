@@ -11,6 +11,7 @@ from django.test import Client, override_settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpregistry.db import db_call
+from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Invocation, Server, Tool
 from mcpregistry.services.definitions import decisions, observe
 from subagents.domain.context import REFUSAL
@@ -334,6 +335,33 @@ async def test_cancelling_reaches_the_tool_call(bench: Bench, worker: Any) -> No
     run = await db_call(Run.objects.get, pk=run.pk)
     assert (run.state, run.exit) == (RunState.CANCELLED, Exit.CANCELLED)
     assert await db_call(states, run) == [("slow__count", "unknown")]
+
+
+async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_later(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a call is recorded in the background, perhaps after the run was cancelled."""
+    real, looks = tool_calls.recorded, list[str]()
+
+    def late(invocation: str) -> Any:
+        looks.append(invocation)
+        return State.DISPATCHED if len(looks) <= 3 else real(invocation)
+
+    def prepare() -> Run:
+        server = bench.server("slow", "count")
+        bench.expert(bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server])
+        return bench.start()
+
+    run = await db_call(prepare)
+    here = await worker()
+    here.runs.wake(run.pk)
+    await until(lambda: bench.sent())
+    monkeypatch.setattr(tool_calls, "recorded", late)
+    await db_call(runs.cancel, run_id=run.pk, actor="test")
+    await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
+    call = await db_call(ToolCall.objects.get, run=run)
+    assert len(looks) > 3
+    assert call.result == (await db_call(real, call.invocation)).text
 
 
 async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import Busy, Conflict
@@ -89,12 +89,12 @@ def join_queue(
 
 
 def was_lost(call: str) -> bool:
-    """Whether the process of a call died before it started the run, which can no longer start.
+    """Whether a call ended before its run was started, which can no longer start: its process died, or it was not sent.
 
     The run is started only while the call is open, so the order of the two queries matters.
     """
-    given_up = Invocation.objects.filter(pk=call, state=State.UNKNOWN, error_code=SUPPOSED).exists()
-    return given_up and not Run.objects.filter(call_id=call).exists()
+    given_up = Q(state=State.UNKNOWN, error_code=SUPPOSED) | Q(state=State.NOT_SENT)
+    return Invocation.objects.filter(given_up, pk=call).exists() and not Run.objects.filter(call_id=call).exists()
 
 
 def _next_round(active: list[int], own: list[int], concurrency: int) -> int:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.db import db_call
+from mcpregistry.db import database_now, db_call
+from mcpregistry.domain.lifecycle import State
 from subagents.domain.lifecycle import RunState
 from subagents.headends.errors import from_code
 from subagents.models import HeadendRequest, Run
 from tests.fault.database import failing
+from tests.services.rows import ended
 from tests.subagents.headends.test_endings import CHAT, asked, no_open_runs
 from tests.subagents.headends.test_openai import prepared
 from tests.subagents.kit import Bench
@@ -54,6 +56,44 @@ async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(
         assert again.status_code == 200, again.text
     kept = await db_call(lambda: HeadendRequest.objects.filter(released_at=None).count())
     assert kept == (1 if point == "places.release" else 0), "a place that could not be given back ends with its lease"
+
+
+@pytest.mark.exhaustive(but=("tool_source._begin",))
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_client_that_repeats_its_request_with_its_key_gets_an_answer(
+    bench: Bench, serving: Any, point: str
+) -> None:
+    key = await db_call(prepared, bench)
+    served = await serving()
+    async with served.client(key) as asks:
+        with failing(point):
+            await asks.post(CHAT, json=asked(), headers={"idempotency-key": "one"})
+        await until(no_open_runs)
+
+        async def answered() -> bool:
+            return (await asks.post(CHAT, json=asked(), headers={"idempotency-key": "one"})).status_code == 200
+
+        await until(answered)
+    assert await db_call(Run.objects.filter(state=RunState.DONE).count) == 1
+
+
+@pytest.mark.parametrize("kind", ["key", "retry"])
+async def test_a_repeated_request_does_not_join_a_call_that_was_not_sent(bench: Bench, serving: Any, kind: str) -> None:
+    token = await db_call(prepared, bench)
+    again = {"idempotency-key": "one"} if kind == "key" else {"x-stainless-retry-count": "1"}
+    served = await serving()
+
+    def not_sent() -> None:
+        call = ended("a" * 32, state=State.NOT_SENT, error_code="UNAVAILABLE")
+        HeadendRequest.objects.update(call_id=call.pk, released_at=None if kind == "retry" else database_now())
+        Run.objects.all().delete()
+
+    async with served.client(token) as asks:
+        assert (await asks.post(CHAT, json=asked(), headers=again)).status_code == 200
+        await db_call(not_sent)
+        answer = await asks.post(CHAT, json=asked(), headers=again)
+    assert answer.status_code == 200, answer.text
+    assert await db_call(Run.objects.filter(state=RunState.DONE).count) == 1
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "NOT_RECORDED"])

@@ -69,7 +69,7 @@ def test_the_form_shows_it_and_adds_what_was_shown(registry: images.Images, dock
     assert f"{registry.host}/acme/notes@{registry.digest}" in Server.objects.get().command
     registry.receiver.otherwise = (503, {}, b"")
     failed = html.unescape(admin_client.get(page).content.decode())
-    assert "could not be found out: The image's registry answered 503." in failed
+    assert "The image of the tag could not be found: The image's registry answered 503." in failed
 
 
 def _no(registry: images.Images, **lies: Any) -> Callable[[Received], Answer]:

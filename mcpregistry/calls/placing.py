@@ -22,7 +22,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
-import psutil
 import structlog
 from django.conf import settings
 from django.db import Error
@@ -263,6 +262,8 @@ def peer_socket() -> Path:
 
 def _lives(process: str) -> bool:
     """Whether a process of this machine lives; ``process`` is its name."""
+    import psutil  # which is needed only after a death
+
     pid = process.rpartition(":")[2]
     try:
         return pid.isdecimal() and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE

@@ -96,7 +96,10 @@ async def test_what_is_passed_on_counts_among_the_calls_of_the_agent(stage, slug
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
         for number in range(5):  # the last ones are still passed on: a call must be stopped however many were made
-            message = {"method": "notifications/cancelled", "params": {"requestId": number}}
+            message = {
+                "method": "notifications/cancelled",
+                "params": {"requestId": 100 + number},
+            }  # no id of a request below
             assert await post(other, session, message) == 202
         assert len(await outside(kept, session)) == 5
         echo = calling(session, f"{slug}-e__echo", {"text": "x"})

@@ -89,14 +89,11 @@ class Placement:
         """``Pool.call``, in the process that has the connection. Raises what that raises, and Busy."""
         if not session or not self._us.address:
             return await self._pool.call(server_id, name, arguments_json, session=session, host=host, **options)
-        key, is_lost = (server_id, session), False
+        key = (server_id, session)
         for _ in range(_TRIES):
             owner = await self._owner(key)
-            is_lost = is_lost or owner.is_lost
-            if owner.process == self._us.process:
-                self._owners[key] = replace(owner, is_lost=False)
-                result = await self._pool.call(server_id, name, arguments_json, session=session, host=host, **options)
-                return _with_note(result) if is_lost else result
+            if self._is_us(owner):
+                return await self._call_here(key, name, arguments_json, host=host, **options)
             try:
                 call = _packed(owner, key, name, arguments_json, told=self._told(host), options=options)
                 return await self._relayed(owner, call, host, options)
@@ -105,6 +102,17 @@ class Placement:
             except OwnerGoneError:
                 await self._replace(key, owner)
         raise Busy("The connection of this session is moving between processes.", remedy="Call again in a moment.")
+
+    async def _call_here(self, key: Key, name: str, arguments_json: bytes, **options: Any) -> dict[str, Any]:
+        """``Pool.call``. After a loss, every call says that the state is new until one that says so has succeeded."""
+        known = self._owners.get(key)
+        is_lost = known is not None and known.is_lost
+        result = await self._pool.call(key[0], name, arguments_json, session=key[1], **options)
+        if not is_lost:
+            return result
+        if (known := self._owners.get(key)) is not None:
+            self._owners[key] = replace(known, is_lost=False)
+        return _with_note(result)
 
     @property
     def address(self) -> str:
@@ -144,7 +152,10 @@ class Placement:
             if owner is not None and (not self._is_us(owner) or self._leases_hold):
                 return owner
             was_ours = owner is not None
+            is_lost = owner is not None and owner.is_lost
             owner = await db_call(placement.claim, _place(key), self._us)
+            if is_lost and self._is_us(owner):
+                owner = replace(owner, is_lost=True)
             if was_ours and not self._is_us(owner):  # our leases had run out, and another process was faster
                 await self._pool.sessions.close(*key)
             self._remember(key, owner)
@@ -185,8 +196,8 @@ class Placement:
             told.capabilities, told.answers, ask=ask, rounds=told.rounds, log_level=told.log_level,
             channel=RemoteChannel(told.address, told.channel) if told.channel else None,
         )  # fmt: skip
-        return await self._pool.call(
-            call.server, call.name, call.arguments.encode(), session=call.session, host=host, meta=call.meta, timeout=call.timeout,
+        return await self._call_here(
+            (call.server, call.session), call.name, call.arguments.encode(), host=host, meta=call.meta, timeout=call.timeout,
             max_result_bytes=call.max_result_bytes, idempotent=call.idempotent, revision=call.revision, kind=call.kind,
             definition=call.definition, by=call.by, caller=call.caller, asks=None if call.asks is None else frozenset(call.asks),
             **callbacks,
@@ -215,7 +226,7 @@ class Placement:
             if owner is None or not self._is_us(owner) or self._pool.sessions.holds(*key):
                 return
             try:
-                await db_call(placement.release, _place(key), self._us.process)
+                await db_call(placement.release, _place(key), self._us.process, is_lost=owner.is_lost)
             except Error:  # it stays ours until its next call, or until this process ends
                 log.exception("placement.not_released", server_id=key[0])
             else:

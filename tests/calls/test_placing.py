@@ -137,6 +137,39 @@ async def test_a_dead_owner_is_replaced_at_once_and_the_caller_is_told(processes
     assert again["content"] == [{"type": "text", "text": text_of(after)}]
 
 
+async def test_a_first_call_that_fails_leaves_the_word_about_new_state_to_the_next(
+    processes: Start, server: Server
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = await first.call(server, "pid")
+    assert text_of(await second.call(server, "pid")) == text_of(before)
+    await first.die()
+    with pytest.raises(ConnectionFailed):
+        await second.call(server, "crash")
+    await until(lambda: db_call(lambda: SessionOwner.objects.filter(process="").exists()))
+
+    async def pid() -> Any:
+        try:
+            return await second.call(server, "pid")
+        except ConnectionFailed:  # the server is not tried again at once
+            return None
+
+    after = await until(pid)
+    assert after["content"][0]["text"] == STATE_IS_NEW
+    assert (await second.call(server, "pid"))["content"] == after["content"][1:]
+
+
+async def test_the_word_about_new_state_reaches_the_process_that_calls_first(processes: Start, server: Server) -> None:
+    first, second, third = await processes(stdio_target("slow"), 3)
+    await first.call(server, "count")
+    await first.die()
+    with pytest.raises(ToolRefused):
+        await second.call(server, "count", {"refuse": True})
+    after = [await each.call(server, "count") for each in (third, second, third)]
+    assert [len(each["content"]) for each in after] == [2, 1, 1]
+    assert after[0]["content"][0]["text"] == STATE_IS_NEW
+
+
 async def test_an_owner_that_dies_during_a_call_leaves_its_outcome_unknown(processes: Start, server: Server) -> None:
     first, second = await processes(stdio_target("slow"))
     await first.call(server, "count")

@@ -77,9 +77,13 @@ def renew(process: str) -> None:
     SessionOwner.objects.filter(process=process).update(lease_until=database_now() + LEASE)
 
 
-def release(place: Place, process: str) -> None:
-    """The process has closed the connection."""
-    _rows(place).filter(process=process).delete()
+def release(place: Place, process: str, *, is_lost: bool = False) -> None:
+    """The process has closed the connection. ``is_lost``: the session has not been told yet that an earlier one was lost."""
+    rows = _rows(place).filter(process=process)
+    if is_lost:
+        rows.update(process="", address="", lease_until=database_now())
+    else:
+        rows.delete()
 
 
 def release_process(process: str) -> int:

@@ -28,7 +28,7 @@ from django.db import Error
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import Ask, Forwarding
-from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.sessions import session_in
 from mcpregistry.downstream.peers.channels import Channels, RemoteChannel
@@ -144,7 +144,11 @@ class Placement:
                 return True
 
         callbacks = {each: options.get(each) for each in _CALLBACKS}
-        return await Relay(call, host, callbacks, still_owns).run(owner.address)
+        try:
+            return await Relay(call, host, callbacks, still_owns).run(owner.address)
+        except (Busy, ConnectionFailed):  # it may hang: the next call looks whether it still renews its lease
+            self._owners.pop((call.server, call.session), None)
+            raise
 
     async def _owner(self, key: Key) -> Owner:
         async with self._lock(key):

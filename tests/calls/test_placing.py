@@ -280,9 +280,11 @@ async def test_an_owner_that_does_not_answer_has_done_nothing(
     await db_call(lambda: SessionOwner.objects.update(address=str(tmp_path / "stopped")))
     with pytest.raises(Busy, match="does not answer"):
         await second.call(server, "pid")
-    stopped.close()
     await until(lambda: heard)
     assert b'"go"' not in heard[0]
+    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    assert (await second.call(server, "pid"))["content"][0]["text"] == STATE_IS_NEW
+    stopped.close()
 
 
 async def test_a_call_of_an_owner_that_has_lost_its_lease_is_not_waited_for(

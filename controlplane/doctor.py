@@ -5,6 +5,7 @@ Every probe returns a Finding and never raises: a broken database must not hide 
 
 from __future__ import annotations
 
+import asyncio
 import site as python_site
 import sysconfig
 import uuid
@@ -57,6 +58,7 @@ def examine() -> list[Finding]:
         _secrets_in_words,
         _changes,
         _connections,
+        _machines,
         _broker,
         _work,
         _channels,
@@ -187,6 +189,30 @@ def _connections() -> Iterable[Finding]:
     else:
         remedy = "Raise max_connections, put a pooler in between, or lower SLIPSNISSE_DATABASE_POOL."
         yield Finding(False, f"PostgreSQL takes {most} connections, and two processes want {needed}", remedy)
+
+
+def _machines() -> Iterable[Finding]:
+    """Whether the processes of several machines reach each other, as sessions with one connection need it."""
+    from mcpregistry.downstream.peers import sockets
+    from mcpregistry.services.servers import placement
+
+    try:
+        machines, addresses = placement.machines(), placement.addresses()
+    except DatabaseError:
+        return  # said already
+    if len(machines) > 1:
+        remedy = "Set SLIPSNISSE_PEER_ADDRESS on every machine, and start the processes again (docs/running-it.md)."
+        what = f"servers that keep state for a session have a connection on each of {len(machines)} machines"
+        yield Finding(False, what, remedy)
+    if not settings.PEER_ADDRESS:
+        return
+    sockets.identify(settings.SLIPSNISSE_KEYS.values())
+    for address in addresses:
+        if trouble := asyncio.run(sockets.trouble_with(address)):
+            remedy = "Check that process, the network between the machines, and that all have the same SLIPSNISSE_KEYS."
+            yield Finding(False, f"the process of this site at {address} cannot be reached: {trouble}", remedy)
+        else:
+            yield Finding(True, f"the process of this site at {address} can be reached")
 
 
 def _broker() -> Iterable[Finding]:

@@ -7,6 +7,7 @@ given as a file: ``NAME_FILE=/path`` is read when ``NAME`` is unset (Docker and 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,11 @@ TABLE: tuple[Variable, ...] = (
         "500",
         "connections that one address may have to a web process; this machine and trusted proxies as many as they like",
     ),
+    Variable(
+        "SLIPSNISSE_PEER_ADDRESS",
+        "",
+        "address of this machine for the site's processes on other machines, with ports to choose from: 10.0.0.5:7000-7099 (docs/running-it.md)",
+    ),
     Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json"),
     Variable(
@@ -122,6 +128,7 @@ TABLE: tuple[Variable, ...] = (
     Variable("CELERY_BROKER_URL", "", "redis://… or amqp://… ; the embedded Valkey under var/ when unset", secret=True),
 )
 
+_HOST_AND_PORTS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})(?:-([0-9]{1,5}))?)?")
 _KNOWN = {variable.name: variable for variable in TABLE}
 
 
@@ -175,6 +182,22 @@ def choice(name: str, *allowed: str) -> str:
     if value not in allowed:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
     return value
+
+
+def host_and_ports(name: str) -> tuple[str, int, int] | None:
+    """Host, first and last port of HOST, HOST:PORT or HOST:FIRST-LAST (0 to 0 without ports); None when unset.
+
+    Raises ImproperlyConfigured for anything else.
+    """
+    if not (value := text(name)):
+        return None
+    found = _HOST_AND_PORTS.fullmatch(value)
+    first, last = (int(found[2] or 0), int(found[3] or found[2] or 0)) if found else (1, 0)
+    if not found or not first <= last < 65_536:
+        raise ImproperlyConfigured(
+            f"{name} must look like 10.0.0.5, 10.0.0.5:7000 or 10.0.0.5:7000-7099, not {value!r}."
+        )
+    return found[1], first, last
 
 
 def mail(name: str) -> dict[str, Any]:

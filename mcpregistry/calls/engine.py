@@ -26,7 +26,7 @@ from mcpregistry.calls.dispatch import DownstreamDispatcher
 from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
 from mcpregistry.calls.live_policy import LivePolicy
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
-from mcpregistry.calls.placing import Placement, peer_socket
+from mcpregistry.calls.placing import Placement, peer_place
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.remote_tasks.adoption import Adoption
 from mcpregistry.calls.token_uses import TokenUses
@@ -105,7 +105,7 @@ class Engine:
         self.adoption.start()
         self.token_uses.start()
         if self._is_shared:
-            await self.placement.start(peer_socket())
+            await self.placement.start(peer_place())
         self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
         for server in self.live.current.servers.values():
             if server.connect_mode == "eager":

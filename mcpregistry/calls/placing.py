@@ -1,8 +1,9 @@
 """Sends each call to the process that has the connection of its agent or session.
 
-A server that is shared by agent or session may keep state for it, so there is one connection for each on a machine. The first
-process that needs it opens it and is its owner (``services.servers.placement``). The others have their calls made by the owner
-(``downstream.peers``). Calls to connections that everybody shares are never forwarded.
+A server that is shared by agent or session may keep state for it, so there is one connection for each: on a machine, or in the whole
+site if its machines can reach each other (``SLIPSNISSE_PEER_ADDRESS``). The first process that needs it opens it and is its owner
+(``services.servers.placement``). The others have their calls made by the owner (``downstream.peers``). Calls to connections that
+everybody shares are never forwarded.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from mcpregistry.downstream.peers.channels import Channels, RemoteChannel
 from mcpregistry.downstream.peers.client import OwnerGoneError, Relay
 from mcpregistry.downstream.peers.messages import RelayedCall, RelayedHost, RelayedRequest, pack_host
 from mcpregistry.downstream.peers.server import Callbacks, Handlers, NotOwnerError, PeerServer
+from mcpregistry.downstream.peers.sockets import Host, identify
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.services.servers import placement
 from mcpregistry.services.servers.placement import LEASE, Owner, Place
@@ -49,6 +51,8 @@ STATE_IS_NEW = (
 MOST_REMEMBERED = 5_000  # owners of connections elsewhere
 _RENEW_EVERY = LEASE.total_seconds() / 3
 _TRIES, _PAUSE = 20, 0.1  # while a process leaves and its connections find another
+_REFUSALS = 10  # after which a process of another machine, which refuses connections, counts as dead
+ALL_MACHINES = "all"  # in the place of a machine's name
 _CALLBACKS = ("on_sent", "on_progress", "on_log")
 _LONGEST_SOCKET = 100  # bytes; unix(7) allows 107
 
@@ -57,19 +61,22 @@ class Placement:
     """For use on the event loop of the pool. ``process`` is the name of this process."""
 
     def __init__(self, pool: Pool, process: str) -> None:
-        self._pool, self._us = pool, Owner(process, "")
+        self._pool, self._us, self._machine = pool, Owner(process, ""), machine_name()
         self._owners: dict[Key, Owner] = {}
         self._renewed = 0.0  # monotonic
         self._channels = Channels()
-        self._server = PeerServer(Handlers(owns=self._owns, perform=self._perform, hear=self._channels.hear))
+        self._server = PeerServer(Handlers(process, owns=self._owns, perform=self._perform, hear=self._channels.hear))
         self._renewing: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[None]] = set()
 
-    async def start(self, path: Path) -> None:
-        """Take calls of other processes at this socket. Without it, every session has a connection in each process."""
-        await self._server.start(path)
-        self._us, self._renewed = replace(self._us, address=str(path)), time.monotonic()
+    async def start(self, place: Path | Host) -> None:
+        """Take calls of other processes here. Without it, every session has a connection in each process. Raises OSError."""
+        if isinstance(place, Host):
+            identify(settings.SLIPSNISSE_KEYS.values())
+            self._machine = ALL_MACHINES
+        self._us = replace(self._us, address=await self._server.start(place))
+        self._renewed = time.monotonic()
         self._renewing = asyncio.create_task(self._renew())
 
     async def close(self) -> None:
@@ -90,7 +97,7 @@ class Placement:
         if not session or not self._us.address:
             return await self._pool.call(server_id, name, arguments_json, session=session, host=host, **options)
         key = (server_id, session)
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             owner = await self._owner(key)
             if self._is_us(owner):
                 return await self._call_here(key, name, arguments_json, host=host, **options)
@@ -99,8 +106,8 @@ class Placement:
                 return await self._relayed(owner, call, host, options)
             except NotOwnerError:
                 self._owners.pop(key, None)
-            except OwnerGoneError:
-                await self._replace(key, owner)
+            except OwnerGoneError as gone:
+                await self._replace(key, owner, is_dead=gone.is_dead or self._is_dead(owner, attempt))
         raise Busy("The connection of this session is moving between processes.", remedy="Call again in a moment.")
 
     async def _call_here(self, key: Key, name: str, arguments_json: bytes, **options: Any) -> dict[str, Any]:
@@ -139,7 +146,7 @@ class Placement:
     ) -> dict[str, Any]:
         async def still_owns() -> bool:
             try:
-                return await db_call(placement.is_owner, _place((call.server, call.session)), owner.process)
+                return await db_call(placement.is_owner, self._place((call.server, call.session)), owner.process)
             except Error:
                 return True
 
@@ -157,7 +164,7 @@ class Placement:
                 return owner
             was_ours = owner is not None
             is_lost = owner is not None and owner.is_lost
-            owner = await db_call(placement.claim, _place(key), self._us)
+            owner = await db_call(placement.claim, self._place(key), self._us)
             if is_lost and self._is_us(owner):
                 owner = replace(owner, is_lost=True)
             if was_ours and not self._is_us(owner):  # our leases had run out, and another process was faster
@@ -165,19 +172,26 @@ class Placement:
             self._remember(key, owner)
             return owner
 
-    async def _replace(self, key: Key, gone: Owner) -> None:
-        """Nobody listens where this process did. If it has not ended, it is leaving, and gives up its sessions in a moment."""
-        if _lives(gone.process):
+    def _is_dead(self, owner: Owner, refusals: int) -> bool:
+        """Whether a process that refused a connection, after others that it refused for this call, has ended."""
+        return refusals >= _REFUSALS if self._machine == ALL_MACHINES else not _lives(owner.process)
+
+    async def _replace(self, key: Key, gone: Owner, *, is_dead: bool) -> None:
+        """The owner does not listen where it did. If it has not ended, it is leaving, and gives up its sessions in a moment."""
+        if not is_dead:
             self._owners.pop(key, None)
             await asyncio.sleep(_PAUSE)
             return
         async with self._lock(key):
-            self._remember(key, await db_call(placement.take_over, _place(key), self._us, gone.process))
+            self._remember(key, await db_call(placement.take_over, self._place(key), self._us, gone.process))
 
     def _remember(self, key: Key, owner: Owner) -> None:
         if len(self._owners) >= MOST_REMEMBERED:
             self._owners = {key: owner for key, owner in self._owners.items() if self._is_us(owner)}
         self._owners[key] = owner
+
+    def _place(self, key: Key) -> Place:
+        return Place(key[0], self._machine, key[1])
 
     def _is_us(self, owner: Owner) -> bool:
         return owner.process == self._us.process
@@ -230,7 +244,7 @@ class Placement:
             if owner is None or not self._is_us(owner) or self._pool.sessions.holds(*key):
                 return
             try:
-                await db_call(placement.release, _place(key), self._us.process, is_lost=owner.is_lost)
+                await db_call(placement.release, self._place(key), self._us.process, is_lost=owner.is_lost)
             except Error:  # it stays ours until its next call, or until this process ends
                 log.exception("placement.not_released", server_id=key[0])
             else:
@@ -252,10 +266,6 @@ def _packed(
     )  # fmt: skip
 
 
-def _place(key: Key) -> Place:
-    return Place(key[0], machine_name(), key[1])
-
-
 @cache
 def machine_name() -> str:
     """Name what the processes share that can reach each other: on Linux a machine, or a container of it."""
@@ -267,8 +277,13 @@ def machine_name() -> str:
     return f"{name[:60]} {hashlib.sha256(f'{name} {here}'.encode()).hexdigest()[:16]}"
 
 
-def peer_socket() -> Path:
-    """Where this process takes calls of the others: in the site's folder, or elsewhere if the path would be too long."""
+def peer_place() -> Path | Host:
+    """Where this process takes calls of the others: at the machine's address, or else at a socket.
+
+    The socket lies in the site's folder, or elsewhere if the path would be too long.
+    """
+    if settings.PEER_ADDRESS:
+        return Host(*settings.PEER_ADDRESS)
     path = Path(settings.VAR_DIR, "run", f"{machine_name()[-16:]}-{os.getpid()}.sock")
     if len(os.fsencode(path)) < _LONGEST_SOCKET:
         return path

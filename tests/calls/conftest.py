@@ -15,11 +15,13 @@ from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.watch import changes
 from mcpregistry.db import db_call
+from mcpregistry.downstream.peers.sockets import Host
 from mcpregistry.models import Agent, AuditEntry, Configuration, Endpoint, Invocation, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.upkeep.invariants import calls
+from tests.calls.processes import Process, Start
 from tests.fakes.journals import called
 from tests.fakes.remembered import remembered
 from tests.fakes.targets import stdio_target
@@ -120,3 +122,28 @@ def only_call() -> Invocation:
 def told(call_id: str) -> list[str]:
     """The kinds of audit entries about one call, in order."""
     return list(AuditEntry.objects.filter(subject=f"call:{call_id}").order_by("id").values_list("kind", flat=True))
+
+
+@pytest.fixture(params=["one machine", pytest.param("several machines", marks=pytest.mark.exhaustive)])
+async def processes(request: pytest.FixtureRequest, live_db: None, tmp_path: Path) -> AsyncIterator[Start]:
+    """Start processes that call one server. Several machines are addresses of the loopback network."""
+    made: list[Process] = []
+
+    def place(number: int) -> Path | Host:
+        return tmp_path / f"{number}.sock" if request.param == "one machine" else Host(f"127.0.1.{number}")
+
+    async def start(target: Any, count: int = 2) -> list[Process]:
+        made.extend(Process(number + 1, place(number + 1), target) for number in range(count))
+        for each in made:
+            await each.start()
+        return made
+
+    yield start
+    for each in made:
+        await each.stop()
+
+
+@pytest.fixture
+async def server(live_db: None) -> Server:
+    """A server that ends itself when it is told to."""
+    return await db_call(add_server, "crash")

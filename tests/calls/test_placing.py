@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +15,7 @@ import pytest
 from django.db import OperationalError
 
 from mcpregistry.calls import placing
-from mcpregistry.calls.placing import STATE_IS_NEW, Placement
+from mcpregistry.calls.placing import STATE_IS_NEW
 from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, Unanswered
 from mcpregistry.domain.errors import Busy, ConnectionFailed, ToolRefused
@@ -24,86 +23,14 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.downstream.peers import client
 from mcpregistry.downstream.peers.channels import RemoteChannel
 from mcpregistry.downstream.peers.server import Handlers, PeerServer
-from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.models import Server, SessionOwner
 from mcpregistry.services.servers import placement
-from mcpregistry.services.servers.placement import Owner
 from tests.calls.conftest import Site, add_server, tool
+from tests.calls.processes import SESSION, Start, text_of
 from tests.fakes.targets import stdio_target
-from tests.waiting import HANG_LIMIT, until
+from tests.waiting import until
 
-SESSION = "ann/http:1"
 ENDLESS = {"steps": 1_000_000, "pause": 0.05}
-
-
-_NOBODY = 2**22  # above every process id of Linux
-
-
-class Process:
-    """A process of the site, as far as placement is concerned."""
-
-    def __init__(self, number: int, folder: Path, target: Any) -> None:
-        async def targets(_: int) -> Any:
-            return target
-
-        self.name = f"web@box:{_NOBODY + number}"
-        self.pool = Pool(targets, lambda _: None, on_session_over=self._release)
-        self.placement = Placement(self.pool, self.name)
-        self._socket = folder / f"{number}.sock"
-
-    def _release(self, server: int, session: str) -> None:
-        self.placement.release(server, session)
-
-    async def start(self) -> None:
-        await self.placement.start(self._socket)
-
-    async def stop(self) -> None:
-        await self.placement.close()
-        await self.pool.close()
-
-    async def die(self) -> None:
-        """Without a word to anybody."""
-        await self.placement._server.close()
-        assert self.placement._renewing is not None
-        self.placement._renewing.cancel()
-        self.placement._us = Owner(self.name, "")
-        self.placement._owners.clear()
-        await self.pool.close()
-
-    async def call(self, server: Server, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        host = options.pop("host", NOTHING)
-        session = options.pop("session", SESSION)
-        given = json.dumps(dict(arguments or {})).encode()
-        return await self.placement.call(
-            server.pk, tool, given, session=session, host=host, timeout=HANG_LIMIT, **options
-        )
-
-
-Start = Callable[..., Awaitable[list[Process]]]
-
-
-@pytest.fixture
-async def processes(live_db: None, tmp_path: Path) -> AsyncIterator[Start]:
-    made: list[Process] = []
-
-    async def start(target: Any, count: int = 2) -> list[Process]:
-        made.extend(Process(number + 1, tmp_path, target) for number in range(count))
-        for each in made:
-            await each.start()
-        return made
-
-    yield start
-    for each in made:
-        await each.stop()
-
-
-@pytest.fixture
-async def server(live_db: None) -> Server:
-    return await db_call(add_server, "crash")
-
-
-def text_of(result: Mapping[str, Any]) -> str:
-    return str(result["content"][-1]["text"])
 
 
 async def test_processes_share_a_sessions_connection_and_others_have_their_own(
@@ -375,7 +302,7 @@ async def test_few_owners_elsewhere_are_remembered(
 async def test_only_the_user_of_the_site_can_connect(processes: Start, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir(mode=0o755)
-    server = PeerServer(Handlers(owns=bool, perform=cast(Any, None), hear=cast(Any, None)))
+    server = PeerServer(Handlers("web", owns=bool, perform=cast(Any, None), hear=cast(Any, None)))
     await server.start(folder / "1.sock")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "1.sock").stat().st_mode) == 0o600

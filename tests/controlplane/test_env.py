@@ -78,6 +78,27 @@ def test_an_odd_mail_address_is_refused_without_being_quoted(monkeypatch, url):
     assert "canary" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", None),
+        ("10.0.0.5", ("10.0.0.5", 0, 0)),
+        ("a.internal:7000", ("a.internal", 7000, 7000)),
+        ("[fd00::1]:7000-7099", ("[fd00::1]", 7000, 7099)),
+    ],
+)
+def test_an_address_may_have_ports_to_choose_from(monkeypatch, text, place):
+    monkeypatch.setenv("SLIPSNISSE_PEER_ADDRESS", text)
+    assert env.host_and_ports("SLIPSNISSE_PEER_ADDRESS") == place
+
+
+@pytest.mark.parametrize("text", ["fd00::1", "a:b", "a:7099-7000", "a:70000", "https://a", ":7000", "a:7000-", "a,b"])
+def test_an_odd_address_is_refused(monkeypatch, text):
+    monkeypatch.setenv("SLIPSNISSE_PEER_ADDRESS", text)
+    with pytest.raises(ImproperlyConfigured, match="must look like"):
+        env.host_and_ports("SLIPSNISSE_PEER_ADDRESS")
+
+
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "many", "²"])
 def test_a_number_is_a_whole_number(monkeypatch, text):
     monkeypatch.setenv("SLIPSNISSE_MAX_CONNECTIONS", text)

@@ -42,7 +42,9 @@ class Other:
 @pytest.fixture
 async def other(tmp_path: Path) -> AsyncIterator[Other]:
     made = Other(tmp_path / "run" / "other.sock")
-    server = PeerServer(Handlers(owns=bool, perform=cast(Any, None), hear=cast(Any, None), serve=serving(made.app)))
+    server = PeerServer(
+        Handlers("web", owns=bool, perform=cast(Any, None), hear=cast(Any, None), serve=serving(made.app))
+    )
     await server.start(Path(made.address))
     yield made
     await server.close()

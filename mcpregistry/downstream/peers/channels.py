@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -64,7 +65,7 @@ class RemoteChannel:
         """Return the host's answer to a question. Raises Unanswered."""
         try:
             answer = await self._said(RelayedWord(self._channel, "ask", [method, dict(params)]))
-        except (OwnerGoneError, SlipsnisseError):
+        except (OwnerGoneError, SlipsnisseError, ssl.SSLError):
             raise Unanswered(_GONE) from None
         if not isinstance(answer, dict) or "result" not in answer:
             raise Unanswered(str((answer or {}).get("unanswered", _GONE)))
@@ -85,7 +86,7 @@ class RemoteChannel:
             self._sending = asyncio.ensure_future(self._flush())
 
     async def _flush(self) -> None:
-        with contextlib.suppress(OwnerGoneError, SlipsnisseError):  # then its host has left as well
+        with contextlib.suppress(OwnerGoneError, SlipsnisseError, ssl.SSLError):  # then its host has left as well
             while self._words:
                 await self._said(self._words.popleft())
 

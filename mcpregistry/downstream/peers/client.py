@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import RelayedCall, RelayedEvent, RelayedRequest, unpack_error, unpack_event
 from mcpregistry.downstream.peers.server import MOST_BYTES, NotOwnerError
+from mcpregistry.downstream.peers.sockets import dial
 
 log = structlog.get_logger(__name__)
 
@@ -23,23 +25,29 @@ LOOK_SECONDS = 10.0  # without an event, before it is checked whether the owner 
 
 
 class OwnerGoneError(Exception):
-    """No process listens at the address of the owner. Nothing was sent to the server."""
+    """The owner does not listen at its address. Nothing was sent to the server. ``is_dead``: another process does."""
+
+    def __init__(self, *, is_dead: bool = False) -> None:
+        super().__init__()
+        self.is_dead = is_dead
 
 
 @contextlib.asynccontextmanager
 async def connected(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect to the process that listens at this address. Raises OwnerGoneError, and Busy if it may be alive."""
     try:
-        reader, writer = await asyncio.open_unix_connection(address)
-    except (FileNotFoundError, ConnectionRefusedError):
+        reader, writer = await dial(address)
+    except (FileNotFoundError, ConnectionError):
         raise OwnerGoneError from None
-    except OSError as error:  # too many files are open, or its queue is full
-        raise _busy(f"cannot be reached ({error.strerror})") from None
+    except ssl.SSLError:
+        raise _other_keys() from None
+    except OSError as error:  # too many files are open, its queue is full, or its machine is away
+        raise _busy(f"cannot be reached ({error.strerror or 'no answer'})") from None
     try:
         yield reader, writer
     finally:
         writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()
 
 
@@ -89,6 +97,8 @@ class Relay:
                 if not await self._still_owns():
                     return None
             return reading.result()
+        except ssl.SSLError:
+            return None
         finally:
             reading.cancel()
 
@@ -119,7 +129,7 @@ class Relay:
             log.exception("peer.question_crashed")
             answer["unanswered"] = "The question could not be put to the host."
         write_frame(writer, {"answer": answer})
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.drain()
 
 
@@ -133,9 +143,10 @@ async def relay_request(
     async with connected(address) as (reader, writer):
         write_frame(writer, {"request": request})
         begun = False
-        while (frame := await read_frame(reader, MOST_BYTES)) is not None:
-            begun = True
-            await send(unpack_event(msgspec.convert(frame["event"], RelayedEvent)))
+        with contextlib.suppress(ssl.SSLError):
+            while (frame := await read_frame(reader, MOST_BYTES)) is not None:
+                begun = True
+                await send(unpack_event(msgspec.convert(frame["event"], RelayedEvent)))
         if not begun:
             raise OwnerGoneError
 
@@ -147,8 +158,10 @@ async def _taken(reader: asyncio.StreamReader) -> None:
             frame = await read_frame(reader, MOST_BYTES)
     except TimeoutError:
         raise _busy("does not answer") from None
-    if frame is None:
-        raise OwnerGoneError
+    except ssl.SSLError:
+        raise _other_keys() from None
+    if frame is None or "other_process" in frame:
+        raise OwnerGoneError(is_dead=frame is not None)
     if "not_owner" in frame:
         raise NotOwnerError
 
@@ -157,4 +170,11 @@ def _busy(what: str) -> Busy:
     return Busy(
         f"The process of the site that has this session's connection {what}.",
         remedy="Call again in a moment. If the process hangs, another one replaces it after half a minute.",
+    )
+
+
+def _other_keys() -> Busy:
+    return Busy(
+        "The process of the site that has this session's connection does not accept this one, or the other way round.",
+        remedy="All machines of the site need the same keys: an operator compares SLIPSNISSE_KEYS and runs `manage.py doctor`.",
     )

@@ -1,7 +1,6 @@
 """Takes calls from the other processes of the site, for the connections that this process owns.
 
-There is one connection for each call. If it is closed, the call is cancelled. Only processes of the site can connect: the socket lies
-in a folder that its user alone can read.
+There is one connection for each call. If it is closed, the call is cancelled. Only processes of the site can connect (``sockets``).
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,11 @@ from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import RelayedCall, RelayedRequest, RelayedWord, pack_error, pack_event
+from mcpregistry.downstream.peers.sockets import Host, listen
 
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 * 1024 * 1024  # of one frame; the limits of the call's server are stricter
-_WAITING = 1024  # connections that are not accepted yet
 Callbacks = Mapping[str, Any]
 
 
@@ -34,13 +33,14 @@ class NotOwnerError(Exception):
 
 
 class Handlers(msgspec.Struct, frozen=True):
-    """What a process does for the others.
+    """What a process does for the others. ``process`` is its name.
 
     ``owns``: whether it has the connection of this call. ``perform`` makes the call there with the host's questions going to ``ask``
     (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process. ``serve``
     answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP.
     """
 
+    process: str
     owns: Callable[[RelayedCall], bool]
     perform: Callable[[RelayedCall, Any, Callbacks], Awaitable[dict[str, Any]]]
     hear: Callable[[RelayedWord], Awaitable[Any]]
@@ -48,24 +48,26 @@ class Handlers(msgspec.Struct, frozen=True):
 
 
 class PeerServer:
-    """Listens at a Unix socket until it is closed."""
+    """Listens at an address until it is closed."""
 
     def __init__(self, handlers: Handlers) -> None:
         self.handlers = handlers
         self._server: asyncio.Server | None = None
+        self._address = ""
         self._exchanges: set[asyncio.Task[None]] = set()
 
-    async def start(self, path: Path) -> None:
-        """Listen at this path. A socket of an earlier process is replaced."""
-        listening = await asyncio.to_thread(_listen, path)
-        self._server, self._path = await asyncio.start_unix_server(self._accept, sock=listening, backlog=_WAITING), path
+    async def start(self, place: Path | Host) -> str:
+        """Listen here. Returns the address. A Unix socket of an earlier process is replaced. Raises OSError."""
+        self._server, self._address = await listen(place, self._accept)
+        return self._address
 
     async def close(self) -> None:
         """Stop listening, and cancel the calls of other processes."""
         if self._server is None:
             return
         self._server.close()
-        await asyncio.to_thread(self._path.unlink, missing_ok=True)
+        if self._address.startswith("/"):
+            await asyncio.to_thread(Path(self._address).unlink, missing_ok=True)
         for task in self._exchanges:
             task.cancel()
         await asyncio.gather(*self._exchanges, return_exceptions=True)
@@ -74,16 +76,6 @@ class PeerServer:
         task = asyncio.ensure_future(_Exchange(self.handlers, reader, writer).run())
         self._exchanges.add(task)
         task.add_done_callback(self._exchanges.discard)
-
-
-def _listen(path: Path) -> socket.socket:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.parent.chmod(0o700)
-    path.unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind(str(path))
-    path.chmod(0o600)
-    return listening
 
 
 class _Exchange:
@@ -105,10 +97,10 @@ class _Exchange:
                 await self._serve(msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve)
         except (msgspec.MsgspecError, SlipsnisseError):
             log.exception("peer.unreadable")
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             log.info("peer.left")
         finally:
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
                 self._writer.close()
                 await self._writer.wait_closed()
 
@@ -138,6 +130,9 @@ class _Exchange:
 
     async def _take(self, call: RelayedCall) -> None:
         """Say whether the call is taken. Nothing of it is done before the other process has heard it, and so counts it as made."""
+        if call.owner != self._handlers.process:
+            write_frame(self._writer, {"other_process": True})
+            return
         if not self._handlers.owns(call):
             write_frame(self._writer, {"not_owner": True})
             return
@@ -152,7 +147,7 @@ class _Exchange:
             await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 write_frame(self._writer, working.result())
-                with contextlib.suppress(ConnectionError):
+                with contextlib.suppress(ConnectionError, ssl.SSLError):
                     await self._writer.drain()
         finally:
             for task in (working, listening):

@@ -92,9 +92,24 @@ def release_process(process: str) -> int:
     return SessionOwner.objects.filter(process=process, lease_until__gt=now).update(lease_until=now)
 
 
+def machines() -> list[str]:
+    """Return the machines that have connections of their own, or those that share theirs under one name."""
+    return [*_living().order_by("machine").values_list("machine", flat=True).distinct()]
+
+
+def addresses() -> list[str]:
+    """Return where processes take calls of other machines."""
+    shared = _living().exclude(address__startswith="/").exclude(address="")
+    return [*shared.order_by("address").values_list("address", flat=True).distinct()]
+
+
 def forget_old() -> int:
     """Delete what nobody has taken for a day. Returns how many."""
     return SessionOwner.objects.filter(lease_until__lt=database_now() - KEPT).delete()[0]
+
+
+def _living() -> Any:
+    return SessionOwner.objects.filter(lease_until__gt=database_now())
 
 
 def _rows(place: Place) -> Any:

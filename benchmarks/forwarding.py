@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ async def main(calls: int, folder: Path) -> None:
     from mcpregistry.db import db_call
     from mcpregistry.domain.calls.forwarding import NOTHING
     from mcpregistry.domain.servers.target import Target
+    from mcpregistry.downstream.peers.sockets import Host
     from mcpregistry.downstream.pool.pool import Pool
     from mcpregistry.models import Server
 
@@ -35,23 +37,26 @@ async def main(calls: int, folder: Path) -> None:
     async def target(_: int) -> Target:
         return Target(server.pk, "echo", 1, "stdio", argv=argv)
 
-    placements: list[Placement] = []
-    for number in (1, 2):
-        pool = Pool(target, lambda _: None)
-        placements.append(Placement(pool, f"web@bench:{2**22 + number}"))
-        await placements[-1].start(folder / f"{number}.sock")
+    async def through(placement: Placement, kind: str) -> dict[str, Any]:
+        return await placement.call(server.pk, "echo", b'{"text":"hello"}', session=f"bench/{kind}", host=NOTHING)
 
-    async def through(placement: Placement) -> dict[str, Any]:
-        return await placement.call(server.pk, "echo", b'{"text":"hello"}', session="bench/1", host=NOTHING)
-
-    for many in (1, 10):
-        for name, placement in (("the owner", placements[0]), ("forwarded", placements[1])):
-            await through(placement)
-            wall, cpu = await measured(lambda placement=placement: through(placement), calls, many)
-            print(f"{many:>3} at once   {name:<12}{wall:8.3f} ms a call   {cpu:8.3f} ms of CPU")
-    for placement in placements:
-        await placement.close()
-        await placement._pool.close()
+    for kind, places in (
+        ("Unix socket", [folder / f"{number}.sock" for number in (1, 2)]),
+        ("TLS", [Host("127.0.0.1")] * 2),
+    ):
+        placements = [
+            Placement(Pool(target, lambda _: None), f"web@bench:{2**22 + number}") for number, _ in enumerate(places)
+        ]
+        for placement, place in zip(placements, places, strict=True):
+            await placement.start(place)
+        for many in (1, 10):
+            for name, placement in (("the owner", placements[0]), (f"forwarded, {kind}", placements[1])):
+                await through(placement, kind)
+                wall, cpu = await measured(partial(through, placement, kind), calls, many)
+                print(f"{many:>3} at once   {name:<24}{wall:8.3f} ms a call   {cpu:8.3f} ms of CPU", flush=True)
+        for placement in placements:
+            await placement.close()
+            await placement._pool.close()
 
 
 async def measured(call: Callable[[], Awaitable[Any]], calls: int, many: int) -> tuple[float, float]:

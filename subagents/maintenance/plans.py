@@ -230,7 +230,8 @@ PLANS: Mapping[Kind, tuple[Step, ...]] = {
             trying.keep_start,
             trying.start_modern,
         ),
-        Step("open", "Looking whether it needs the network.", 90, trying.keep_open, trying.start_open),
+        Step("open", "Looking whether it needs the network.", 80, trying.keep_open, trying.start_open),
+        Step("sessions", "Comparing its answers in two sessions.", 95, trying.keep_sessions, trying.compare_sessions),
         Step("report", "Writing the report.", 100, trying.keep_report),
     ),
     Kind.SEARCH: (

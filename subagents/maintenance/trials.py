@@ -26,7 +26,7 @@ from mcpregistry.domain.trials.differences import differences
 from mcpregistry.domain.trials.report import Called, Report, Row, Start, ToolSeen
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.downstream.pool.trying import CallPlan, tried
+from mcpregistry.downstream.pool.trying import CallPlan, tried, two_sessions
 from mcpregistry.models import Agent, Server, Tool
 from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox
@@ -41,6 +41,7 @@ from subagents.maintenance.steps import server_of
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
 MOST_ROWS, MOST_TOLD = 500, 20
+MOST_COMPARED, ROUNDS = 5, 2  # tools whose answers to two sessions are compared, and how often each is called
 _OTHER_NAMES = 20_000
 
 
@@ -82,6 +83,43 @@ async def start_open(pool: Pool, request: MaintenanceRequest) -> Looked | None:
         return None
     looked = await _start(request, works, network=True, look=True)
     return looked if looked.start["network"] == "open" else None  # closed: its policy says so
+
+
+async def compare_sessions(pool: Pool, request: MaintenanceRequest) -> list[str]:
+    """Return the tools that answer two sessions differently. Only of a new server, and only if it could have a connection for each."""
+    notes = request.notes
+    answered = [tool for tool in notes["tools"] or notes["opened"] if tool["call"].get("outcome") == "ok"][
+        :MOST_COMPARED
+    ]
+    start = next((start for start in notes["starts"] if start["ok"]), None)
+    if start is None or not answered or not await db_call(_is_new_and_shared, notes["server_id"]):
+        return []
+    target, others = await db_call(_given, notes["server_id"])
+    sandbox = target.sandbox and replace(target.sandbox, network=start["network"] == "open")
+    target = replace(target, protocol=start["era"], connect="eager", sandbox=sandbox)
+    hashes = {tool["name"]: tool["hash"] for tool in answered}
+
+    def choose(discovery: Discovery) -> Mapping[str, bytes]:
+        rows = looking.seen(
+            discovery.tools, instructions=discovery.instructions, others=others, count=counter(REFERENCE)
+        )
+        chosen, same = looking.chosen(discovery.tools, rows), {row["name"]: row["hash"] for row in rows}
+        return {name: given for name, given in chosen.items() if name in hashes and hashes[name] == same[name]}
+
+    answers = await two_sessions(target, _calling(target, choose), ROUNDS)
+    return [name for name, each in answers.items() if judging.is_by_session(each)]
+
+
+def keep_sessions(request: MaintenanceRequest, by_session: list[str]) -> None:
+    """Note which tools answer two sessions differently."""
+    for tool in [*request.notes["tools"], *request.notes["opened"]]:
+        if tool["name"] in by_session:
+            tool["by_session"] = True
+
+
+def _is_new_and_shared(server_id: int) -> bool:
+    server = Server.objects.get(pk=server_id)
+    return judging.can_be_shared_less(_now(server)) and not server.trials.exists()
 
 
 def keep_start(request: MaintenanceRequest, looked: Looked) -> None:
@@ -205,7 +243,7 @@ def _report(server: Server, notes: Mapping[str, Any]) -> Report:
     model = notes.get("model") or {"rules": {}, "concerns": ()}
     unread = unread_by(server) if local else []
     found = judging.findings(starts, tools, unread, advice.concerns(model["concerns"]))
-    now = {name: getattr(server, name) for name in (*lifecycle.SANDBOX, "shared_by", "connect_mode")}
+    now = _now(server)
     confined = judging.sandbox_fields(starts, needed, now, allowable(unread)) if local else {}
     proposal = {
         "tools": _undecided(server, advice.stricter(judging.rows(tools), model["rules"])[:MOST_ROWS]),
@@ -215,6 +253,10 @@ def _report(server: Server, notes: Mapping[str, Any]) -> Report:
         verdict=judging.verdict(found), starts=starts, tools=tools[:MOST_ROWS], findings=found[:MOST_ROWS],
         figures=_figures(starts, tools, needed), unobserved=_unobserved(local, starts, tools, needed), proposal=proposal,
     )  # fmt: skip
+
+
+def _now(server: Server) -> dict[str, Any]:
+    return {name: getattr(server, name) for name in (*lifecycle.SANDBOX, "shared_by", "connect_mode")}
 
 
 def _best(closed: list[ToolSeen], opened: list[ToolSeen]) -> list[ToolSeen]:

@@ -152,7 +152,12 @@ def test_each_outside_library_has_one_door():
     assert outside(users("mcp.server", runtime_only=False), "mcpregistry.gateway") == []
     assert outside(users("litellm", runtime_only=False)) == ["subagents.llm.client"]
     assert outside(users("jsonschema_rs"), "mcpregistry.domain") == []
-    assert outside(users("cryptography"), "mcpregistry.models.sealing", "controlplane") == []
+    assert (
+        outside(
+            users("cryptography"), "mcpregistry.models.sealing", "mcpregistry.downstream.peers.sockets", "controlplane"
+        )
+        == []
+    )
     assert outside(users("httpx2", "httpx", "requests", "urllib.request", "aiohttp"), "mcpregistry.downstream") == []
     assert outside(users("jsonschema")) == []
 

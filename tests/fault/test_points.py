@@ -114,6 +114,7 @@ BESIDE = {
     "manager._run_ends": "read again in a second",
     "prober._is_active": "read again in a second",
     "calls_of_tests.admit_trial_call": "the trial's step is begun again (tests/subagents/maintenance/test_trials.py)",
+    "trials._is_new_and_shared": "the same (tests/subagents/maintenance/test_trials.py)",
     "trials.record_progress": "how far a test is: told in a second",
     "trials.claim_tests": "the clock looks for waiting tests again",
     "checks.claim_due": "the clock looks for due servers again",

@@ -53,6 +53,7 @@ class ToolSeen(TypedDict, total=False):
     found: list[str]
     schema: str
     call: Called
+    by_session: bool  # two sessions got different answers to the same call
 
 
 class Finding(TypedDict):

@@ -5,7 +5,7 @@ Verdicts: ``refuse`` (it does not start, or means harm), ``attention`` (somebody
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mcpregistry.domain.definitions.findings import Severity
@@ -24,7 +24,7 @@ def findings(
 ) -> list[Finding]:
     """Everything that people should know, worst first. ``unread``: what its command names and its sandbox keeps from it;
     ``more``: what somebody else has found."""
-    found = [*_of_starts(starts), *_of_figures(starts, tools), *_of_state(tools), *more]
+    found = [*_of_starts(starts), *_of_figures(starts, tools), *_of_state(tools), *_of_sessions(tools), *more]
     for path in unread:
         text = f"Its command names {path}, which its sandbox does not let it read. Name it under 'May read', if it needs it."
         found.append(_finding("alarm", "unread", text))
@@ -70,8 +70,28 @@ def sharing_fields(tools: Sequence[ToolSeen], now: dict[str, Any]) -> dict[str, 
     """Of a server that everybody shares and that seems to keep state: a connection for each session. Only where it connects
     at the first call, as such servers must.
     """
-    shared = now.get("shared_by") == "everybody" and now.get("connect_mode") == "lazy"
-    return {"shared_by": "session"} if shared and _acting(tools) else {}
+    return {"shared_by": "session"} if can_be_shared_less(now) and (_acting(tools) or _by_session(tools)) else {}
+
+
+def can_be_shared_less(now: Mapping[str, Any]) -> bool:
+    """Whether everybody shares a server that could have a connection for each session."""
+    return now.get("shared_by") == "everybody" and now.get("connect_mode") == "lazy"
+
+
+def is_by_session(answers: Sequence[tuple[str, str]]) -> bool:
+    """Whether two sessions get different answers to one call. ``answers``: of both, for each of at least two rounds.
+
+    Either each session has an answer of its own, which stays the same, or both have the same sequence of different answers, as a
+    server gives that counts for each session. A clock or a server that counts for everybody gives neither.
+    """
+    first, second = (list(each) for each in zip(*answers, strict=True))
+    if len(set(first)) == len(set(second)) == 1:
+        return first != second
+    return first == second and len(set(first)) == len(first)
+
+
+def _by_session(tools: Sequence[ToolSeen]) -> list[str]:
+    return [tool["name"] for tool in tools if tool.get("by_session")]
 
 
 def _acting(tools: Sequence[ToolSeen]) -> list[str]:
@@ -175,6 +195,15 @@ def _of_state(tools: Sequence[ToolSeen]) -> Iterator[Finding]:
         yield _finding(
             "note", "state", f"{said} Shared by everybody, agents would meet in it: share it by session or agent."
         )
+
+
+def _of_sessions(tools: Sequence[ToolSeen]) -> Iterator[Finding]:
+    if names := _by_session(tools):
+        yield _finding(
+            "note", "state",
+            f"Two sessions got different answers to the same call ({', '.join(names)}), so it keeps state for each session. "
+            "If everybody shares it, agents see each other's state: share it by session or agent.",
+        )  # fmt: skip
 
 
 def _of_tool(tool: ToolSeen) -> Iterator[Finding]:

@@ -6,15 +6,16 @@ It has a connection of its own and touches no other. What tools answer is measur
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.domain.trials.report import Called, Start
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
@@ -75,6 +76,50 @@ async def tried(target: Target, plan: CallPlan | None = None) -> Tried:
     after = await asyncio.to_thread(files_below, home) if home else None
     _used(found.start, target, usage, written(before, after))
     return found
+
+
+async def two_sessions(target: Target, plan: CallPlan, rounds: int) -> dict[str, list[tuple[str, str]]]:
+    """Make the same calls in two sessions that are open at the same time. Returns hashes of the answers, for each round.
+
+    Tools that do not answer in every round are left out, and all if one of the sessions does not begin.
+    """
+    async with _opened(target) as first, _opened(target) as second:
+        if first is None or second is None or first.discovery is None:
+            return {}
+        chosen = await asyncio.to_thread(plan.choose, first.discovery)
+        found: dict[str, list[tuple[str, str]]] = {}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CALLS_SECONDS):
+                for name, arguments in chosen.items():
+                    with contextlib.suppress(DownstreamError, _NotAdmittedError):
+                        found[name] = [
+                            (await _answer(first, name, arguments, plan), await _answer(second, name, arguments, plan))
+                            for _ in range(rounds)
+                        ]
+        return found
+
+
+class _NotAdmittedError(Exception):
+    """The rules decide against the call."""
+
+
+async def _answer(connection: Connection, name: str, arguments: bytes, plan: CallPlan) -> str:
+    if await plan.admit(name, arguments):
+        raise _NotAdmittedError
+    result = await connection.call(name, msgspec.Raw(arguments), timeout=CALL_SECONDS)
+    return digest(stored([result.get("content"), result.get("structuredContent"), result.get("isError")]))
+
+
+@contextlib.asynccontextmanager
+async def _opened(target: Target) -> AsyncIterator[Connection | None]:
+    """A connection that is ended with all its processes; None if it cannot be opened."""
+    connection, ready = await open_connection(target, lambda _: None), asyncio.Event()
+    owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-trial-{target.server_id}")
+    try:
+        await _ready(owner, ready)
+        yield connection if ready.is_set() else None
+    finally:
+        await finish(owner, connection)
 
 
 async def _ready(owner: asyncio.Task[None], ready: asyncio.Event) -> None:

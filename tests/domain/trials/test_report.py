@@ -160,3 +160,21 @@ def test_tools_are_scanned_checked_counted_and_the_harmless_chosen() -> None:
     ]  # fmt: skip
     assert rows[-1]["call"]["why"] == f"{MOST_CALLS} others came first"
     assert (rows[3]["severity"], rows[0]["tokens"]) == (3, len('{"annotations":{"readOnlyHint":true},"inputSchema":{"type":"object"},"name":"look"}'))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        pytest.param([("7", "9"), ("7", "9")], True, id="an answer of its own for each session"),
+        pytest.param([("1", "1"), ("2", "2")], True, id="a count for each session"),
+        pytest.param([("7", "7"), ("7", "7")], False, id="the same answer for everybody"),
+        pytest.param([("1", "2"), ("3", "4")], False, id="a count for everybody"),
+        pytest.param([("10", "10"), ("10", "11")], False, id="a clock"),
+        pytest.param([("10", "11"), ("11", "11")], False, id="a clock that moves between the sessions"),
+        pytest.param([("a", "b"), ("c", "d")], False, id="chance"),
+    ],
+)
+def test_a_server_keeps_state_for_each_session_if_answers_differ_by_session_alone(
+    answers: list[tuple[str, str]], expected: bool
+) -> None:
+    assert judging.is_by_session(answers) is expected

@@ -298,7 +298,22 @@ async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_besid
     assert first.unobserved == ["Memory, processes and files: the server runs elsewhere."]
     assert (first.differences, first.behaves_otherwise) == ([], False)
     assert (second.differences, second.behaves_otherwise) == (["New tools: more."], True)
-    assert len(remote.calls()) == 3, "one call of each tool in each trial"
+    assert len(remote.calls()) == 3 + 4, "each tool once in each trial, and two sessions compared in the first"
+
+
+@pytest.mark.parametrize("shared_by", ["everybody", "agent"])
+async def test_a_server_that_answers_two_sessions_differently_is_proposed_to_be_shared_by_session(
+    manager: Any, shared_by: str
+) -> None:
+    listed = [{"name": "pid", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}]
+    command, env = [*stdio_target("crash").argv], {"FAKE_LISTED": json.dumps(listed)}
+    await db_call(newcomer, command=command, env=env, shared_by=shared_by)
+    done, report = await tried(await manager())
+    is_everybodys = shared_by == "everybody"
+    assert done.result is not None
+    assert (report.proposed["fields"].get("shared_by") == "session") is is_everybodys
+    assert any("Two sessions got different answers" in each["text"] for each in report.findings) is is_everybodys
+    assert not children("crash.py")
 
 
 @pytest.mark.parametrize("default", ["ask", "deny"])
@@ -315,13 +330,13 @@ async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: st
         _, report = await tried(await manager())
         called = [each["params"]["name"] for each in remote.calls()]
     by_default = [] if default == "deny" else ["plain"]
-    assert called == ["allowed", *by_default]
+    assert [*dict.fromkeys(called)] == ["allowed", *by_default]
     why = {tool["name"]: tool["call"].get("why", "") for tool in report.tools}
     assert why["denied"] == "the rules deny it (rule 'no denied')"
     assert why["asked"] == "the rules ask a person first (rule 'ask first')"
     assert why["disabled"] == "an operator has disabled it"
     assert why["plain"] == ("" if by_default else "the rules deny it (no rule fits)")
-    assert report.figures["calls"]["skipped"] == 5 - len(called)
+    assert report.figures["calls"]["skipped"] == 5 - len(set(called))
     recorded = await db_call(lambda: [*AuditEntry.objects.filter(kind="server.trial_call").order_by("id")])
     assert [json.loads(entry.body)["call"] for entry in recorded] == called
 
@@ -340,9 +355,8 @@ async def test_a_trial_whose_database_fails_before_a_call_is_tried_again(
     monkeypatch.setattr(trials, "admit_trial_call", fails_once)
     listed = [{"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}]
     async with fake_http(Echo(tools=listed)) as remote:
-        await db_call(
-            newcomer, transport="http", command=[], sandbox_read=[], url=remote.url, allowed_networks=[*LOOPBACK]
-        )
+        where = {"url": remote.url, "allowed_networks": [*LOOPBACK]}
+        await db_call(newcomer, transport="http", command=[], sandbox_read=[], shared_by="agent", **where)
         _, report = await tried(await manager())
         called = [each["params"]["name"] for each in remote.calls()]
     assert asked == ["look", "look"]

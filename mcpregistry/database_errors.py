@@ -56,6 +56,14 @@ def fault_of(error: BaseException) -> Fault:
     return _by_class(said)
 
 
+def fault_facts(error: BaseException) -> dict[str, str]:
+    """What a log event says of ``error``: its class, what it means, and the database's own code, if it has one.
+
+    The text of the error is left out, because it may contain values of rows.
+    """
+    return {"error": type(error).__name__, "fault": fault_of(error).value, "code": _code(_driver_error(error))}
+
+
 def is_database_error(error: BaseException) -> bool:
     """Whether a driver or Django's database layer raised it."""
     return bool(_names(error) & {"DatabaseError", "InterfaceError"})
@@ -109,6 +117,11 @@ def _driver_error(error: BaseException) -> BaseException:
 def _sqlstate(error: BaseException) -> str | None:
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) else None
+
+
+def _code(error: BaseException) -> str:
+    """SQLSTATE, or the name of SQLite's result code, such as ``SQLITE_BUSY_SNAPSHOT``."""
+    return _sqlstate(error) or str(getattr(error, "sqlite_errorname", ""))
 
 
 def _by_class(error: BaseException) -> Fault:

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -49,10 +50,10 @@ def who(request: HttpRequest) -> HttpResponse:
     """The table, by a GET that can be linked to: of an endpoint, and there of one agent, server, risk or tool."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
-    endpoints = list(Endpoint.objects.order_by("slug")[:_CHOICES])
-    chosen = _chosen(endpoints, request.GET.get("endpoint", ""))
+    endpoints = Endpoint.objects.order_by("slug")
+    chosen = _chosen(endpoints, _text(request.GET, "endpoint"))
     context: dict[str, Any] = {
-        "title": "Who can call what", "endpoints": endpoints, "endpoint": chosen, "said": request.GET,
+        "title": "Who can call what", "endpoints": endpoints.values_list("slug", flat=True)[:_CHOICES], "endpoint": chosen, "said": request.GET,
         "servers": Server.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
         "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
         "risks": list(Level), "kinds": list(KINDS), "narrowed": _narrowed(request.GET), "standings": _legend(),
@@ -187,9 +188,9 @@ def _turned(said: QueryDict, name: str, at: int, more: bool) -> dict[str, str]:
     return found
 
 
-def _chosen(endpoints: list[Endpoint], wanted: str) -> Endpoint | None:
-    usual = next((each for each in endpoints if each.slug == "default"), next(iter(endpoints), None))
-    return next((each for each in endpoints if each.slug == wanted), usual)
+def _chosen(endpoints: QuerySet[Endpoint], wanted: str) -> Endpoint | None:
+    found = {each.slug: each for each in endpoints.filter(slug__in=[wanted, "default"])}
+    return found.get(wanted) or found.get("default") or endpoints.first()
 
 
 def _narrowed(said: QueryDict) -> Tool | None:

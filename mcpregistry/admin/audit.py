@@ -89,9 +89,9 @@ class AuditEntryAdmin(ReadOnlyAdmin):
             row.names = names
         return page
 
-    @display(description="holds", boolean=True)
-    def verified(self, entry: AuditEntry) -> bool:
-        return not entry.problem  # type: ignore[attr-defined]
+    @display(description="holds", label={"yes": "success", "no": "danger"})
+    def verified(self, entry: AuditEntry) -> str:
+        return "no" if entry.problem else "yes"  # type: ignore[attr-defined]
 
     def prepare(self, row: AuditEntry) -> None:
         row.problem = entry_problem(row)  # type: ignore[attr-defined]

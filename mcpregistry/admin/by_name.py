@@ -15,8 +15,9 @@ from django.template.response import TemplateResponse
 
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.models.visibility import VisibleQuerySet
+from mcpregistry.queries.setting_up import agents_of_hosts
 
-_FEW, _FOUND = 20, 20
+FEW, _FOUND = 20, 20  # templates/web/choose_name.html has the first number, too
 _NOBODY = "-"  # no slug is that
 _MODELS: dict[str, type[Any]] = {"server": Server, "agent": Agent, "endpoint": Endpoint}
 
@@ -28,8 +29,8 @@ class ByName(admin.SimpleListFilter):
     template = "admin/mcpregistry/filter_by_name.html"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        slugs = list(_names(self.kind, request)[: _FEW + 1])
-        self.many, said = len(slugs) > _FEW, self.value()
+        slugs = list(_names(self.kind, request)[: FEW + 1])
+        self.many, said = len(slugs) > FEW, self.value()
         listed = ([said] if said and said != _NOBODY else []) if self.many else slugs
         return [(slug, slug) for slug in listed] + ([(_NOBODY, self.nobody)] if self.nobody else [])
 
@@ -72,27 +73,35 @@ class Choice:
     @property
     def many(self) -> bool:
         """Whether one of them is typed instead of selected."""
-        return len(self.names) > _FEW
+        return len(self.names) > FEW
 
 
 def choice(kind: str, request: HttpRequest) -> Choice:
     """What the address of the page chooses by ``?KIND=SLUG``."""
     rows = _MODELS[kind]._default_manager.filter(enabled=True).order_by("slug")
-    names = list(rows.values_list("slug", flat=True)[: _FEW + 1])
+    names = list(rows.values_list("slug", flat=True)[: FEW + 1])
     asked = request.GET.get(kind, "").replace("\x00", "")
     value = asked or next(iter(names), "")
     return Choice(kind, value, names, rows.filter(slug=value).first())
 
 
 def names(request: HttpRequest, kind: str) -> HttpResponse:
-    """The first slugs that have in them what is being typed, as options of the field; asked for by its list's filter."""
+    """The first slugs that contain what is being typed, as options of a field. ``field`` is its name, if it is not ``kind``;
+    ``usable``: only what can be used now."""
     if kind not in _MODELS:
         raise Http404
     if not request.user.has_perm(f"mcpregistry.view_{kind}"):
         raise PermissionDenied
-    typed = request.GET.get(kind, "").strip().replace("\x00", "")[:100]
-    found = _names(kind, request).filter(slug__icontains=typed)[:_FOUND]
-    return TemplateResponse(request, "admin/mcpregistry/filter_names.html", {"names": found})
+    typed = request.GET.get(request.GET.get("field", kind), "").strip().replace("\x00", "")[:100]
+    found = _names(kind, request).filter(slug__icontains=typed)
+    if "usable" in request.GET:
+        found = found.filter(slug__in=_usable(kind).values("slug"))
+    return TemplateResponse(request, "admin/mcpregistry/filter_names.html", {"names": found[:_FOUND]})
+
+
+def _usable(kind: str) -> QuerySet[Any]:
+    """Those that a host or a person can use now."""
+    return agents_of_hosts() if kind == "agent" else _MODELS[kind]._default_manager.filter(enabled=True)
 
 
 def _names(kind: str, request: HttpRequest) -> QuerySet[Any, str]:

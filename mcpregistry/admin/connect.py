@@ -9,12 +9,13 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from unfold.widgets import UnfoldAdminSelectWidget
 
+from mcpregistry.admin.name_field import NameField
 from mcpregistry.calls import catalog
 from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, Connection
 from mcpregistry.domain.hosts.panel import CHOICES, Panel, panel
@@ -28,6 +29,7 @@ _STOP = 286  # the page takes this answer and asks no more
 _LONGEST = timedelta(days=1)
 _HOSTS = [(group, list(titles.items())) for group, titles in CHOICES.items()]
 _AGENTS = agents_of_hosts()
+_ENDPOINTS = Endpoint.objects.filter(enabled=True)
 _WAYS = [
     ("stdio", "stdio: it starts a program on this machine"),
     ("http", "HTTP: it comes over the network, with a token"),
@@ -39,24 +41,19 @@ class ConnectForm(forms.Form):
 
     host = forms.ChoiceField(choices=_HOSTS, widget=UnfoldAdminSelectWidget)
     way = forms.ChoiceField(choices=_WAYS, widget=UnfoldAdminSelectWidget)
-    agent = forms.ModelChoiceField(
-        _AGENTS,
-        to_field_name="slug",
-        empty_label=None,
-        widget=UnfoldAdminSelectWidget,
-        help_text="The agent whose grants, rules and limits apply.",
+    agent = NameField(
+        "agent", _AGENTS, usable=True, empty_label=None, help_text="The agent whose grants, rules and limits apply."
     )
-    endpoint = forms.ModelChoiceField(
-        Endpoint.objects.filter(enabled=True), to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget,
-        help_text="The endpoint that the host connects to.",
-    )  # fmt: skip
+    endpoint = NameField(
+        "endpoint", _ENDPOINTS, usable=True, empty_label=None, help_text="The endpoint that the host connects to."
+    )
 
 
 def connect(request: HttpRequest) -> HttpResponse:
     """The form, which is a GET that can be linked to, and below it what to do."""
     if not request.user.has_perms(("mcpregistry.view_agent", "mcpregistry.view_endpoint")):
         raise PermissionDenied
-    form = ConnectForm(_defaults() | request.GET.dict())
+    form = ConnectForm(_defaults(request.GET) | request.GET.dict())
     context: dict[str, Any] = admin.site.each_context(request) | {"title": "Connect a host", "form": form}
     if form.is_valid():
         context |= _shown(request, form.cleaned_data)
@@ -86,16 +83,15 @@ def with_token(request: HttpRequest, agent: Agent, endpoint: Endpoint | None, to
     return {"panels": usable, "endpoint": endpoint} | _waiting(request, agent.slug, endpoint.slug)
 
 
-def _defaults() -> dict[str, str]:
+def _defaults(said: QueryDict) -> dict[str, str]:
     """What is chosen while nobody has chosen: what a new site has."""
     found = {"host": "claude-code", "way": "stdio"}
-    for name, rows, usual in (
-        ("agent", _AGENTS, "local"),
-        ("endpoint", Endpoint.objects.filter(enabled=True), "default"),
-    ):
-        slugs = list(rows.values_list("slug", flat=True)[:500])
-        if slugs:
-            found[name] = usual if usual in slugs else slugs[0]
+    for name, rows, usual in (("agent", _AGENTS, "local"), ("endpoint", _ENDPOINTS, "default")):
+        if name in said:
+            continue
+        row = rows.filter(slug=usual).first() or rows.order_by("slug").first()
+        if row:
+            found[name] = row.slug
     return found
 
 

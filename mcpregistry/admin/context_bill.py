@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -35,17 +36,16 @@ def page(request: HttpRequest) -> HttpResponse:
     """The bill of one agent on one endpoint, by a GET that can be linked to."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
-    agents = list(Agent.objects.filter(enabled=True).order_by("slug")[:_CHOICES])
-    endpoints = list(Endpoint.objects.filter(enabled=True).order_by("slug")[:_CHOICES])
-    agent = _chosen(agents, request.GET.get("agent", ""), "local")
-    endpoint = _chosen(endpoints, request.GET.get("endpoint", ""), "default")
+    agents, endpoints = (rows.filter(enabled=True).order_by("slug") for rows in (Agent.objects, Endpoint.objects))
+    agent = _chosen(agents, _text(request.GET, "agent"), "local")
+    endpoint = _chosen(endpoints, _text(request.GET, "endpoint"), "default")
     days = _days_of(request.GET.get("days", ""))
     now, holder, found = timezone.now(), None, None
     if agent and endpoint:
         holder = holder_of(agent, endpoint, by_list=_by_list(request.GET))
         found = bill(agent, endpoint, now=now, days=days, holder=holder)
     context = admin.site.each_context(request) | {
-        "title": "Context bill", "agents": agents, "endpoints": endpoints, "agent": agent, "endpoint": endpoint,
+        "title": "Context bill", "agents": _names(agents), "endpoints": _names(endpoints), "agent": agent, "endpoint": endpoint,
         "days": days, "periods": _PERIODS, "bill": found, "shown": found.lines[:_SHOWN] if found else (),
         "left_out": max(0, len(found.lines) - _SHOWN) if found else 0, "may_hide": request.user.has_perms(_MAY_HIDE),
         "by_list": holder is not agent, "known": known_days(now), "then": found.total - found.wasted if found else 0,
@@ -122,9 +122,13 @@ def _ticked(said: QueryDict, found: Bill) -> list[Tool]:
     return list(Tool.offers.filter(pk__in=wanted & known).select_related("server").order_by("server__slug", "name"))
 
 
-def _chosen(rows: list[Any], wanted: str, usual: str) -> Any:
-    named = {row.slug: row for row in rows}
-    return named.get(wanted) or named.get(usual) or next(iter(rows), None)
+def _chosen(rows: QuerySet[Any], wanted: str, usual: str) -> Any:
+    named = {row.slug: row for row in rows.filter(slug__in=[wanted, usual])}
+    return named.get(wanted) or named.get(usual) or rows.first()
+
+
+def _names(rows: QuerySet[Any]) -> QuerySet[Any, str]:
+    return rows.values_list("slug", flat=True)[:_CHOICES]
 
 
 def _by_list(said: QueryDict) -> bool:

@@ -16,6 +16,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.admin.confirm_page import ConfirmPage
 from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.name_field import NameField
 from mcpregistry.admin.use_bundle import UseBundlePage
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.domain.text.display import printable
@@ -42,8 +43,8 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     """What people ask for: a name, and perhaps a version."""
 
     ecosystem = forms.ChoiceField(label="From", choices=ECOSYSTEMS, widget=UnfoldAdminSelectWidget)
-    server = forms.ModelChoiceField(
-        queryset=Server.objects.filter(transport=Transport.STDIO), required=False, widget=UnfoldAdminSelectWidget,
+    server = NameField(
+        "server", Server.objects.filter(transport=Transport.STDIO), required=False,
         help_text="The server that uses the package. If empty, a new server is created.",
     )  # fmt: skip
 

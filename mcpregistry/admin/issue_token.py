@@ -12,10 +12,11 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.connect import with_token
+from mcpregistry.admin.name_field import NameField
 from mcpregistry.admin.record_page import RecordPage
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import Agent, Endpoint, Token
@@ -43,13 +44,13 @@ class LifeForm(forms.Form):
 class IssueForm(LifeForm):
     """Of an agent: also where its host is to be connected."""
 
-    endpoint = forms.ModelChoiceField(
+    endpoint = NameField(
+        "endpoint",
         Endpoint.objects.filter(enabled=True),
-        to_field_name="slug",
+        usable=True,
         required=False,
         empty_label=None,
         help_text="Endpoint for the connection instructions on the next page. The token is valid for all endpoints.",
-        widget=UnfoldAdminSelectWidget,
     )
 
 

@@ -186,7 +186,7 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
     def overview(self, request: HttpRequest, row: PolicyRule) -> dict[str, Any]:
         return {"rule": row, "failures": rules.failures(row)[:FAILURES_SHOWN]}
 
-    @display(description="counts", ordering="enabled", label={"live": "success", "draft": "info", "off": ""})
+    @display(description="state", ordering="enabled", label={"live": "success", "draft": "info", "off": ""})
     def shown_use(self, rule: PolicyRule) -> str:
         return "draft" if rule.draft else "live" if rule.enabled else "off"
 

@@ -17,6 +17,7 @@ from unfold.widgets import (
 )
 
 from mcpregistry.admin.base import RecordAdmin
+from mcpregistry.admin.name_field import NameField
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.policy.conditions import LONGEST, ConditionInvalid
 from mcpregistry.domain.policy.decision import Outcome
@@ -34,15 +35,15 @@ class TryForm(forms.Form):
 
     outcome = forms.ChoiceField(choices=PolicyRule.OUTCOMES, initial="ask", widget=UnfoldAdminSelectWidget)
     priority = forms.IntegerField(initial=100, widget=UnfoldAdminIntegerFieldWidget)
-    server = forms.ModelChoiceField(Server.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
+    server = NameField("server", Server.objects.all(), required=False)
     tool = forms.CharField(
         required=False,
         max_length=600,
         help_text="Name of one tool as server::tool. If empty, the rule matches all tools.",
         widget=UnfoldAdminTextInputWidget,
     )
-    agent = forms.ModelChoiceField(Agent.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
-    endpoint = forms.ModelChoiceField(Endpoint.objects.all(), required=False, widget=UnfoldAdminSelectWidget)
+    agent = NameField("agent", Agent.objects.all(), required=False)
+    endpoint = NameField("endpoint", Endpoint.objects.all(), required=False)
     condition = forms.CharField(
         required=False,
         max_length=LONGEST,
@@ -97,7 +98,7 @@ def _form(request: HttpRequest, rule: PolicyRule) -> TryForm:
         return TryForm(request.POST)
     initial = _initial(rule)
     return (
-        TryForm(initial | {name: getattr(rule, f"{name}_id") for name in _CHOSEN})
+        TryForm(initial | {name: str(getattr(rule, name) or "") for name in _CHOSEN})
         if rule.draft
         else TryForm(initial=initial)
     )

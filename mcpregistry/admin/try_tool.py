@@ -18,6 +18,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, U
 
 from mcpregistry.admin.base import actor
 from mcpregistry.admin.call import CALL_COLOURS
+from mcpregistry.admin.name_field import NameField
 from mcpregistry.admin.record_page import RecordPage
 from mcpregistry.admin.result_parts import parts_of
 from mcpregistry.calls.call import CallOutcome
@@ -43,12 +44,9 @@ _CODE = {"spellcheck": "false", "autocomplete": "off", "class": "sn-code"}
 class TryForm(forms.Form):
     """As which agent, at which endpoint, and the arguments: a field for each that the schema names, or all as JSON."""
 
-    agent = forms.ModelChoiceField(
-        _AGENTS, to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget,
-        help_text="Whose grants and rules count.",
-    )  # fmt: skip
-    endpoint = forms.ModelChoiceField(
-        Endpoint.objects.filter(enabled=True), to_field_name="slug", empty_label=None, widget=UnfoldAdminSelectWidget,
+    agent = NameField("agent", _AGENTS, usable=True, empty_label=None, help_text="Whose grants and rules count.")
+    endpoint = NameField(
+        "endpoint", Endpoint.objects.filter(enabled=True), usable=True, empty_label=None,
         help_text="The endpoint that the call goes through.",
     )  # fmt: skip
     key = forms.RegexField(r"^[0-9a-f]{32}$", widget=forms.HiddenInput)

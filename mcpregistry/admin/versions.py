@@ -37,12 +37,18 @@ class VersionsAdmin(ModelAdmin):
         return history_page(self, request, row, versions(row), more)
 
 
+def _kind_and_name(row: Any) -> str:
+    """The name of a record with its kind, for headings of which a phone shows nothing else."""
+    kind, name = str(row._meta.verbose_name), printable(str(row), 200)
+    return name if name.startswith(kind) else f"{kind} {name}"
+
+
 def history_page(
     admin: ModelAdmin, request: HttpRequest, row: Any, told: list[Version], more: dict[str, Any]
 ) -> TemplateResponse:
     """The page of what changed about one record, for every admin that tells it. ``more``: what else its template is told."""
     context = admin.admin_site.each_context(request) | {
-        "title": f"History of {printable(str(row), 200)}",
+        "title": f"History of {_kind_and_name(row)}",
         "opts": admin.opts,
         "object": row,
         "versions": told,

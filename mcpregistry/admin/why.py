@@ -9,10 +9,11 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import RecordAdmin
 from mcpregistry.admin.fields import JsonField
+from mcpregistry.admin.name_field import NameField
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import Agent, Endpoint
 from mcpregistry.services.policy.explain import find_tool, why
@@ -21,8 +22,8 @@ from mcpregistry.services.policy.explain import find_tool, why
 class WhyForm(forms.Form):
     """Agent, endpoint, tool and, if wanted, the arguments of the call in question."""
 
-    agent = forms.ModelChoiceField(Agent.objects.all(), to_field_name="slug", widget=UnfoldAdminSelectWidget)
-    endpoint = forms.ModelChoiceField(Endpoint.objects.all(), to_field_name="slug", widget=UnfoldAdminSelectWidget)
+    agent = NameField("agent", Agent.objects.all())
+    endpoint = NameField("endpoint", Endpoint.objects.all())
     tool = forms.CharField(
         max_length=600,
         help_text="Name of the tool as server::tool or as hosts see it, for example git__git_commit.",

@@ -25,7 +25,7 @@ from ninja.utils import check_csrf
 from mcpregistry.api.errors import TooManyRequests, unauthorized
 from mcpregistry.api.permissions import Rule
 from mcpregistry.api.throttle import Guesses
-from mcpregistry.database_errors import fault_of, is_passing, refused_by
+from mcpregistry.database_errors import fault_facts, is_passing, refused_by
 from mcpregistry.db import db_call
 from mcpregistry.domain.addresses import place
 from mcpregistry.domain.calls.requester import NOBODY, Requester
@@ -186,7 +186,7 @@ def _touch(token: Token) -> None:
         if not is_passing(error):
             raise
         _touch_again = time.monotonic() + _TOUCH.total_seconds()
-        log.warning("api.token_use_not_noted", fault=fault_of(error).value)
+        log.warning("api.token_use_not_noted", **fault_facts(error))
 
 
 def allowed(who: Principal, rule: Rule) -> Principal:

@@ -16,7 +16,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
-from mcpregistry.database_errors import fault_of, is_passing, refused_by
+from mcpregistry.database_errors import fault_facts, is_passing, refused_by
 from mcpregistry.domain import errors
 
 log = structlog.get_logger(__name__)
@@ -172,7 +172,7 @@ def _place(item: dict[str, Any]) -> str:
 def _database_failed(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
     if not isinstance(error, Error) or not is_passing(error):
         return _unexpected(request, error)
-    log.error("api.database_failed", path=request.path, fault=fault_of(error).value, exc_info=error)
+    log.error("api.database_failed", path=request.path, **fault_facts(error), exc_info=error)
     return refusal(refused_by(error))
 
 

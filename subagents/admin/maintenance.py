@@ -15,6 +15,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.name_field import NameField
 from mcpregistry.domain.servers.shown_env import without_secrets, without_secrets_of_fields
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Configuration, Server
@@ -51,9 +52,8 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
         required=False, max_length=200, label="Words", widget=UnfoldAdminTextInputWidget,
         help_text="What to search for, what the server is for, or why it should be removed.",
     )  # fmt: skip
-    for_agent = forms.ModelChoiceField(
-        Agent.objects.order_by("slug"), to_field_name="slug", required=False, empty_label="nobody",
-        widget=UnfoldAdminSelectWidget, label="For agent",
+    for_agent = NameField(
+        "agent", Agent.objects.order_by("slug"), required=False, empty_label="nobody", label="For agent",
         help_text="For a trial: the agent that gets the tools which the trial proposes. Without one, the tools are "
         "approved but not granted.",
     )  # fmt: skip

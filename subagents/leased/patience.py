@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import structlog
 
-from mcpregistry.database_errors import fault_of, is_passing
+from mcpregistry.database_errors import fault_facts, is_passing
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
@@ -31,6 +31,6 @@ async def patiently(work: Callable[[], Awaitable[R]]) -> R:
         except Exception as error:
             if not is_passing(error) or time.monotonic() - began > _LONGEST:
                 raise
-            log.warning("work.database_away", fault=fault_of(error).value, cause=str(error))
+            log.warning("work.database_away", **fault_facts(error))
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

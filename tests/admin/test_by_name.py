@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.contrib.admin.widgets import AutocompleteSelectMultiple
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.models import Agent, AuditEntry, Endpoint, Grant, Server
+from mcpregistry.admin.set_up.forms import AccessForm
+from mcpregistry.models import Agent, AuditEntry, Endpoint, Grant, PolicyRule, Server
 
 pytestmark = pytest.mark.django_db
 GRANTS = "/admin/mcpregistry/grant/"
@@ -117,3 +121,73 @@ def test_few_agents_are_selected_and_an_unknown_one_is_named(client: Client) -> 
     page = client.get(f"/admin/mcpregistry/endpoint/{endpoint.pk}/change/?agent=nobody").content.decode()
     assert "<option>agent-002</option>" in page
     assert "No enabled agent is named “nobody”." in page
+
+
+MANY = 25
+PAGES_THAT_CHOOSE_AGENTS = ("/admin/connect/", "/admin/mcpregistry/policyrule/why/", "/admin/mcpregistry/policyrule/try/",
+                            "/admin/analyzer/", "/admin/who/", "/admin/context-bill/", "/usage/", "/approvals/history/")  # fmt: skip
+
+
+@pytest.mark.parametrize("address", PAGES_THAT_CHOOSE_AGENTS)
+def test_one_of_many_agents_is_typed(client: Client, address: str) -> None:
+    grants(MANY)
+    Endpoint.objects.get_or_create(slug="default")
+    page = client.get(address).content.decode()
+    assert 'list="names-of-agent"' in page
+    assert '<select name="agent"' not in page
+
+
+@pytest.mark.parametrize("address", PAGES_THAT_CHOOSE_AGENTS)
+def test_one_of_few_agents_is_selected(client: Client, address: str) -> None:
+    grants(3)
+    Endpoint.objects.get_or_create(slug="default")
+    page = client.get(address).content.decode()
+    assert "names-of-agent" not in page
+    assert re.search(r'<option value="agent-002"', page)
+
+
+def test_connect_takes_a_typed_name_and_says_which_is_unknown(client: Client) -> None:
+    grants(MANY)
+    Endpoint.objects.get_or_create(slug="default")
+    page = client.get("/admin/connect/?agent=agent-017&endpoint=default").content.decode()
+    assert 'value="agent-017"' in page
+    assert "--agent" in page
+    unknown = client.get("/admin/connect/?agent=nobody&endpoint=default").content.decode()
+    assert "No agent named &quot;nobody&quot; can be chosen here." in unknown
+
+
+def test_names_that_can_be_used_now(client: Client) -> None:
+    Agent.objects.create(slug="ann")
+    Agent.objects.create(slug="anton", enabled=False)
+    Agent.objects.create(slug="expert.ann")
+    found = client.get("/admin/names/agent/?field=who&usable=1&who=an").content.decode()
+    assert 'value="ann"' in found
+    assert "anton" not in found
+    assert "expert.ann" not in found
+    assert "anton" in client.get("/admin/names/agent/?agent=an").content.decode()
+
+
+def test_a_draft_rule_for_one_of_many_agents_is_tried(client: Client) -> None:
+    grants(MANY)
+    agent = Agent.objects.get(slug="agent-017")
+    rule = PolicyRule.objects.create(name="Own", outcome="ask", agent=agent, draft=True)
+    page = client.get(f"/admin/mcpregistry/policyrule/{rule.pk}/try/").content.decode()
+    assert 'value="agent-017"' in page
+    assert 'id="report"' in page
+
+
+def test_the_last_step_of_a_server_finds_agents_among_many(client: Client) -> None:
+    grants(MANY)
+    assert isinstance(AccessForm(may_add=True).fields["agents"].widget, AutocompleteSelectMultiple)
+    chosen = Agent.objects.filter(slug__in=["agent-003", "agent-021"])
+    form = AccessForm({"agents": [agent.pk for agent in chosen]}, may_add=True)
+    assert form.is_valid()
+    assert {agent.slug for agent in form.cleaned_data["agents"]} == {"agent-003", "agent-021"}
+    assert "agent-011" not in str(form)
+    chosen.update(enabled=False)
+    assert "Choose only agents that are enabled" in str(AccessForm(form.data, may_add=True).errors)
+
+
+def test_the_last_step_of_a_server_lists_few_agents(client: Client) -> None:
+    grants(3)
+    assert "agent-002" in str(AccessForm(may_add=True))

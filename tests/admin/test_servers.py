@@ -209,6 +209,13 @@ def test_confirming_what_was_shown_activates_the_server(client_of: ClientOf, sit
     assert "browser is active. Its test has begun." in page
 
 
+def test_a_confirmed_launch_has_nothing_to_confirm(client_of: ClientOf, site: Site) -> None:
+    page = client_of("admin").get(reverse("admin:mcpregistry_server_confirm", args=[site.servers["git"].pk]))
+    text = page.content.decode()
+    assert "This is already confirmed." in text
+    assert "Confirm: this may run" not in text
+
+
 def test_a_confirmed_server_is_tested_and_its_page_follows_the_test(client_of: ClientOf, site: Site) -> None:
     client, server = client_of("admin"), site.servers["browser"]
     client.post(confirm(server), {"shown": client.get(confirm(server)).context["shown"]})

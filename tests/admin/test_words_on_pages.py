@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import AuditEntry, EnergyEntry, EnergyPool, Invocation
+from mcpregistry.models import Agent, AuditEntry, EnergyEntry, EnergyPool, Invocation
 from mcpregistry.queries import energy
 from subagents.models import EffortAgent, MaintenanceRequest, Run
 from tests.admin.conftest import ClientOf
@@ -94,3 +94,11 @@ def test_result_of_a_call_is_shown_as_its_text(client_of: ClientOf, site: Site) 
     shown = words(client_of("admin"), reverse("admin:mcpregistry_invocation_change", args=[call.pk]))
     assert "Result 0" in shown
     assert '"content"' not in shown
+
+
+def test_a_no_is_shown_in_words_and_not_as_a_fault(client_of: ClientOf, site: Site) -> None:
+    Agent.objects.update(enabled=False)
+    page = client_of("viewer").get(reverse("admin:mcpregistry_agent_changelist")).content.decode()
+    assert '<span class="sn-boolean" title="no">' in page
+    assert "close_small" not in page
+    assert '<span class="sn-unseen">no</span>' in page

@@ -13,7 +13,7 @@ from django import db
 from django.db import connection, transaction
 from kombu.exceptions import OperationalError as BrokerError
 
-from mcpregistry.database_errors import Fault, fault_of, is_passing, is_read_only, unheard
+from mcpregistry.database_errors import Fault, fault_facts, fault_of, is_passing, is_read_only, unheard
 
 SQLSTATES = {
     Fault.UNAVAILABLE: ("08000", "08006", "08P01", "28P01", "3D000", "57P01", "57P02", "57P03", "57P05"),
@@ -89,6 +89,14 @@ def test_an_error_without_a_code_is_judged_by_its_class(fault: Fault, error: Exc
     assert fault_of(error) is fault
 
 
+def test_facts_for_the_log_name_the_code_and_no_values() -> None:
+    busy = of_sqlite(sqlite3.SQLITE_BUSY_SNAPSHOT)
+    busy.sqlite_errorname = "SQLITE_BUSY_SNAPSHOT"  # type: ignore[attr-defined]
+    assert fault_facts(wrapped(busy)) == {"error": "DatabaseError", "fault": "refuses", "code": "SQLITE_BUSY_SNAPSHOT"}
+    assert fault_facts(of_postgres("40001"))["code"] == "40001"
+    assert fault_facts(ValueError("a secret")) == {"error": "ValueError", "fault": "bug", "code": ""}
+
+
 def test_an_error_of_ours_is_not_judged_by_what_caused_it() -> None:
     error = db.OperationalError("The lease could not be renewed.")
     error.__cause__ = TimeoutError()
@@ -144,7 +152,7 @@ def test_sqlites_own_refusal_passes(live_db: None) -> None:
         error = failure(lambda: execute("UPDATE mcpregistry_configuration SET revision = revision"))
     finally:
         execute("PRAGMA query_only = 0")
-    assert fault_of(error) is Fault.REFUSES
+    assert fault_facts(error) == {"error": "OperationalError", "fault": "refuses", "code": "SQLITE_READONLY"}
 
 
 def test_a_wrong_statement_and_a_wrong_row_are_told_apart(live_db: None) -> None:

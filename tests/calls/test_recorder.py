@@ -26,6 +26,7 @@ from mcpregistry.models import AuditEntry, Invocation
 from mcpregistry.services.records import audit, chains, sql
 from mcpregistry.services.records.audit import Fact
 from tests import forkserver
+from tests.logs import logged
 from tests.waiting import HANG_LIMIT
 
 Make = Callable[[], Recorder]
@@ -291,7 +292,7 @@ async def test_a_locked_database_is_waited_for_and_then_refused(recorder: Make, 
     monkeypatch.setattr(ledger, "_LOCK_WAIT", 0.3)
     here = recorder()
     await begin(here, 1)
-    with outside() as holder:
+    with outside() as holder, logged(module) as entries:
         if connection.vendor == POSTGRES:
             holder.execute("LOCK TABLE mcpregistry_invocation IN EXCLUSIVE MODE")
         else:
@@ -300,6 +301,7 @@ async def test_a_locked_database_is_waited_for_and_then_refused(recorder: Make, 
         if connection.vendor == "sqlite":
             outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), HANG_LIMIT)
             assert {type(outcome) for outcome in outcomes} == {NotRecorded}
+            assert {entry["code"] for entry in entries if entry["event"] == "recorder.failed"} == {"SQLITE_BUSY"}
         else:
             await asyncio.sleep(0.3)
             assert not any(task.done() for task in waiting)

@@ -14,7 +14,7 @@ from django.test import Client
 from django.urls import NoReverseMatch, Resolver404, resolve, reverse
 
 from controlplane.navigation import AREAS
-from mcpregistry.models import Server
+from mcpregistry.models import Configuration, Server
 from mcpregistry.web.docs.places import _of_admin
 from tests.fakes.held import hold
 from tests.fakes.seed import Site, govern
@@ -51,7 +51,9 @@ def test_heading_names_area_list_record_and_action(people: Site, client_of: Clie
         "browser",
         "Confirm the launch of browser",
     ]
-    assert heading(client, f"{page.removesuffix('change/')}history/")[1:] == ["browser", "History of browser"]
+    assert heading(client, f"{page.removesuffix('change/')}history/")[1:] == ["browser", "History of server browser"]
+    history = reverse("admin:mcpregistry_configuration_history", args=[Configuration.objects.get().pk])
+    assert heading(client, history)[-1].startswith("History of configuration, revision ")
     assert heading(client, reverse("admin:mcpregistry_agent_add"))[1:] == ["Add agent"]
     assert heading(client, reverse("admin:mcpregistry_policyrule_why")) == ["Rules and limits", "Why?"]
     assert heading(client, reverse("admin:password_change")) == ["Password change"]

@@ -9,6 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django import forms
+from django.contrib import admin
+from django.contrib.admin.widgets import AutocompleteSelectMultiple
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminPasswordWidget,
@@ -16,6 +18,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
+from mcpregistry.admin.by_name import FEW
 from mcpregistry.admin.fields import CommandField, WordsField, lines_widget
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.formats.document import ServerEntry
@@ -23,7 +26,7 @@ from mcpregistry.domain.formats.pasted import MOST_CHARACTERS
 from mcpregistry.domain.formats.pasted.secrets import Secret
 from mcpregistry.domain.servers.launch import credentials_named
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Agent, Endpoint, Server
+from mcpregistry.models import Agent, Endpoint, Grant, Server
 from mcpregistry.models.confinement import SandboxMode
 from mcpregistry.models.server import slug_validator
 from mcpregistry.queries.setting_up import agents_of_hosts
@@ -181,11 +184,16 @@ def private_network(url: str) -> str:
     return f"{address}/{address.max_prefixlen}" if address.is_private or address.is_loopback else ""
 
 
+# What the pages of grants let people search for.
+_GRANTED = {"agents": Grant._meta.get_field("agent"), "endpoints": Grant._meta.get_field("endpoint")}
+
+
 class AccessForm(forms.Form):
     """Who may use the server, and where it is shown."""
 
     agents = forms.ModelMultipleChoiceField(
         queryset=Agent.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget, label="Agents that may use it",
+        error_messages={"invalid_choice": "Choose only agents that are enabled and do not belong to expert tools."},
     )  # fmt: skip
     new_agent = forms.CharField(
         required=False, max_length=63, validators=[slug_validator], label="Or a new agent", widget=UnfoldAdminTextInputWidget,
@@ -198,6 +206,7 @@ class AccessForm(forms.Form):
     endpoints = forms.ModelMultipleChoiceField(
         queryset=Endpoint.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         label="Endpoints that list it", help_text="Endpoints that show only what is listed. All other endpoints show it without this.",
+        error_messages={"invalid_choice": "Choose only enabled endpoints that show what is listed."},
     )  # fmt: skip
 
     def __init__(self, *args: Any, may_add: bool, **kwargs: Any) -> None:
@@ -207,8 +216,11 @@ class AccessForm(forms.Form):
             "endpoints": Endpoint.objects.filter(enabled=True, scope=Endpoint.Scope.LISTED),
         }
         for name, rows in choices.items():
+            count = len(rows.values_list("pk", flat=True)[: FEW + 1])
+            if count > FEW:
+                self.fields[name].widget = AutocompleteSelectMultiple(_GRANTED[name], admin.site)
             self.fields[name].queryset = rows  # type: ignore[attr-defined]
-            if not rows.exists():
+            if not count:
                 del self.fields[name]
         if not may_add:
             del self.fields["new_agent"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from mcpregistry.calls.recording.late_ends import Late
-from mcpregistry.database_errors import fault_of, is_passing
+from mcpregistry.database_errors import fault_facts, is_passing
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +67,7 @@ class Backlog:
     def _divide(self, group: list[Late], error: Exception) -> None:
         if len(group) == 1:
             self._length -= 1
-            log.error("recorder.end_lost", about=group[0].fact.subject, fault=fault_of(error).value, exc_info=error)
+            log.error("recorder.end_lost", about=group[0].fact.subject, **fault_facts(error), exc_info=error)
             return
         half = len(group) // 2
         self._groups.extendleft((group[half:], group[:half]))

@@ -29,7 +29,7 @@ from mcpregistry.calls.recording.backlog import MOST_TOGETHER, Backlog
 from mcpregistry.calls.recording.errors import EndedOtherwise, NotClaimed, NotRecorded, not_recorded, recorder_stopped
 from mcpregistry.calls.recording.items import Item, in_doubt, kept, note, passes
 from mcpregistry.calls.recording.late_ends import Late
-from mcpregistry.database_errors import fault_of, is_database_error, is_passing
+from mcpregistry.database_errors import fault_facts, is_database_error, is_passing
 from mcpregistry.db import leave_read_only_sessions
 from mcpregistry.domain.errors import Busy
 from mcpregistry.failpoints import failpoint
@@ -247,13 +247,7 @@ class Recorder:
 
     @staticmethod
     def _note_failure(batch: list[Item], error: Exception) -> None:
-        log.error(
-            "recorder.failed",
-            error=type(error).__name__,
-            fault=fault_of(error).value,
-            about=batch[0].fact.subject,
-            rows=len(batch),
-        )
+        log.error("recorder.failed", **fault_facts(error), about=batch[0].fact.subject, rows=len(batch))
 
     def _commit(self, batch: list[Item]) -> list[Exception | None]:
         """One transaction. What comes back is None for each, but NotClaimed for a claim that was lost, and what

@@ -20,7 +20,7 @@ import structlog
 from django.db import Error, connection
 
 from mcpregistry.calls.watch.sources import Changes, Source, everything, open_source
-from mcpregistry.database_errors import fault_of
+from mcpregistry.database_errors import fault_facts
 from mcpregistry.db import distrust_pool
 
 log = structlog.get_logger(__name__)
@@ -82,7 +82,7 @@ class Feed:
             try:
                 self._follow_source(open_source())
             except Error as error:  # the database may be away; BLIND says so after a while
-                log.warning("changes.interrupted", error=type(error).__name__, fault=fault_of(error).value)
+                log.warning("changes.interrupted", **fault_facts(error))
                 distrust_pool()  # its connections have most probably gone with ours
                 self._stopping.wait(_BREAK)
             except Exception:

@@ -2,6 +2,6 @@
 document.documentElement.classList.add("js");
 for (const form of document.querySelectorAll("form[role=search]")) {
   form.addEventListener("change", (event) => {
-    if (event.target.matches("select, input[type=date]")) form.requestSubmit();
+    if (event.target.matches("select, input[type=date], input[list]")) form.requestSubmit();
   });
 }

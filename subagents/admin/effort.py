@@ -12,7 +12,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 from unfold.decorators import display
 
-from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.db import database_now
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Conversation, EnergyPool
@@ -32,6 +32,11 @@ def state_of(row: EffortAgent) -> str:
     return "runs" if row.lease_until and row.lease_until > database_now() else "waits for a worker"
 
 
+def _answer_all(request: HttpRequest, row: EffortAgent) -> str:
+    agents.answer_all(row=row, actor=actor(request))
+    return "It answers all its conversations again."
+
+
 @admin.register(EffortAgent)
 class EffortAgentAdmin(RecordAdmin):
     """Hosted agents, with their energy and latest cycles."""
@@ -42,6 +47,11 @@ class EffortAgentAdmin(RecordAdmin):
     search_fields = ("expert__name",)
     fields = ("expert", "enabled", "cycle_seconds", "supervises")
     change_form_outer_before_template = "admin/subagents/effort.html"
+    verbs = (
+        Verb("answer-all", "Answer all conversations", "subagents.change_effortagent", "forum",
+             "Its model has selected one conversation. Have it answer the others too.", _answer_all,
+             applies=lambda row: bool(row.focus)),
+    )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EffortAgent]:
         return super().get_queryset(request).select_related("expert__agent__energy_pool")

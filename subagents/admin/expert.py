@@ -99,7 +99,7 @@ class ExpertToolAdmin(RecordAdmin):
             "Limits of one run",
             {
                 "fields": (
-                    ("max_steps", "max_seconds"), ("max_tokens", "max_cost"), ("max_calls", "parallelism"),
+                    ("max_steps", "max_seconds"), ("max_tokens", "max_cost"), ("max_calls", "parallelism"), "parallel",
                     ("max_energy", "max_result_bytes"), ("on_server_death", "cache_seconds"),
                 )
             },

@@ -60,6 +60,7 @@ class ExpertSpec:
     max_energy: float | None = None
     max_calls: int = 100
     parallelism: int = 4
+    parallel: bool = False  # also calls of tools that may change something, if no person is asked
     output_schema: Mapping[str, Any] | None = None
     tool_instructions: bool = True
     fail_on_server_death: bool = False

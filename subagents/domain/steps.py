@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from subagents.domain.budget import Spent, reached
@@ -46,13 +46,22 @@ class Conclude:
     exit: Exit
 
 
+Joins = Callable[[CallView], bool]
 Step = AskModel | RunCalls | FindOut | WaitForPeople | Conclude
 
 
-def next_step(spec: ExpertSpec, turns: Sequence[TurnView], spent: Spent, final: Exit | None) -> Step:
+def only_reads(call: CallView) -> bool:
+    """Whether an operator has confirmed that the call's tool changes nothing."""
+    return call.read_only
+
+
+def next_step(
+    spec: ExpertSpec, turns: Sequence[TurnView], spent: Spent, final: Exit | None, joins: Joins = only_reads
+) -> Step:
     """What the run does next.
 
-    ``final``: the reason that an earlier step has left why the next turn must be the last.
+    ``final``: the reason that an earlier step has left why the next turn must be the last. ``joins``: whether a call may be made at
+    the same time as others.
     """
     if not turns:
         return AskModel(final or reached(spec, spent))
@@ -62,22 +71,22 @@ def next_step(spec: ExpertSpec, turns: Sequence[TurnView], spent: Spent, final: 
         return FindOut(started)
     open_calls = [call for call in calls if call.state in OPEN_CALLS]
     if open_calls:
-        batch = _batch(open_calls, spec.parallelism)
+        batch = _batch(open_calls, spec.parallelism, joins)
         return RunCalls(batch) if batch else WaitForPeople(tuple(c for c in open_calls if c.state == CallState.WAITING))
     if calls:
         return AskModel(final or reached(spec, spent))
     return Conclude(final or Exit.ANSWER)
 
 
-def _batch(open_calls: Sequence[CallView], parallelism: int) -> tuple[CallView, ...]:
-    """The calls that may go now: reading ones together; any other alone, and nothing passes it."""
+def _batch(open_calls: Sequence[CallView], parallelism: int, joins: Joins) -> tuple[CallView, ...]:
+    """The calls that may go now: those that may be made together; any other alone, and nothing passes it."""
     batch: list[CallView] = []
     for call in open_calls:
         if call.state == CallState.WAITING:
             if not call.read_only:
                 break
             continue
-        if not call.read_only:
+        if not joins(call):
             return tuple(batch) if batch or _reading_waits(open_calls, call) else (call,)
         batch.append(call)
         if len(batch) == parallelism:

@@ -22,6 +22,15 @@ def save_effort_agent(*, row: EffortAgent, actor: str) -> EffortAgent:
 
 
 @transaction.atomic
+def answer_all(*, row: EffortAgent, actor: str) -> None:
+    """Have it answer all its conversations again, after its model has selected one."""
+    EffortAgent.objects.filter(pk=row.pk).update(focus="")
+    audit.record(
+        kind="effort_agent.answers_all", actor=actor, subject=f"effort_agent:{row.expert.name}", before=row.focus
+    )
+
+
+@transaction.atomic
 def delete_effort_agent(*, row: EffortAgent, actor: str) -> None:
     """Delete one; its conversations and runs stay."""
     audit.record(kind="effort_agent.deleted", actor=actor, subject=f"effort_agent:{row.expert.name}")

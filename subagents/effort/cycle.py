@@ -156,7 +156,11 @@ def _answered(exchange: Exchange) -> str:
 def _begin(cycle: Cycle) -> list[str]:
     """Have answers made to what nobody has answered, the oldest first."""
     going = Exchange.objects.filter(told_at=None, conversation__agent=cycle.agent.expert.agent).count()
-    waiting = list(_unanswered(cycle.agent)[: max(0, AT_ONCE - going)])
+    unanswered, selected = _unanswered(cycle.agent), _selected(cycle.agent)
+    if selected is not None:
+        _tell_others(unanswered.exclude(pk=selected.pk), selected)
+        unanswered = unanswered.filter(pk=selected.pk)
+    waiting = list(unanswered[: max(0, AT_ONCE - going)])
     if waiting and not cycle.may_work:
         return [f"{len(waiting)} wait for energy"] if not _said_before(cycle.agent) else []
     if waiting and cycle.agent.awaits_level is not None:
@@ -176,13 +180,33 @@ def _unanswered(agent: EffortAgent) -> QuerySet[Any]:
     rows = Conversation.objects.open().filter(
         Q(snoozed_until=None) | Q(snoozed_until__lte=now), agent=agent.expert.agent
     )
-    if agent.focus:
-        rows = rows.filter(pk=agent.focus)
     asked = Message.objects.filter(conversation=OuterRef("pk"), kind=MessageKind.IN).order_by("-id")
     newest = Subquery(asked.values("id")[:1])
     found: QuerySet[Any] = rows.annotate(newest=newest).filter(newest__isnull=False)
     seen = Exists(read.filter(told_at=None)), Exists(read.filter(read_to__gte=OuterRef("newest")))
     return found.exclude(seen[0]).exclude(seen[1]).order_by("newest").select_related("agent")
+
+
+def _selected(agent: EffortAgent) -> Conversation | None:
+    """The only conversation that it answers. One that has ended is given up."""
+    if not agent.focus:
+        return None
+    found = Conversation.objects.open().filter(pk=agent.focus).first()
+    if found is None:
+        EffortAgent.objects.filter(pk=agent.pk, focus=agent.focus).update(focus="")
+        agent.focus = ""
+    return found
+
+
+def _tell_others(unanswered: QuerySet[Any], selected: Conversation) -> None:
+    """Say once in each conversation that waits, after its newest message, why nobody answers."""
+    last = Message.objects.filter(conversation=OuterRef("pk")).order_by("-id").values("kind")[:1]
+    waiting = unanswered.annotate(last=Subquery(last)).filter(last=MessageKind.IN)
+    for conversation in waiting[:AT_ONCE]:
+        text = f"I answer only the conversation '{selected}' for now. I will answer here when it has ended."
+        messages.say(
+            conversation=conversation, kind=MessageKind.OUT, text=text, author=f"agent:{conversation.agent.slug}"
+        )
 
 
 def _begun(agent: EffortAgent, conversation: Any) -> str:

@@ -96,6 +96,11 @@ class ExpertTool(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(32)],
         help_text="Maximum number of tool calls at the same time.",
     )
+    parallel = models.BooleanField(
+        "calls in parallel", default=False, db_default=False,
+        help_text="If enabled, calls of one turn that the rules allow without asking are made at the same time, also of tools that "
+        "may change something. Otherwise only calls of tools that you have confirmed as read-only are.",
+    )  # fmt: skip
     output_schema = models.JSONField(
         null=True, blank=True, help_text="JSON Schema of the answer. If empty, the answer is text."
     )

@@ -27,7 +27,7 @@ from mcpregistry.failpoints import failpoint
 from mcpregistry.models.feed import CALLS
 from mcpregistry.prepared_queries import Given, Select
 from subagents.domain.lifecycle import Exit, RunState
-from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, Step, WaitForPeople, next_step
+from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, Step, WaitForPeople, next_step, only_reads
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
@@ -123,7 +123,8 @@ class RunEngine(Driver[bool]):
             await _cancelled(taken)
             tools.leave()
             return False
-        return await self._do(Held(taken, seen, tools), next_step(seen.spec, seen.turns, seen.spent, seen.final))
+        joins = tools.joins if seen.spec.parallel else only_reads
+        return await self._do(Held(taken, seen, tools), next_step(seen.spec, seen.turns, seen.spent, seen.final, joins))
 
     async def _tools(self, taken: Lease, who: _Identity) -> Toolbox:
         if who.agent not in self._engine.live.current.agents:  # perhaps made a moment ago

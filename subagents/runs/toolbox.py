@@ -7,6 +7,7 @@ does not exist, however it is spelled.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,9 @@ from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.recorded import outcome_of_record
 from mcpregistry.domain.calls.requester import NOBODY, Requester
+from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.schema.validation import problems
 from mcpregistry.domain.servers.sessions import session_of_run
@@ -25,7 +28,7 @@ from mcpregistry.models import Invocation
 from subagents.domain import outputs
 from subagents.domain.coercion import coerced
 from subagents.domain.lifecycle import CallState
-from subagents.domain.transcript import TIMED_OUT, UNKNOWN_OUTCOME, failure
+from subagents.domain.transcript import TIMED_OUT, UNKNOWN_OUTCOME, CallView, failure
 from subagents.models import StoredOutput
 from subagents.runs.records import Ended
 
@@ -93,6 +96,17 @@ class Toolbox:
         known = near or sorted(self.catalogue.entries)[:10]
         return f"There is no tool {name!r}. " + (f"Did you mean {', '.join(known)}?" if known else "There are none.")
 
+    def joins(self, call: CallView) -> bool:
+        """Whether a call may be made at the same time as others: its tool only reads, or no person is asked about it."""
+        if call.read_only:
+            return True
+        try:
+            arguments, _ = self.meant(call.name, json.loads(call.arguments))
+            judged = self.engine.judge(self._request(call.name, arguments))
+        except (SlipsnisseError, ValueError, TypeError):  # the call itself says what is wrong
+            return False
+        return judged.call.decision.outcome is Outcome.ALLOW
+
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, invocation: str, on_progress: OnProgress | None = None
     ) -> CallOutcome:
@@ -100,13 +114,15 @@ class Toolbox:
 
         In the caller's own task: who cancels it waits until what it has started is gone.
         """
-        request = CallRequest(
-            self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, on_progress=on_progress,
-            host=HOST, expert=self.expert, call_id=invocation, requester=self.requester,
-            conversation=self.conversation, session=session_of_run(self.run),
-            behind=self.engine.live.current.paying(self.payers),
-        )  # fmt: skip
+        request = self._request(name, arguments, on_progress=on_progress, call_id=invocation)
         return await self.engine.proceed(self.engine.judge(request))
+
+    def _request(self, name: str, arguments: Mapping[str, Any], **more: Any) -> CallRequest:
+        return CallRequest(
+            self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, host=HOST, expert=self.expert,
+            requester=self.requester, conversation=self.conversation, session=session_of_run(self.run),
+            behind=self.engine.live.current.paying(self.payers), **more,
+        )  # fmt: skip
 
     def leave(self) -> None:
         """The run has ended: its own connections to servers close, in the background."""

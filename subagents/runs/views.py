@@ -105,7 +105,7 @@ def spec_of(body: Mapping[str, Any]) -> ExpertSpec:
 
 _PLAIN = (
     "name", "description", "input_schema", "system_prompt", "max_steps", "max_seconds", "max_tokens", "max_energy",
-    "max_calls", "parallelism", "output_schema", "tool_instructions", "fail_on_server_death", "max_result_bytes",
+    "max_calls", "parallelism", "parallel", "output_schema", "tool_instructions", "fail_on_server_death", "max_result_bytes",
     "temperature",
 )  # fmt: skip
 

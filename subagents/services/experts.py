@@ -125,6 +125,7 @@ def _body(expert: ExpertTool, targets: Sequence[LanguageModel]) -> dict[str, Any
         "max_energy": expert.max_energy,
         "max_calls": expert.max_calls,
         "parallelism": expert.parallelism,
+        "parallel": expert.parallel,
         "output_schema": expert.output_schema,
         "tool_instructions": expert.tool_instructions,
         "fail_on_server_death": expert.on_server_death == OnDeath.FAIL,

@@ -16,6 +16,7 @@ from mcpregistry.models import Agent, AuditEntry, EnergyEntry, EnergyPool, Invoc
 from mcpregistry.queries import energy
 from subagents.models import EffortAgent, MaintenanceRequest, Run
 from tests.admin.conftest import ClientOf
+from tests.admin.pressing import pressed
 from tests.fakes.held import hold
 from tests.fakes.seed import CONVERSATION, Site, govern
 
@@ -64,6 +65,15 @@ def test_cycles_name_their_conversation(client_of: ClientOf, site: Site) -> None
     assert "Answers only Release notes" in shown
     assert "Release notes: asks its model" in shown
     assert CONVERSATION not in shown
+
+
+def test_people_have_a_hosted_agent_answer_all_conversations_again(client_of: ClientOf, site: Site) -> None:
+    govern(site)
+    EffortAgent.objects.update(focus=CONVERSATION)
+    shown = pressed(client_of("admin"), EffortAgent.objects.get(), "answer-all")
+    assert b"It answers all its conversations again." in shown.content
+    assert EffortAgent.objects.get().focus == ""
+    assert AuditEntry.objects.latest("id").kind == "effort_agent.answers_all"
 
 
 def test_energy_entry_is_rounded(client_of: ClientOf, site: Site) -> None:

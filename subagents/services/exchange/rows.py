@@ -27,7 +27,7 @@ KEY_VARIABLES: Mapping[str, str] = {
 TOOL_FIELDS = {
     "description": "description", "arguments": "arguments", "system_prompt": "system_prompt",
     "max_steps": "max_steps", "timeout": "max_seconds", "max_tokens": "max_tokens", "max_cost": "max_cost",
-    "max_energy": "max_energy", "max_calls": "max_calls", "parallelism": "parallelism",
+    "max_energy": "max_energy", "max_calls": "max_calls", "parallelism": "parallelism", "parallel": "parallel",
     "output_schema": "output_schema", "tool_instructions": "tool_instructions", "on_server_death": "on_server_death",
     "max_result_bytes": "max_result_bytes", "cache_seconds": "cache_seconds", "temperature": "temperature",
     "enabled": "enabled",

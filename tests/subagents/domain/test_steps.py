@@ -40,6 +40,20 @@ def test_reading_calls_go_together_and_writing_ones_alone(calls: list, which: li
     assert [call.index for call in step.calls] == which
 
 
+@pytest.mark.parametrize(
+    ("calls", "which"),
+    [([(P, False), (P, True)], [0, 1]), ([(P, False), (D, False), (P, False)], [0, 2]), ([(W, True), (P, False)], [1])],
+)
+def test_other_calls_go_together_if_they_may(calls: list, which: list[int]) -> None:
+    step = next_step(SPEC, turn(*calls), Spent(), None, lambda call: True)
+    assert isinstance(step, RunCalls)
+    assert [call.index for call in step.calls] == which
+
+
+def test_no_other_call_passes_one_that_waits_for_people() -> None:
+    assert isinstance(next_step(SPEC, turn((W, False), (P, False)), Spent(), None, lambda call: True), WaitForPeople)
+
+
 @pytest.mark.parametrize("calls", [[(W, False), (P, True)], [(W, True), (P, False)], [(W, True)]])
 def test_what_waits_for_people_is_overtaken_by_nothing_that_matters(calls: list) -> None:
     assert isinstance(next_step(SPEC, turn(*calls), Spent(), None), WaitForPeople)

@@ -168,6 +168,22 @@ def test_snoozed_ended_and_unselected_conversations_are_left_alone(bench: Bench)
     assert {each.conversation_id for each in Exchange.objects.all()} == {talks[0].pk, talks[2].pk, talks[3].pk}
 
 
+def test_others_are_told_once_of_the_selected_conversation_and_answered_when_it_has_ended(bench: Bench) -> None:
+    row, selected, other = hosted(bench, {"text": "x"}), begun(), begun()
+    _act("select_conversation", row.expert.agent.slug, selected.pk, {"id": selected.pk})
+    write(other, "Hello?")
+    taken = held(row)
+    for _ in range(2):
+        cycle.turn(taken)
+    assert [kind for kind, _ in said(other)] == ["in", "out"]
+    assert "I answer only" in said(other)[-1][1]
+    assert not Exchange.objects.exists()
+    lifecycle.end(conversation=selected, actor=ACTOR)
+    cycle.turn(taken)
+    assert [each.conversation_id for each in Exchange.objects.all()] == [other.pk]
+    assert EffortAgent.objects.get().focus == ""
+
+
 def test_what_cannot_be_begun_is_said_once(bench: Bench) -> None:
     row, talk = hosted(bench, {"text": "x"}), begun()
     bench.provider.enabled = False

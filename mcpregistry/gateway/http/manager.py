@@ -128,7 +128,8 @@ class SessionManager(StreamableHTTPSessionManager):
         if connection is None or session.id in self._standing:  # a second stream is refused by the SDK
             yield
             return
-        standing = self._standing[session.id] = Standing(self._gateway.subscriptions, session, connection)
+        channel = self._gateway.channels.of(connection)
+        standing = self._standing[session.id] = Standing(self._gateway.subscriptions, session, connection, channel)
         try:
             yield
         finally:

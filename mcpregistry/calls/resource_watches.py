@@ -52,7 +52,7 @@ class ResourceWatches:
         """Let the other processes of the machine follow this one: they find it by this file. To be called when it listens."""
         self._marker = marker
         await asyncio.to_thread(announce, marker, self._placement.address)
-        for address in await self._neighbours():
+        for address in await self.neighbours():
             try:
                 await greet(address)
             except (OwnerGoneError, SlipsnisseError):  # it follows when it looks for processes the next time
@@ -64,7 +64,8 @@ class ResourceWatches:
         if self._marker is not None:
             await asyncio.to_thread(self._marker.unlink, missing_ok=True)
 
-    async def _neighbours(self) -> list[str]:
+    async def neighbours(self) -> list[str]:
+        """The addresses of the other processes of this machine."""
         return await asyncio.to_thread(neighbours_of, self._marker) if self._marker is not None else []
 
     # -- what hosts of this process want --------------------------------------------------------------------
@@ -119,7 +120,7 @@ class ResourceWatches:
             while True:
                 started.clear()
                 joining = []
-                for address in await self._neighbours():
+                for address in await self.neighbours():
                     if address not in links or links[address].done():
                         joined = asyncio.Event()
                         links[address] = asyncio.ensure_future(self._follow(address, watched, joined))

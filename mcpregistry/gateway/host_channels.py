@@ -82,8 +82,7 @@ class OlderHostChannel:
             self._flushing.discard(server)
 
     async def _send_line(self, line: dict[str, Any]) -> None:
-        if (connection := self._ref()) is not None:
-            await connection.notify(MESSAGE, line)
+        await self._notify(MESSAGE, line)
 
     async def _notify(self, method: str, params: dict[str, Any]) -> None:
         if self._session_id is not None and self._relay is not None:

@@ -26,9 +26,10 @@ from mcpregistry.calls.dispatch import DownstreamDispatcher
 from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
 from mcpregistry.calls.live_policy import LivePolicy
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
-from mcpregistry.calls.placing import Placement, peer_place
+from mcpregistry.calls.placing import Placement, peer_marker, peer_place
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.remote_tasks.adoption import Adoption
+from mcpregistry.calls.resource_watches import ResourceWatches
 from mcpregistry.calls.token_uses import TokenUses
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.changes import State as FeedState
@@ -60,6 +61,7 @@ class Engine:
             _target, self.connections.record, most=settings.MAX_CONNECTIONS, on_session_over=self._release_session
         )
         self.placement = Placement(self.pool, self.process)
+        self.watches = ResourceWatches(self.pool, self.placement)
         self.token_uses = TokenUses()
         self._is_shared = process != "runmcp"  # it serves one host, whose sessions are its own
         policy = policy or LivePolicy(self.live)
@@ -106,6 +108,7 @@ class Engine:
         self.token_uses.start()
         if self._is_shared:
             await self.placement.start(peer_place())
+            await self.watches.start(peer_marker())
         self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
         for server in self.live.current.servers.values():
             if server.connect_mode == "eager":
@@ -121,6 +124,7 @@ class Engine:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.approvals.close()
         await self.adoption.close()
+        await self.watches.close()
         await self.placement.close()
         await self.token_uses.close()
         self.pipeline.close()

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -32,10 +32,17 @@ from mcpregistry.domain.calls.forwarding import Ask, Forwarding
 from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.sessions import session_in
-from mcpregistry.downstream.peers.channels import Channels, RemoteChannel
+from mcpregistry.downstream.peers.channels import Channels, unpack_host
 from mcpregistry.downstream.peers.client import OwnerGoneError, Relay
-from mcpregistry.downstream.peers.messages import RelayedCall, RelayedHost, RelayedRequest, pack_host
-from mcpregistry.downstream.peers.server import Callbacks, Handlers, NotOwnerError, PeerServer
+from mcpregistry.downstream.peers.messages import (
+    RelayedCall,
+    RelayedHost,
+    RelayedNotice,
+    RelayedRequest,
+    RelayedWatch,
+    pack_host,
+)
+from mcpregistry.downstream.peers.server import Callbacks, Handlers, NotOwnerError, PeerServer, Watch
 from mcpregistry.downstream.peers.sockets import Host, identify
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.services.servers import placement
@@ -65,7 +72,7 @@ class Placement:
         self._owners: dict[Key, Owner] = {}
         self._renewed = 0.0  # monotonic
         self._channels = Channels()
-        self._server = PeerServer(Handlers(process, owns=self._owns, perform=self._perform, hear=self._channels.hear))
+        self._server = PeerServer(Handlers(process, owns=self.owns, perform=self._perform, hear=self._channels.hear))
         self._renewing: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[None]] = set()
@@ -99,15 +106,15 @@ class Placement:
         key = (server_id, session)
         for attempt in range(_TRIES):
             owner = await self._owner(key)
-            if self._is_us(owner):
+            if self.is_us(owner):
                 return await self._call_here(key, name, arguments_json, host=host, **options)
             try:
-                call = _packed(owner, key, name, arguments_json, told=self._told(host), options=options)
+                call = _packed(owner, key, name, arguments_json, told=self.pack(host), options=options)
                 return await self._relayed(owner, call, host, options)
             except NotOwnerError:
                 self._owners.pop(key, None)
             except OwnerGoneError as gone:
-                await self._replace(key, owner, is_dead=gone.is_dead or self._is_dead(owner, attempt))
+                await self.replace(key, owner, gone, attempt)
         raise Busy("The connection of this session is moving between processes.", remedy="Call again in a moment.")
 
     async def _call_here(self, key: Key, name: str, arguments_json: bytes, **options: Any) -> dict[str, Any]:
@@ -134,22 +141,53 @@ class Placement:
         """``Pool.end_session``. Forgets besides who has the connections of this session."""
         self._pool.end_session(session)
         for key in [
-            key for key, owner in self._owners.items() if session_in(key[1]) == session and not self._is_us(owner)
+            key for key, owner in self._owners.items() if session_in(key[1]) == session and not self.is_us(owner)
         ]:
             del self._owners[key]
 
-    def _told(self, host: Forwarding) -> RelayedHost:
+    def serve_watches(self, watch: Watch, greet: Callable[[], None]) -> None:
+        """Let other processes follow resources here; see ``downstream.peers.server.Handlers``."""
+        self._server.handlers = msgspec.structs.replace(self._server.handlers, watch=watch, greet=greet)
+
+    def serve_notices(self, notify: Callable[[RelayedNotice], Awaitable[bool]]) -> None:
+        """Let other processes send notifications on the streams of hosts here; see ``downstream.peers.server.Handlers``."""
+        self._server.handlers = msgspec.structs.replace(self._server.handlers, notify=notify)
+
+    def is_us(self, owner: Owner) -> bool:
+        """Whether this is this process."""
+        return owner.process == self._us.process
+
+    async def owner(self, key: Key) -> Owner:
+        """The process that has this connection, or opens it; this one, if none has. Raises a database error."""
+        return await self._owner(key)
+
+    async def give_back(self, key: Key) -> None:
+        """Give up a connection that this process owns but has not opened."""
+        await self._give_back(key)
+
+    def forget(self, key: Key) -> None:
+        """The owner that is known may not have this connection any more."""
+        self._owners.pop(key, None)
+
+    async def replace(self, key: Key, gone: Owner, error: OwnerGoneError, attempt: int) -> None:
+        """The owner could not be reached at this attempt, counted from 0. Waits for a moment if it may still live."""
+        await self._replace(key, gone, is_dead=error.is_dead or self._is_dead(gone, attempt))
+
+    async def still_owns(self, key: Key, owner: Owner) -> bool:
+        """Whether this process still has the connection; true if the database does not answer."""
+        try:
+            return await db_call(placement.is_owner, self._place(key), owner.process)
+        except Error:
+            return True
+
+    def pack(self, host: Forwarding) -> RelayedHost:
+        """What another process needs to know of a host of this process."""
         return pack_host(host, self._channels.name(host.channel), self._us.address)
 
     async def _relayed(
         self, owner: Owner, call: RelayedCall, host: Forwarding, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        async def still_owns() -> bool:
-            try:
-                return await db_call(placement.is_owner, self._place((call.server, call.session)), owner.process)
-            except Error:
-                return True
-
+        still_owns = partial(self.still_owns, (call.server, call.session), owner)
         callbacks = {each: options.get(each) for each in _CALLBACKS}
         try:
             return await Relay(call, host, callbacks, still_owns).run(owner.address)
@@ -160,14 +198,14 @@ class Placement:
     async def _owner(self, key: Key) -> Owner:
         async with self._lock(key):
             owner = self._owners.get(key)
-            if owner is not None and (not self._is_us(owner) or self._leases_hold):
+            if owner is not None and (not self.is_us(owner) or self._leases_hold):
                 return owner
             was_ours = owner is not None
             is_lost = owner is not None and owner.is_lost
             owner = await db_call(placement.claim, self._place(key), self._us)
-            if is_lost and self._is_us(owner):
+            if is_lost and self.is_us(owner):
                 owner = replace(owner, is_lost=True)
-            if was_ours and not self._is_us(owner):  # our leases had run out, and another process was faster
+            if was_ours and not self.is_us(owner):  # our leases had run out, and another process was faster
                 await self._pool.sessions.close(*key)
             self._remember(key, owner)
             return owner
@@ -187,14 +225,11 @@ class Placement:
 
     def _remember(self, key: Key, owner: Owner) -> None:
         if len(self._owners) >= MOST_REMEMBERED:
-            self._owners = {key: owner for key, owner in self._owners.items() if self._is_us(owner)}
+            self._owners = {key: owner for key, owner in self._owners.items() if self.is_us(owner)}
         self._owners[key] = owner
 
     def _place(self, key: Key) -> Place:
         return Place(key[0], self._machine, key[1])
-
-    def _is_us(self, owner: Owner) -> bool:
-        return owner.process == self._us.process
 
     def _lock(self, key: Key) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
@@ -203,19 +238,15 @@ class Placement:
     def _leases_hold(self) -> bool:
         return time.monotonic() - self._renewed < LEASE.total_seconds() - 5
 
-    def _owns(self, call: RelayedCall) -> bool:
-        known = self._owners.get((call.server, call.session))
-        return call.owner == self._us.process and known is not None and self._is_us(known) and self._leases_hold
+    def owns(self, asked: RelayedCall | RelayedWatch) -> bool:
+        """Whether this process has the connection for which another one asks."""
+        known = self._owners.get((asked.server, asked.session))
+        return asked.owner == self._us.process and known is not None and self.is_us(known) and self._leases_hold
 
     async def _perform(self, call: RelayedCall, ask: Ask | None, callbacks: Callbacks) -> dict[str, Any]:
         """Make a call of another process. Raises what ``Pool.call`` raises."""
-        told = call.host
-        host = Forwarding(
-            told.capabilities, told.answers, ask=ask, rounds=told.rounds, log_level=told.log_level,
-            channel=RemoteChannel(told.address, told.channel) if told.channel else None,
-        )  # fmt: skip
         return await self._call_here(
-            (call.server, call.session), call.name, call.arguments.encode(), host=host, meta=call.meta, timeout=call.timeout,
+            (call.server, call.session), call.name, call.arguments.encode(), host=unpack_host(call.host, ask), meta=call.meta, timeout=call.timeout,
             max_result_bytes=call.max_result_bytes, idempotent=call.idempotent, revision=call.revision, kind=call.kind,
             definition=call.definition, by=call.by, caller=call.caller, asks=None if call.asks is None else frozenset(call.asks),
             **callbacks,
@@ -241,7 +272,7 @@ class Placement:
     async def _give_back(self, key: Key) -> None:
         async with self._lock(key):
             owner = self._owners.get(key)
-            if owner is None or not self._is_us(owner) or self._pool.sessions.holds(*key):
+            if owner is None or not self.is_us(owner) or self._pool.sessions.holds(*key):
                 return
             try:
                 await db_call(placement.release, self._place(key), self._us.process, is_lost=owner.is_lost)
@@ -288,6 +319,11 @@ def peer_place() -> Path | Host:
     if len(os.fsencode(path)) < _LONGEST_SOCKET:
         return path
     return Path(tempfile.mkdtemp(prefix="slipsnisse-"), "peer.sock")
+
+
+def peer_marker() -> Path:
+    """The file by which other processes of this machine find this one."""
+    return Path(settings.VAR_DIR, "run", f"{machine_name()[-16:]}-{os.getpid()}.peer")
 
 
 def _lives(process: str) -> bool:

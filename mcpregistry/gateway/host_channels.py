@@ -82,8 +82,7 @@ class OlderHostChannel:
             self._flushing.discard(server)
 
     async def _send_line(self, line: dict[str, Any]) -> None:
-        if (connection := self._ref()) is not None:
-            await connection.notify(MESSAGE, line)
+        await self._notify(MESSAGE, line)
 
     async def _notify(self, method: str, params: dict[str, Any]) -> None:
         if self._session_id is not None and self._relay is not None:
@@ -110,8 +109,11 @@ class HostChannels:
         if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             return host
         # The SDK offers no public way to the connection; the pinned version is held to this by a test.
-        connection = ctx.session._connection
+        return replace(host, forwarding=replace(host.forwarding, channel=self.of(ctx.session._connection)))
+
+    def of(self, connection: Connection) -> OlderHostChannel:
+        """The channel of the host of the older era on this connection."""
         channel = self._channels.get(connection)
         if channel is None:
             channel = self._channels[connection] = OlderHostChannel(connection, self._levels, self.relay)
-        return replace(host, forwarding=replace(host.forwarding, channel=channel))
+        return channel

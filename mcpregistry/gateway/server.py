@@ -43,7 +43,7 @@ from mcpregistry.gateway.logs import Levels, Lines, passing_lines
 from mcpregistry.gateway.notifications import Changes
 from mcpregistry.gateway.progress import passing_on
 from mcpregistry.gateway.questions import asked_of_host, boundary, host_of, in_rounds, waiting_call
-from mcpregistry.gateway.subscriptions import Joined, Subscriptions
+from mcpregistry.gateway.subscriptions import Joined, Subscriptions, subscriber_of
 from mcpregistry.gateway.tasks.handlers import Tasks, handle_of
 from mcpregistry.gateway.tasks.streams import TaskStreams
 from mcpregistry.ids import ordered_id
@@ -313,9 +313,12 @@ class Gateway:
         caller, asked = self._caller_of(ctx), params.notifications
         if not asked.resource_subscriptions:
             return await self._streamed(ctx, caller, params, None)
-        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
+        catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
         watching = self.subscriptions.streaming(
-            caller, catalogue, map(str, asked.resource_subscriptions), self.changes.bus(caller)
+            subscriber_of(ctx, caller, conversation, self.channels),
+            catalogue,
+            map(str, asked.resource_subscriptions),
+            self.changes.bus(caller),
         )
         async with watching as (taken, bus):
             honoured = asked.model_copy(update={"resource_subscriptions": taken})
@@ -330,8 +333,9 @@ class Gateway:
 
     async def _subscribe(self, ctx: Context, params: t.SubscribeRequestParams) -> Any:
         caller = self._caller_of(ctx)
-        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
-        return await self.subscriptions.subscribe(ctx, caller, catalogue, str(params.uri))
+        catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
+        who = subscriber_of(ctx, caller, conversation, self.channels)
+        return await self.subscriptions.subscribe(ctx, who, catalogue, str(params.uri))
 
     async def _unsubscribe(self, ctx: Context, params: t.UnsubscribeRequestParams) -> Any:
         return await self.subscriptions.unsubscribe(ctx, str(params.uri))

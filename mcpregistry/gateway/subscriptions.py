@@ -1,7 +1,8 @@
 """Hosts' subscriptions to single resources, of both eras: only what the agent may read, for as long as it may.
 
 A host of the older era subscribes within its session, and is told there; a modern one holds a ``subscriptions/listen``
-stream. At the server there is one subscription for all of them (``downstream/pool/watching.py``).
+stream. At the server there is one subscription for all of them (``downstream/pool/watching.py``). Of a server that is shared by
+agent or session, it is on the connection of the host's own calls, in whichever process that is (``calls/resource_watches.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,11 +25,18 @@ from mcp.shared.exceptions import MCPError
 from mcpregistry.calls.call import CallRequest
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
+from mcpregistry.calls.sampling import SAMPLING
 from mcpregistry.calls.watch.configuration import LiveConfiguration
+from mcpregistry.domain.calls.forwarding import Forwarding, asking_without_call
 from mcpregistry.domain.errors import SlipsnisseError, ToolRefused
 from mcpregistry.domain.kinds import SUBSCRIPTIONS
+from mcpregistry.domain.servers.sessions import host_session, session_key
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.domain.specs import ServerSpec
+from mcpregistry.downstream.pool.watching import Opener
+from mcpregistry.gateway.host_channels import HostChannels
+from mcpregistry.gateway.identity import Caller, own_session, session_of
+from mcpregistry.gateway.questions import declared_host
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +65,46 @@ class _Session:
             self.telling.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A host that subscribes. ``session``: what its session is called, as with its calls."""
+
+    caller: Caller
+    session: str
+    forwarding: Forwarding
+
+    def opener(self, server: ServerSpec) -> Opener:
+        """What a connection to this server is told of the host if it is opened for the subscription."""
+        host = self.forwarding.allowing(server.questions).without_tasks()
+        if not server.mcp_apps:
+            host = host.without_apps()
+        asks = host.questions | ({SAMPLING} if server.sampling_expert else frozenset())
+        if host.questions:
+            host = replace(host, ask=asking_without_call(host))
+        return Opener(host_session(self.caller.agent, self.session), host, asks)
+
+
+def subscriber_of(ctx: Context, caller: Caller, conversation: str, channels: HostChannels) -> Subscriber:
+    """The host of this request. Raises ArgumentsInvalid for what is no name of a session."""
+    said = ctx.session.client_params
+    info = said.client_info if said else None
+    host = declared_host(ctx.protocol_version, info, ctx.session.client_capabilities, caller.origin)
+    session = session_of(caller, ctx.meta or {}, conversation, own_session(ctx))
+    return Subscriber(caller, session, channels.reaching(ctx, host).forwarding)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a resource is read: the server, its own URI there, and the key of the connection."""
+
+    server: ServerSpec
+    uri: str
+    session: str
+
+    def is_like(self, other: _Place | None) -> bool:
+        return other is not None and (self.server.id, self.uri) == (other.server.id, other.uri)
+
+
 class Subscriptions:
     """All of this process's hosts."""
 
@@ -66,14 +114,14 @@ class Subscriptions:
         # Of a session that any process serves, rows say what it wants: its id, the URI, and whether it still does.
         self.keep: Callable[[str, str, bool], Awaitable[None]] | None = None
 
-    async def subscribe(self, ctx: Context, caller: Caller, catalogue: Catalogue, uri: str) -> t.EmptyResult:
+    async def subscribe(self, ctx: Context, who: Subscriber, catalogue: Catalogue, uri: str) -> t.EmptyResult:
         """``resources/subscribe``. Raises MCPError for what cannot be read, or not be subscribed to."""
         await self._engine.pipeline.rates.take(catalogue.agent)
         connection = ctx.session._connection  # as in ``Gateway._initialized``
         session = self._sessions.get(connection)
         if connection.session_id is not None and self.keep is not None and session is None:
             # The session's stream is elsewhere, if anywhere: here the server is only asked whether it tells of this.
-            (await self._watch(caller, catalogue, uri, _nobody))()
+            (await self._watch(who, catalogue, uri, _nobody))()
             await self.keep(connection.session_id, uri, True)
             return t.EmptyResult()
         if session is None:
@@ -84,7 +132,7 @@ class Subscriptions:
         if len(session.ends) >= MOST:
             raise MCPError(t.INVALID_PARAMS, f"A session subscribes to at most {MOST:,} resources. Unsubscribe some.")
 
-        end = await self._watch(caller, catalogue, uri, _telling(connection, session, uri))
+        end = await self._watch(who, catalogue, uri, _telling(connection, session, uri))
         if uri in session.ends:  # asked twice at the same time
             end()
         session.ends.setdefault(uri, end)
@@ -117,7 +165,7 @@ class Subscriptions:
         """The stream on which its host is told has begun; pair it with ``leave``."""
         self._sessions[connection] = _Session()
 
-    async def follow(self, caller: Caller, connection: Connection, wanted: set[str]) -> bool:
+    async def follow(self, who: Subscriber, connection: Connection, wanted: set[str]) -> bool:
         """Tell the host whose stream is on this connection of exactly these, as its rows say. False: some could not be
         followed, so call it again after a while. Never raises.
         """
@@ -125,16 +173,14 @@ class Subscriptions:
         for uri in session.ends.keys() - wanted:
             session.ends.pop(uri)()
             session.due.discard(uri)
-        await asyncio.gather(
-            *(self._followed(caller, connection, session, uri) for uri in wanted - session.ends.keys())
-        )
+        await asyncio.gather(*(self._followed(who, connection, session, uri) for uri in wanted - session.ends.keys()))
         return wanted <= session.ends.keys()
 
-    async def _followed(self, caller: Caller, connection: Connection, session: _Session, uri: str) -> None:
+    async def _followed(self, who: Subscriber, connection: Connection, session: _Session, uri: str) -> None:
         changed = _telling(connection, session, uri)
         try:
-            catalogue = self._engine.catalogue(caller.endpoint, caller.agent)
-            end = await self._watch(caller, catalogue, uri, changed)
+            catalogue = self._engine.catalogue(who.caller.endpoint, who.caller.agent)
+            end = await self._watch(who, catalogue, uri, changed)
         except (MCPError, SlipsnisseError) as error:  # it cannot be read any more
             log.info("subscription.not_followed", why=str(error)[:200])
             return
@@ -151,7 +197,7 @@ class Subscriptions:
 
     @contextlib.asynccontextmanager
     async def streaming(
-        self, caller: Caller, catalogue: Catalogue, uris: Iterable[str], changes: InMemorySubscriptionBus
+        self, who: Subscriber, catalogue: Catalogue, uris: Iterable[str], changes: InMemorySubscriptionBus
     ) -> AsyncIterator[tuple[list[str], Joined]]:
         """For a modern host's stream: the URIs among these of which it is told, and where it hears of them and of
         ``changes``. Raises MCPError for too many.
@@ -161,47 +207,49 @@ class Subscriptions:
             raise MCPError(t.INVALID_PARAMS, f"A stream subscribes to at most {MOST:,} resources.")
         bus, ends = Joined(changes), contextlib.ExitStack()
         with ends:
-            found = await asyncio.gather(*(self._streamed(caller, catalogue, uri, bus, ends) for uri in asked))
+            found = await asyncio.gather(*(self._streamed(who, catalogue, uri, bus, ends) for uri in asked))
             yield [uri for uri, taken in zip(asked, found, strict=True) if taken], bus
 
     async def _streamed(
-        self, caller: Caller, catalogue: Catalogue, uri: str, bus: Joined, ends: contextlib.ExitStack
+        self, who: Subscriber, catalogue: Catalogue, uri: str, bus: Joined, ends: contextlib.ExitStack
     ) -> bool:
         try:
             await self._engine.pipeline.rates.take(catalogue.agent)
-            ends.callback(await self._watch(caller, catalogue, uri, lambda: bus.say(ResourceUpdated(uri))))
+            ends.callback(await self._watch(who, catalogue, uri, lambda: bus.say(ResourceUpdated(uri))))
         except (MCPError, SlipsnisseError):
             return False  # the acknowledgement says which are honoured
         return True
 
     async def _watch(
-        self, caller: Caller, catalogue: Catalogue, uri: str, changed: Callable[[], None]
+        self, who: Subscriber, catalogue: Catalogue, uri: str, changed: Callable[[], None]
     ) -> Callable[[], None]:
         """Begin; returns what ends it. Raises MCPError or SlipsnisseError."""
-        server_id, own = self._readable(caller, catalogue, uri)
-
-        allowed = Allowed(self._engine.live, lambda: self._still(caller, uri) == (server_id, own))
+        place = self._readable(who, catalogue, uri)
+        allowed = Allowed(self._engine.live, lambda: place.is_like(self._still(who, uri)))
 
         def still() -> None:
             if allowed():
                 changed()
 
         try:
-            return await self._engine.pool.watches.add(server_id, own, still, patience=PATIENCE)
+            return await self._engine.pool.watches.add(
+                place.server.id, place.uri, still, patience=PATIENCE, session=place.session,
+                opener=who.opener(place.server),
+            )  # fmt: skip
         except ToolRefused as error:
             raise MCPError(error.rpc_code, error.message, error.data) from None
 
-    def _still(self, caller: Caller, uri: str) -> tuple[int, str] | None:
+    def _still(self, who: Subscriber, uri: str) -> _Place | None:
         """As ``_readable`` at this moment; None where it cannot be read any more."""
         try:
-            return self._readable(caller, self._engine.catalogue(caller.endpoint, caller.agent), uri)
+            return self._readable(who, self._engine.catalogue(who.caller.endpoint, who.caller.agent), uri)
         except (SlipsnisseError, MCPError):
             return None
 
-    def _readable(self, caller: Caller, catalogue: Catalogue, uri: str) -> tuple[int, str]:
-        """The server, and its own URI, of what this agent could read now; nothing is recorded, and nobody is asked."""
+    def _readable(self, who: Subscriber, catalogue: Catalogue, uri: str) -> _Place:
+        """The place of what this agent could read now; nothing is recorded, and nobody is asked."""
         found, name, own = catalogue.reading(uri)
-        judged = self._engine.judge(CallRequest(found, name, {"uri": own}, caller.origin))
+        judged = self._engine.judge(CallRequest(found, name, {"uri": own}, who.caller.origin))
         entry = found.find(name)
         if entry is None:
             raise MCPError(_NO_RESOURCE, "Resource not found", {"uri": uri})
@@ -209,7 +257,8 @@ class Subscriptions:
             raise judged.refusal
         if SUBSCRIPTIONS not in entry.offer.server.features:
             raise MCPError(t.INVALID_PARAMS, "The server of this resource does not tell of its changes.", {"uri": uri})
-        return entry.offer.server.id, own
+        server = entry.offer.server
+        return _Place(server, own, session_key(server.shared_by, who.caller.agent, who.session))
 
 
 class Allowed:

@@ -265,7 +265,7 @@ class Heard:
 async def test_a_host_is_reached_between_its_calls_from_another_process(processes: Start) -> None:
     first, second = await processes(stdio_target("crash"))
     channel = Heard()
-    told = first.placement._told(Forwarding(channel=channel))
+    told = first.placement.pack(Forwarding(channel=channel))
     remote = RemoteChannel(told.address, told.channel)
     assert await remote.ask("roots/list", {"n": 1}) == {"roots": [{"uri": "file:///roots/list/1"}]}
     with pytest.raises(Unanswered, match="Nobody is here"):
@@ -275,7 +275,7 @@ async def test_a_host_is_reached_between_its_calls_from_another_process(processe
     said = channel.said
     await until(lambda: len(said) == 2)
     assert said == [("log", "lab", {"data": "x"}), ("complete", "e1")]
-    assert first.placement._told(NOTHING).channel == ""
+    assert first.placement.pack(NOTHING).channel == ""
     del channel
     gc.collect()
     for address in (told.address, second.placement._us.address, "/nowhere"):

@@ -9,12 +9,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mcpregistry.domain.errors import AuthFailed, Busy, ConnectionFailed, DownstreamError, NotFound, TimedOut
 from mcpregistry.domain.servers.health import backoff
+from mcpregistry.downstream.pool.followers import follow_on
 from mcpregistry.downstream.pool.gate import QUEUE_PER_PLACE, Gate
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.pool.watching import Watched, Watches
@@ -544,7 +545,7 @@ async def test_a_connection_that_ends_before_its_server_took_a_subscription_leav
 
     watched, before = Watched(), asyncio.all_tasks()
     end, _ = watched.add("file:///a", lambda: None)
-    following = asyncio.ensure_future(watched.follow(Mute(), Mute(), modern=True))  # type: ignore[arg-type]
+    following = asyncio.ensure_future(follow_on(cast(Any, Mute()), cast(Any, Mute()), watched, True))
     await until(lambda: len(asyncio.all_tasks() - before) >= 2)  # its stream, and who waits for it
     following.cancel()
     await asyncio.wait({following})
@@ -556,7 +557,7 @@ async def test_subscriptions_are_kept_though_the_database_was_away(monkeypatch):
     monkeypatch.setattr("mcpregistry.downstream.pool.watching.RETRY_FIRST", 0.01)
     tries = 0
 
-    async def hold(server_id: int) -> None:
+    async def hold(watched: Watched) -> None:
         nonlocal tries
         tries += 1
         if tries == 1:

@@ -101,6 +101,19 @@ class Forwarding:
 
 
 NOTHING = Forwarding()
+
+
+def asking_without_call(host: Forwarding) -> Ask:
+    """How a host is asked when none of its calls opens the connection: over its channel, or not at all."""
+
+    async def ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        if host.channel is None:
+            raise Unanswered("No call of the host is in progress.")
+        return await host.channel.ask(method, params)
+
+    return ask
+
+
 AS_TASK = Forwarding({"extensions": {TASKS: {}}})
 
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from mcpregistry.domain.calls.forwarding import HostChannel, Unanswered
+from mcpregistry.domain.calls.forwarding import Ask, Forwarding, HostChannel, Unanswered
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.downstream.peers.client import OwnerGoneError, connected
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
-from mcpregistry.downstream.peers.messages import RelayedWord
+from mcpregistry.downstream.peers.messages import RelayedHost, RelayedWord
 
 MOST_BYTES = 4 * 1024 * 1024  # of an answer of a host
 _MOST_WORDS = 200  # that wait for a host
@@ -51,6 +51,14 @@ class Channels:
             return await channel.ask(*word.arguments)
         (channel.log if word.method == "log" else channel.complete)(*word.arguments)
         return None
+
+
+def unpack_host(told: RelayedHost, ask: Ask | None) -> Forwarding:
+    """The host that another process has packed. Its questions go to ``ask``."""
+    return Forwarding(
+        told.capabilities, told.answers, ask=ask, rounds=told.rounds, log_level=told.log_level,
+        channel=RemoteChannel(told.address, told.channel) if told.channel else None,
+    )  # fmt: skip
 
 
 class RemoteChannel:

@@ -14,7 +14,14 @@ import structlog
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
-from mcpregistry.downstream.peers.messages import RelayedCall, RelayedEvent, RelayedRequest, unpack_error, unpack_event
+from mcpregistry.downstream.peers.messages import (
+    RelayedCall,
+    RelayedEvent,
+    RelayedNotice,
+    RelayedRequest,
+    unpack_error,
+    unpack_event,
+)
 from mcpregistry.downstream.peers.server import MOST_BYTES, NotOwnerError
 from mcpregistry.downstream.peers.sockets import dial
 
@@ -65,7 +72,7 @@ class Relay:
         """Return the result. Raises OwnerGoneError, NotOwnerError, Busy, and the errors of ``Pool.call``."""
         async with connected(address) as (reader, writer):
             write_frame(writer, {"call": self._call})
-            await _taken(reader)
+            await confirm_taken(reader)
             write_frame(writer, {"go": True})
             try:
                 return await self._follow(reader, writer)
@@ -133,6 +140,22 @@ class Relay:
             await writer.drain()
 
 
+async def greet(address: str) -> None:
+    """Tell another process that this one has started. Raises OwnerGoneError and Busy."""
+    async with connected(address) as (_, writer):
+        write_frame(writer, {"hello": True})
+        await writer.drain()
+
+
+async def send_notice(address: str, notice: RelayedNotice) -> bool:
+    """Have a notification sent by the process that has the stream of its session. False if that is not this process."""
+    async with connected(address) as (reader, writer):
+        write_frame(writer, {"notice": notice})
+        async with asyncio.timeout(TAKEN_SECONDS):
+            answer = await read_frame(reader, MOST_BYTES)
+    return isinstance(answer, dict) and bool(answer.get("sent"))
+
+
 async def relay_request(
     address: str, request: RelayedRequest, send: Callable[[dict[str, Any]], Awaitable[None]]
 ) -> None:
@@ -151,8 +174,8 @@ async def relay_request(
             raise OwnerGoneError
 
 
-async def _taken(reader: asyncio.StreamReader) -> None:
-    """Wait until the owner has taken the call, of which it does nothing before ``go``."""
+async def confirm_taken(reader: asyncio.StreamReader) -> None:
+    """Wait until the owner has taken a call or a watch. Raises OwnerGoneError, NotOwnerError and Busy."""
     try:
         async with asyncio.timeout(TAKEN_SECONDS):
             frame = await read_frame(reader, MOST_BYTES)

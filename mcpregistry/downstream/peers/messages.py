@@ -1,5 +1,5 @@
-"""What two processes say to each other. The first frame on a connection has one key: ``call`` (RelayedCall), ``word`` (RelayedWord) or
-``request`` (RelayedRequest).
+"""What two processes say to each other. The first frame on a connection has one key: ``call`` (RelayedCall), ``word`` (RelayedWord),
+``request`` (RelayedRequest), ``watch`` (RelayedWatch), ``notice`` (RelayedNotice) or ``hello``.
 
 A call: the owner of the session's connection answers ``taken`` or ``not_owner``. The other process sends ``go``: before it, the owner does
 nothing. Then the owner sends events until the call has ended, each an object with one key: ``sent``, ``progress``, ``log``, ``ask``, and
@@ -8,6 +8,10 @@ at last ``result`` or ``error``. Answers to ``ask`` come back as ``answer``.
 A word: something for a host while none of its calls is out, sent to the process that serves the host. It answers ``result`` or ``unanswered``.
 
 A request of a host over HTTP, sent to the process that can answer it: that one authenticates it and answers each event of ASGI as ``event``.
+
+A notice: a notification for a host, sent to the processes one after the other until one answers ``sent`` with true: it has the stream.
+
+``hello``: a process has started, and can be followed for subscriptions. It is not answered.
 """
 
 from __future__ import annotations
@@ -58,6 +62,27 @@ class RelayedCall(msgspec.Struct, frozen=True):
     asks: list[str] | None
     wants_progress: bool
     wants_log: bool
+
+
+class RelayedWatch(msgspec.Struct, frozen=True):
+    """A link for subscriptions at a server; see ``links.py``. ``owner``: the process that is asked, which must have the session's
+    connection; any process where everybody shares the server. ``caller``, ``host`` and ``asks``: see ``Pool.call``.
+    """
+
+    owner: str
+    server: int
+    session: str
+    caller: str
+    host: RelayedHost
+    asks: list[str] | None
+
+
+class RelayedNotice(msgspec.Struct, frozen=True):
+    """A notification for the stream of a host's session."""
+
+    session: str
+    method: str
+    params: dict[str, Any]
 
 
 class RelayedWord(msgspec.Struct, frozen=True):

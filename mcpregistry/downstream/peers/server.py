@@ -19,13 +19,22 @@ import structlog
 from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
-from mcpregistry.downstream.peers.messages import RelayedCall, RelayedRequest, RelayedWord, pack_error, pack_event
+from mcpregistry.downstream.peers.messages import (
+    RelayedCall,
+    RelayedNotice,
+    RelayedRequest,
+    RelayedWatch,
+    RelayedWord,
+    pack_error,
+    pack_event,
+)
 from mcpregistry.downstream.peers.sockets import Host, listen
 
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 * 1024 * 1024  # of one frame; the limits of the call's server are stricter
 Callbacks = Mapping[str, Any]
+Watch = Callable[[RelayedWatch, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class NotOwnerError(Exception):
@@ -37,7 +46,9 @@ class Handlers(msgspec.Struct, frozen=True):
 
     ``owns``: whether it has the connection of this call. ``perform`` makes the call there with the host's questions going to ``ask``
     (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process. ``serve``
-    answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP.
+    answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP. ``watch`` serves a
+    link for subscriptions until it ends, ``notify`` returns whether a notice was for a stream of this process, and ``greet`` hears of
+    a process that has started.
     """
 
     process: str
@@ -45,6 +56,9 @@ class Handlers(msgspec.Struct, frozen=True):
     perform: Callable[[RelayedCall, Any, Callbacks], Awaitable[dict[str, Any]]]
     hear: Callable[[RelayedWord], Awaitable[Any]]
     serve: Callable[[RelayedRequest, Any, Any], Awaitable[None]] | None = None
+    watch: Watch | None = None
+    notify: Callable[[RelayedNotice], Awaitable[bool]] | None = None
+    greet: Callable[[], None] = lambda: None
 
 
 class PeerServer:
@@ -95,6 +109,12 @@ class _Exchange:
                 await self._take(msgspec.convert(frame["call"], RelayedCall))
             elif "request" in frame and self._handlers.serve is not None:
                 await self._serve(msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve)
+            elif "watch" in frame and self._handlers.watch is not None:
+                await self._watch(msgspec.convert(frame["watch"], RelayedWatch), self._handlers.watch)
+            elif "notice" in frame:
+                await self._notify(msgspec.convert(frame["notice"], RelayedNotice))
+            elif "hello" in frame:
+                self._handlers.greet()
         except (msgspec.MsgspecError, SlipsnisseError):
             log.exception("peer.unreadable")
         except (ConnectionError, ssl.SSLError):
@@ -109,6 +129,16 @@ class _Exchange:
             write_frame(self._writer, {"result": await self._handlers.hear(word)})
         except Unanswered as reason:
             write_frame(self._writer, {"unanswered": str(reason)})
+
+    async def _watch(self, watch: RelayedWatch, serve: Watch) -> None:
+        if watch.session and watch.owner != self._handlers.process:
+            write_frame(self._writer, {"other_process": True})
+        else:
+            await serve(watch, self._reader, self._writer)
+
+    async def _notify(self, notice: RelayedNotice) -> None:
+        notify = self._handlers.notify
+        write_frame(self._writer, {"sent": notify is not None and await notify(notice)})
 
     async def _serve(
         self, request: RelayedRequest, serve: Callable[[RelayedRequest, Any, Any], Awaitable[None]]

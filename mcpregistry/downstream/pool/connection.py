@@ -40,6 +40,7 @@ from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.client import CLIENT_NAME, WithoutRootChanges, stamp_of_requests
 from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import typed_error
+from mcpregistry.downstream.pool.followers import follow_on
 from mcpregistry.downstream.pool.handshakes import OTHER, can_start_again, first_mode, is_refusal
 from mcpregistry.downstream.pool.heard import Notices
 from mcpregistry.downstream.pool.listing import CHANGES, described
@@ -90,6 +91,7 @@ class Connection:
         self._client: Client | None = None  # after the handshake
         self.redactor = Redactor(target.secrets)
         self.watched = Watched()  # of the pool's, where it is one of its connections
+        self.is_main = True  # it is kept while something is watched
         self._callers = Callers(shared=bears is None)
         self.logs = LogLines(self.redactor, self._callers, target.slug)
         self._questions = Questions(target.slug, self.redactor, self._callers)
@@ -185,7 +187,7 @@ class Connection:
                     for work in (self._watch_wire, self._watch_pulse, self.offers.refresh):
                         group.start_soon(work)
                     group.start_soon(self.offers.listen, client)
-                    group.start_soon(partial(self.watched.follow, client, self, modern=self._modern))
+                    group.start_soon(partial(follow_on, self, client, self.watched, self._modern, is_main=self.is_main))
                     await self._stay()
                     group.cancel_scope.cancel()
         if whole.cancelled_caught and not self._stopping:
@@ -268,7 +270,7 @@ class Connection:
         idle = self.target.limits.idle_timeout
         if self.target.connect != "lazy" or not idle:
             return math.inf
-        return idle if self.in_flight or self.watched else self.last_used + idle - time.monotonic()
+        return idle if self.in_flight or (self.is_main and self.watched) else self.last_used + idle - time.monotonic()
 
     async def _watch_wire(self) -> None:
         await self._channel.lost.wait()

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -27,11 +28,11 @@ from mcpregistry.domain.errors import (
     SlipsnisseError,
     StaleRevision,
     ToolRefused,
-)
-from mcpregistry.domain.kinds import TOOL
+)  # fmt: skip
+from mcpregistry.domain.kinds import RESOURCE, TOOL
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import State
-from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
+from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import check_depth, parse_arguments
 from mcpregistry.downstream.pool import redact
@@ -41,7 +42,7 @@ from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, Tes
 from mcpregistry.downstream.pool.handshakes import RememberedEras
 from mcpregistry.downstream.pool.loglines import OnLog
 from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, shown
-from mcpregistry.downstream.pool.room import Crowd, make_room, process_full, server_full
+from mcpregistry.downstream.pool.room import crowds_of, make_room
 from mcpregistry.downstream.pool.routes import Routes
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
 from mcpregistry.downstream.pool.slot import Slot, seconds_left
@@ -65,13 +66,9 @@ class Pool:
     """
 
     def __init__(
-        self,
-        targets: Callable[[int], Awaitable[Target]],
-        on_event: Callable[[ConnectionEvent], None],
-        *,
-        most: int = MOST,
-        on_session_over: Callable[[int, str], None] = lambda server_id, session: None,
-    ) -> None:
+        self, targets: Callable[[int], Awaitable[Target]], on_event: Callable[[ConnectionEvent], None], *,
+        most: int = MOST, on_session_over: Callable[[int, str], None] = lambda server_id, session: None,
+    ) -> None:  # fmt: skip
         self._most = most
         self._targets = RememberedEras(targets)
         self._on_event = on_event
@@ -80,12 +77,20 @@ class Pool:
         self._routes = Routes(self._slot, lambda slot: self._retire(slot, again=False))
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
-        self.watches = Watches(self._held)
+        self.watches = Watches(self.hold_for)
 
-    async def _held(self, server_id: int) -> None:
-        """Connect, and return when that connection has closed."""
-        await self._connected(server_id)
-        await self._slot(server_id).left()
+    async def hold_for(self, watched: Watched) -> None:
+        """Connect for what is watched, and return when that connection has closed. Raises DownstreamError."""
+        opener = watched.opener
+        slot = self._slot_at(watched.server_id, None, watched.session, opener.host, opener.asks)
+        await self._loaded(slot)
+        if not slot.session:
+            await slot.connected()
+        else:
+            slot = await self._routes.choose(slot, opener.host, (RESOURCE, ""), None, None, caller=opener.caller)
+            await self._entered(slot, None, opener.caller, opener.host)
+            self._leave(slot)
+        await slot.left()
 
     async def _connected(self, server_id: int) -> Connection:
         slot = self._slot(server_id)
@@ -236,12 +241,13 @@ class Pool:
 
     def end_session(self, session: str) -> None:
         """A host's or a run's session has ended (its name, unique in the site): what it had of its own closes by and by."""
+        self.watches.end_session(session)
         for slot in self.sessions.take_session(session):
             self._spawn(slot.stop())
 
     def tell_roots_changed(self, caller: str) -> None:
         """The folders of the host with this session have changed: tell the servers whose connection is its alone."""
-        for slot in [*self._slots.values(), *self.sessions.all()]:
+        for slot in self._all_slots():
             if slot.connection is not None:
                 self._spawn(slot.connection.tell_roots_changed(caller))
 
@@ -252,7 +258,7 @@ class Pool:
 
     def reconfigure(self, revisions: Mapping[int, int]) -> None:
         """Retire the connections of servers that changed or are gone; calls in flight may end first."""
-        for slot in [*self._slots.values(), *self.sessions.all()]:
+        for slot in self._all_slots():
             server_id = slot.server_id
             if slot.target is None or revisions.get(server_id) == slot.target.revision:
                 continue
@@ -295,7 +301,7 @@ class Pool:
         """Close every connection, all at the same time."""
         self._closed = True
         await self.watches.close()
-        slots = [*self._slots.values(), *self.sessions.all()]
+        slots = self._all_slots()
         self._slots.clear()
         for slot in slots:
             self.sessions.take(slot)
@@ -370,19 +376,15 @@ class Pool:
 
     async def _make_room(self, slot: Slot) -> None:
         """Before ``slot`` opens a connection. Raises Busy."""
+        own = partial(self.sessions.of_server, slot.server_id)
+        await make_room(slot, lambda: crowds_of(slot, own(), self._all_slots(), self._most))
 
-        def crowds() -> Iterator[Crowd]:
-            if slot.session not in (EVERYBODY, OLDER) and slot.target is not None:
-                own = [each for each in self.sessions.of_server(slot.server_id) if each.session != OLDER]
-                yield own, slot.target.limits.max_sessions, server_full
-            yield [*self._slots.values(), *self.sessions.all()], self._most, process_full
-
-        await make_room(slot, crowds)
+    def _all_slots(self) -> list[Slot]:
+        return [*self._slots.values(), *self.sessions.all()]
 
     def _new_session(self, server_id: int, session: str, on_event: OnEvent, on_over: Callable[[Slot], None]) -> Slot:
-        nothing = Watched()  # subscriptions are kept at the connection of everybody
         return Slot(
-            server_id, self._targets, on_event, self._make_room, nothing,
+            server_id, self._targets, on_event, self._make_room, self.watches.of(server_id, session),
             note=self._targets.note, session=session, on_over=on_over,
         )  # fmt: skip
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
 from mcpregistry.downstream.pool.slot import Slot
 
 # Those that hold a connection, how many may, and what is said when all of them are in use.
@@ -27,6 +28,13 @@ async def make_room(slot: Slot, crowds: Callable[[], Iterable[Crowd]]) -> None:
             await leaving[0].left()
         else:
             raise full[2](full[1])
+
+
+def crowds_of(slot: Slot, own: list[Slot], every: list[Slot], most: int) -> Iterator[Crowd]:
+    """The crowds of a pool. ``own``: the slots of its server's sessions; ``every``: all of the pool, of which ``most`` may be open."""
+    if slot.session not in (EVERYBODY, OLDER) and slot.target is not None:
+        yield [each for each in own if each.session != OLDER], slot.target.limits.max_sessions, server_full
+    yield every, most, process_full
 
 
 def _alive(slots: Iterable[Slot], but: Slot) -> list[Slot]:

@@ -141,7 +141,8 @@ class Slot:
         connection = self.connection
         if connection is None or not connection.usable or connection.target.connect != "lazy":
             return None
-        busy = connection.in_flight or self._watched or (self.gate is not None and self.gate.inside)
+        watches = self._watched and connection.is_main
+        busy = connection.in_flight or watches or (self.gate is not None and self.gate.inside)
         return None if busy else connection.last_used
 
     async def rest(self) -> None:
@@ -226,7 +227,7 @@ class Slot:
                 target, self._tools_changed, bears=self.bears, apps=self.apps
             )
             connection.logs.tell = self._tell_logs
-            connection.watched = self._watched
+            connection.watched, connection.is_main = self._watched, self.session != OLDER
             for caller, host in self.openers.items():
                 connection.introduce(caller, host)
             self._over.clear()

@@ -1,8 +1,7 @@
 """Subscriptions to single resources: one at the server however many hosts want it, renewed when its connection is.
 
-``Watches`` belongs to a pool and outlives connections; each connection's owner runs ``Watched.follow``, which tells the
-server of its era what is wanted: ``resources/subscribe``, or one ``subscriptions/listen`` stream with all URIs. While
-anything is wanted of a server its connection is kept, and made anew when it is lost.
+``Watches`` belongs to a pool and outlives connections. What is wanted on a connection stands in its ``Watched``; what follows it stands
+in ``followers.py``. While anything is wanted of a server, the connection is kept, and opened again when it is lost.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import structlog
-from mcp.client.client import Client
-from mcp.client.subscriptions import SubscriptionLost
-from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import ResourceUpdated
 
-from mcpregistry.domain.errors import ConnectionFailed, ProtocolError, SlipsnisseError, ToolRefused
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
+from mcpregistry.domain.errors import ConnectionFailed, SlipsnisseError
+from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER, session_in
 
 log = structlog.get_logger(__name__)
 
@@ -29,48 +27,125 @@ Listener = Callable[[], None]  # called on the event loop for each change, must 
 
 RETRY_FIRST, RETRY_MOST = 1.0, 30.0  # seconds
 SETTLE = 0.02  # seconds in which changes are collected
-MOST = 5_000  # URIs of one server
+MOST = 5_000  # URIs of one connection
 
 
-class Live(Protocol):
-    """A connection, as far as it is needed here."""
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """The host whose connection is opened for its subscription. ``caller``: the name of its session; ``asks``: see ``Pool.call``."""
 
-    async def ask(self, method: str, params: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
-        """One request. Raises DownstreamError."""
+    caller: str = ""
+    host: Forwarding = NOTHING
+    asks: frozenset[str] | None = None
+
+
+class Wish:
+    """What is wanted of one resource. ``ours``: how many listeners are of hosts of this process; ``holders``: for how many the
+    connection is kept. ``taken``: the server has taken it, or its error. ``is_promised``: somebody has heard that it was taken.
+    """
+
+    def __init__(self) -> None:
+        self.listeners: dict[object, Listener] = {}
+        self.ours = self.holders = 0
+        self.is_promised = False
+        self.taken = _new_future()
+
+
+class Follower:
+    """What learns which of the wanted resources change: a connection, or a link to another process.
+
+    ``answers``: what the server said to each URI, None for yes. ``is_main``: it is the connection that is kept while something is
+    wanted. ``ours_only``: it follows only what listeners of this process want.
+    """
+
+    def __init__(self, watched: Watched, *, is_main: bool, ours_only: bool = False) -> None:
+        self.watched, self.is_main, self._ours_only = watched, is_main, ours_only
+        self.answers: dict[str, SlipsnisseError | None] = {}
+        self.changed = asyncio.Event()  # something is wanted, or not wanted any more
+
+    def wants(self, uri: str) -> bool:
+        """Whether it has to follow this resource."""
+        wish = self.watched.wanted.get(uri)
+        return wish is not None and (not self._ours_only or wish.ours > 0)
+
+    @property
+    def wanted(self) -> list[str]:
+        """The URIs that it has to follow, sorted."""
+        return sorted(uri for uri in self.watched.wanted if self.wants(uri))
+
+    def answer(self, uri: str, error: SlipsnisseError | None) -> None:
+        """The server has taken or refused this."""
+        self.watched.note_answer(self, uri, error)
 
 
 class Watched:
-    """What is wanted of one server, and who is told."""
+    """What is wanted on one connection, who is told, and what follows it. It is true while the connection must be kept."""
 
-    def __init__(self) -> None:
-        self.wanted: dict[str, dict[object, Listener]] = {}
+    def __init__(self, server_id: int = 0, session: str = EVERYBODY) -> None:
+        self.server_id, self.session = server_id, session
+        self.wanted: dict[str, Wish] = {}
+        self.opener = Opener()
         self.keeper: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-        self._settled: dict[str, asyncio.Future[None]] = {}
-        self._interrupted = False
+        self.is_joining = False  # further followers are on their way: nothing counts as taken without them
+        self._holders = 0
+        self._followers: set[Follower] = set()
         self._due: dict[str, None] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.wanted)
+        return self._holders > 0
 
-    def add(self, uri: str, listener: Listener) -> tuple[Callable[[], None], asyncio.Future[None]]:
-        """Returns what ends it (idempotent), and a future: the server has taken it, or its error."""
-        if uri not in self.wanted:
-            self.wanted[uri] = {}
-            self._settled[uri] = asyncio.get_running_loop().create_future()
-            self._settled[uri].add_done_callback(_retrieve)
-            self._changed.set()
+    def add(
+        self, uri: str, listener: Listener, *, is_ours: bool = True
+    ) -> tuple[Callable[[], None], asyncio.Future[None]]:
+        """Returns what ends it (idempotent), and a future: the server has taken it, or its error.
+
+        ``is_ours``: the listener is that of a host of this process. For one of another process, a connection that everybody shares
+        is not kept: that process has one of its own.
+        """
+        wish = self.wanted.setdefault(uri, Wish())
+        holds = is_ours or self.session != EVERYBODY
+        if holds and not wish.holders and wish.taken.done():
+            wish.taken = _new_future()  # it was taken without the connection that is kept from now on
         key = object()
-        self.wanted[uri][key] = listener
+        wish.listeners[key] = listener
+        self._count(wish, ours=is_ours, holders=holds, step=1)
+        self._tell_followers()
+        self._settle(uri)
 
         def end() -> None:
-            listeners = self.wanted.get(uri, {})
-            if listeners.pop(key, None) is not None and not listeners:
-                del self.wanted[uri]
-                self._settled.pop(uri).cancel()
-                self._changed.set()
+            if wish.listeners.pop(key, None) is None:
+                return
+            self._count(wish, ours=is_ours, holders=holds, step=-1)
+            if not wish.listeners and self.wanted.get(uri) is wish:
+                self._forget(uri)
+            self._tell_followers()
+            if not self and self.keeper is not None:
+                self.keeper.cancel()
 
-        return end, self._settled[uri]
+        return end, wish.taken
+
+    def _count(self, wish: Wish, *, ours: bool, holders: bool, step: int) -> None:
+        wish.ours += step * ours
+        wish.holders += step * holders
+        self._holders += step * holders
+
+    def _forget(self, uri: str) -> None:
+        self.wanted.pop(uri).taken.cancel()
+        for follower in self._followers:
+            follower.answers.pop(uri, None)
+
+    def end(self) -> None:
+        """Nothing is wanted any more, and nobody is told of anything."""
+        for wish in self.wanted.values():
+            wish.listeners.clear()
+        for uri in list(self.wanted):
+            self._forget(uri)
+        self._holders = 0
+        self._tell_followers()
+        if self.keeper is not None:
+            self.keeper.cancel()
+
+    # -- towards listeners ------------------------------------------------------------------------------------
 
     def note(self, uri: str) -> None:
         """The server says that a resource has changed. Listeners are called in a moment, once for each resource."""
@@ -84,9 +159,9 @@ class Watched:
 
     def _tell_due(self) -> None:
         due, self._due = self._due, {}
-        self.updated(*due)
+        self._updated(*due)
 
-    def updated(self, *uris: str) -> None:
+    def _updated(self, *uris: str) -> None:
         """These resources, or some below them, have changed."""
         named = defaultdict(list)
         for wanted in self.wanted:
@@ -96,164 +171,156 @@ class Watched:
             above = (uri[: found.start()] for found in re.finditer("/", uri))
             changed.update(dict.fromkeys([uri, *(wanted for folder in above for wanted in named.get(folder, ()))]))
         for wanted in changed:
-            for listener in list(self.wanted.get(wanted, {}).values()):
+            wish = self.wanted.get(wanted)
+            for listener in list(wish.listeners.values()) if wish else ():
                 listener()
 
-    def _settle(self, uri: str, error: SlipsnisseError | None) -> None:
-        future = self._settled.get(uri)
-        if future is None or future.done():
+    # -- towards followers ------------------------------------------------------------------------------------
+
+    def join(self, follower: Follower) -> None:
+        """It follows what is wanted from now on; pair it with ``leave``."""
+        self._followers.add(follower)
+
+    def leave(self, follower: Follower) -> None:
+        """It follows nothing any more."""
+        self._followers.discard(follower)
+        self.settle()
+
+    def note_answer(self, follower: Follower, uri: str, error: SlipsnisseError | None) -> None:
+        """The server has taken or refused what a follower has asked for."""
+        wish = self.wanted.get(uri)
+        if wish is None:
             return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+        if wish.is_promised and uri not in follower.answers:
+            self.note(uri)  # it may have changed before: this follower did not hear of it
+        follower.answers[uri] = error
+        self._settle(uri)
 
-    # -- towards the server; run by the connection's owner, and cancelled with it -----------------------------
+    def settle(self) -> None:
+        """Look again at what is not taken yet."""
+        for uri in list(self.wanted):
+            self._settle(uri)
 
-    async def follow(self, client: Client, connection: Live, *, modern: bool) -> None:
-        """Tell the server what is wanted, for as long as this connection lives."""
-        if self._interrupted:  # what changed meanwhile was not told
-            self.updated(*self.wanted)
-        try:
-            await (self._listening(client) if modern else self._subscribing(connection))
-        finally:
-            self._interrupted = bool(self.wanted)
+    def _settle(self, uri: str) -> None:
+        """A resource counts as taken when every follower has an answer, and one of them a good one."""
+        wish = self.wanted[uri]
+        asked = [each for each in self._followers if each.wants(uri)]
+        if wish.taken.done() or self.is_joining or any(uri not in each.answers for each in asked):
+            return
+        if wish.holders and not any(each.is_main for each in asked):
+            return  # the connection that is kept for it is not open yet
+        errors = [error for each in asked if (error := each.answers[uri]) is not None]
+        if errors and len(errors) == len(asked):
+            wish.taken.set_exception(errors[0])
+            return
+        wish.is_promised = True
+        wish.taken.set_result(None)
 
-    async def _subscribing(self, connection: Live) -> None:
-        told: set[str] = set()
-        while True:
-            self._changed.clear()
-            for uri in told - self.wanted.keys():
-                told.discard(uri)
-                with contextlib.suppress(SlipsnisseError):
-                    await connection.ask("resources/unsubscribe", {"uri": uri})
-            for uri in [uri for uri in self.wanted if uri not in told]:
-                told.add(uri)
-                try:
-                    await connection.ask("resources/subscribe", {"uri": uri})
-                    self._settle(uri, None)
-                except SlipsnisseError as error:
-                    self._settle(uri, error)
-            await self._changed.wait()
+    def _tell_followers(self) -> None:
+        for follower in self._followers:
+            follower.changed.set()
 
-    async def _listening(self, client: Client) -> None:
-        """The next stream is open before the last one is closed, so that nothing is missed between them."""
-        before: asyncio.Task[None] | None = None
-        now: asyncio.Task[None] | None = None
-        try:
-            while True:
-                self._changed.clear()
-                now = asyncio.ensure_future(self._stream(client, sorted(self.wanted))) if self.wanted else None
-                if now is not None:
-                    taken = asyncio.gather(*(self._settled[uri] for uri in self.wanted), return_exceptions=True)
-                    await _first(now, taken)
-                await _end(before)
-                before = now
-                await self._changed.wait()
-        finally:  # the newer one may not have been taken yet
-            await _end(before, now)
 
-    async def _stream(self, client: Client, uris: list[str]) -> None:
-        delay, lost = RETRY_FIRST, False
-        while True:
-            try:
-                async with client.listen(resource_subscriptions=uris) as events:
-                    honored = set(events.honored.resource_subscriptions or ())
-                    for uri in uris:
-                        self._settle(uri, None if uri in honored else _not_told())
-                        if lost:
-                            self.updated(uri)
-                    delay = RETRY_FIRST
-                    async for event in events:
-                        if isinstance(event, ResourceUpdated):
-                            self.note(event.uri)
-            except (SubscriptionLost, MCPError, TimeoutError) as error:
-                for uri in uris:
-                    self._settle(uri, _refused(error))
-            lost = True
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, RETRY_MOST)
+Work = Callable[[Watched], Awaitable[None]]
 
 
 class Watches:
-    """All subscriptions of one pool. ``hold`` connects to a server and returns when that connection has closed."""
+    """All subscriptions of one pool. ``hold`` connects to a server and returns when that connection has closed.
 
-    def __init__(self, hold: Callable[[int], Awaitable[None]]) -> None:
-        self._hold = hold
-        self._servers: dict[int, Watched] = {}
+    ``share`` runs while hosts of this process want something of a server that everybody shares: other processes have connections
+    to it as well. It ends ``Watched.is_joining`` when these follow.
+    """
 
-    def of(self, server_id: int) -> Watched:
-        """What is wanted of the server; the same object for all its connections."""
-        return self._servers.setdefault(server_id, Watched())
+    def __init__(self, hold: Work, share: Work | None = None) -> None:
+        self.hold, self.share = hold, share
+        self._closed = False
+        self._watched: WeakValueDictionary[tuple[int, str], Watched] = WeakValueDictionary()
 
-    async def add(self, server_id: int, uri: str, listener: Listener, *, patience: float) -> Callable[[], None]:
-        """Tell ``listener`` of changes until the returned function is called.
+    def of(self, server_id: int, session: str = EVERYBODY) -> Watched:
+        """What is wanted of the server by this session; the same object for all its connections."""
+        key = (server_id, EVERYBODY if session == OLDER else session)
+        return self._watched.setdefault(key, Watched(*key))
+
+    async def add(
+        self, server_id: int, uri: str, listener: Listener, *, patience: float, session: str = EVERYBODY,
+        opener: Opener | None = None, is_ours: bool = True,
+    ) -> Callable[[], None]:  # fmt: skip
+        """Tell ``listener`` of changes until the returned function is called. ``is_ours``: see ``Watched.add``.
 
         Raises what the server says against it; one that does not say anything for ``patience`` seconds is told later.
         """
-        watched = self.of(server_id)
+        if self._closed:
+            raise ConnectionFailed("This process is shutting down.", remedy="Try again in a moment.")
+        watched = self.of(server_id, session)
         if len(watched.wanted) >= MOST and uri not in watched.wanted:
             raise ConnectionFailed("Too many resources of this server are subscribed to.", remedy="End some first.")
-        end, taken = watched.add(uri, listener)
-        if watched.keeper is None or watched.keeper.done():
-            watched.keeper = asyncio.ensure_future(self._keep(server_id, watched))
+        watched.opener = opener or watched.opener
+        is_kept = watched.keeper is not None and not watched.keeper.done() and bool(watched)
+        watched.is_joining = watched.is_joining or (not is_kept and is_ours and self._is_shared(watched))
+        end, taken = watched.add(uri, listener, is_ours=is_ours)
+        if watched and not is_kept:
+            watched.keeper = asyncio.ensure_future(self._keep(watched))
         try:
-            async with asyncio.timeout(patience):
-                await asyncio.shield(taken)
-        except TimeoutError:
-            log.info("subscription.not_taken_yet", server_id=server_id)
+            if not (await asyncio.wait({taken}, timeout=patience))[0]:
+                log.info("subscription.not_taken_yet", server_id=server_id)
+            elif taken.cancelled():
+                raise ConnectionFailed("The session has ended.", remedy="Subscribe in a new session.")
+            else:
+                taken.result()
         except BaseException:
             end()
             raise
         return end
 
-    async def _keep(self, server_id: int, watched: Watched) -> None:
+    def _is_shared(self, watched: Watched) -> bool:
+        return self.share is not None and watched.session == EVERYBODY
+
+    async def _keep(self, watched: Watched) -> None:
         """Hold a connection for as long as anything is wanted."""
+        sharing = asyncio.ensure_future(self.share(watched)) if self.share and self._is_shared(watched) else None
+        try:
+            await self._hold(watched)
+        finally:
+            if sharing is not None:
+                sharing.cancel()
+                await asyncio.wait({sharing})
+                watched.is_joining = False
+
+    async def _hold(self, watched: Watched) -> None:
         delay = RETRY_FIRST
         while watched:
             try:
                 began = time.monotonic()
-                await self._hold(server_id)
+                await self.hold(watched)
                 delay = RETRY_FIRST if time.monotonic() - began > RETRY_MOST else delay
             except SlipsnisseError as error:
-                log.info("subscriptions.not_connected", server_id=server_id, code=error.code)
+                log.info("subscriptions.not_connected", server_id=watched.server_id, code=error.code)
             except Exception:  # the database may be away: what is wanted stays wanted
-                log.exception("subscriptions.not_kept", server_id=server_id)
+                log.exception("subscriptions.not_kept", server_id=watched.server_id)
             await asyncio.sleep(delay)
             delay = min(delay * 2, RETRY_MOST)
 
+    def end_session(self, session: str) -> None:
+        """A host's session has ended (its name, unique in the site): nothing is wanted on its connections."""
+        for watched in list(self._watched.values()):
+            if watched.session and session_in(watched.session) == session:
+                watched.end()
+
     async def close(self) -> None:
         """No connection is kept any more."""
-        keepers = [each.keeper for each in self._servers.values() if each.keeper is not None]
+        self._closed = True
+        keepers = [each.keeper for each in self._watched.values() if each.keeper is not None]
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
 
 
-def _not_told() -> ProtocolError:
-    return ProtocolError(
-        "The server does not report changes of this resource.", remedy="Read it again when you need it.", sent=True
-    )
-
-
-def _refused(error: Exception) -> SlipsnisseError:
-    if isinstance(error, MCPError):
-        return ToolRefused(error.message, rpc_code=error.code)
-    return ConnectionFailed("The server's stream of changes was lost.", remedy="Subscribe again.")
-
-
-async def _first(*waiting: asyncio.Future[Any]) -> None:
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _end(*tasks: asyncio.Task[None] | None) -> None:
-    ending = [task for task in tasks if task is not None]
-    for task in ending:
-        task.cancel()
-    if ending:
-        await asyncio.wait(ending)
+def _new_future() -> asyncio.Future[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(_retrieve)
+    return future
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
+    with contextlib.suppress(asyncio.CancelledError):
         future.exception()  # whoever waits has seen it; nobody waiting is no error

@@ -29,8 +29,11 @@ from mcp.shared.message import SessionMessage
 from mcp.types import InitializeRequestParams, jsonrpc_message_adapter
 
 from mcpregistry.domain.errors import Busy
+from mcpregistry.downstream.peers.messages import RelayedNotice
+from mcpregistry.gateway.host_channels import MESSAGE
 from mcpregistry.gateway.http import question_ids
 from mcpregistry.gateway.http.body import read_whole, replayed
+from mcpregistry.gateway.http.notices import Notices
 from mcpregistry.gateway.http.resuming import Kept, KeptSend, Resumption
 from mcpregistry.gateway.http.sessions import Session, Sessions
 from mcpregistry.gateway.http.standing import Standing
@@ -72,6 +75,9 @@ class SessionManager(StreamableHTTPSessionManager):
         self._connections: dict[str, Connection] = {}
         self._standing: dict[str, Standing] = {}
         gateway.channels.relay = self._relay
+        self._notices = Notices(gateway.engine.watches.neighbours, self._send_notice)
+        gateway.engine.placement.serve_notices(self._send_notice)
+        sessions.ended.append(self._notices.forget)
         gateway.levels.keep, gateway.subscriptions.keep = sessions.set_log_level, sessions.subscribe
 
     async def _handle_stateful_request(self, scope: Any, receive: Any, send: Any) -> None:
@@ -128,7 +134,8 @@ class SessionManager(StreamableHTTPSessionManager):
         if connection is None or session.id in self._standing:  # a second stream is refused by the SDK
             yield
             return
-        standing = self._standing[session.id] = Standing(self._gateway.subscriptions, session, connection)
+        channel = self._gateway.channels.of(connection)
+        standing = self._standing[session.id] = Standing(self._gateway.subscriptions, session, connection, channel)
         try:
             yield
         finally:
@@ -255,15 +262,25 @@ class SessionManager(StreamableHTTPSessionManager):
 
     async def _relay(self, session_id: str, method: str, params: dict[str, Any]) -> None:
         """Send a notification on the session's own stream, which may be in another process."""
-        if session_id in self._standing:
-            await self._connections[session_id].notify(method, params)
-            return
+        if await self._notices.send(RelayedNotice(session_id, method, params)) or method == MESSAGE:
+            return  # a log line that no process of this machine can send is dropped
         try:
             await self._sessions.send_on(
                 session_id, {"method": RELAYED, "params": {"method": method, "params": params}}
             )
         except (Error, Busy):  # hosts do not rely on such notifications
             log.warning("session.notification_not_relayed", exc_info=True)
+
+    async def _send_notice(self, notice: RelayedNotice) -> bool:
+        """Send a notification on the session's own stream. False if this process does not have it."""
+        if notice.session not in self._standing:
+            return False
+        try:
+            async with asyncio.timeout(1.0):  # a host that does not read must not delay the others
+                await self._connections[notice.session].notify(notice.method, notice.params)
+        except TimeoutError:
+            log.info("host.does_not_read", method=notice.method)
+        return True
 
     async def _changed(self, session_id: str) -> None:
         """The session's rows say something else, by whichever process."""

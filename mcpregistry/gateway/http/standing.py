@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 from django.db import Error
 from mcp.server.connection import Connection
 
 from mcpregistry.db import db_call
+from mcpregistry.domain.calls.forwarding import HostChannel
+from mcpregistry.domain.servers.sessions import mcp_session
 from mcpregistry.gateway.http.sessions import Session
 from mcpregistry.gateway.identity import Caller
-from mcpregistry.gateway.subscriptions import Subscriptions
+from mcpregistry.gateway.subscriptions import Subscriber, Subscriptions
 from mcpregistry.services import host_sessions
 
 log = structlog.get_logger(__name__)
@@ -24,9 +27,12 @@ LOOK_AGAIN = 30.0  # seconds, where a server did not take a subscription, or it 
 class Standing:
     """Follows the session's rows from its making to ``close``; set ``news`` when they have changed."""
 
-    def __init__(self, subscriptions: Subscriptions, session: Session, connection: Connection) -> None:
-        self._subscriptions, self._connection = subscriptions, connection
-        self._id, self._caller = session.id, Caller(session.agent, session.endpoint, "http")
+    def __init__(
+        self, subscriptions: Subscriptions, session: Session, connection: Connection, channel: HostChannel
+    ) -> None:
+        self._subscriptions, self._connection, self._id = subscriptions, connection, session.id
+        caller = Caller(session.agent, session.endpoint, "http")
+        self._who = Subscriber(caller, mcp_session(session.id), replace(session.host.forwarding, channel=channel))
         self.news = asyncio.Event()
         subscriptions.stand(connection)
         self._task = asyncio.ensure_future(self._follow())
@@ -45,6 +51,6 @@ class Standing:
                 log.warning("subscriptions.not_read", exc_info=True)
                 await asyncio.sleep(_AFTER_FAULT)
                 continue
-            whole = await self._subscriptions.follow(self._caller, self._connection, wanted)
+            whole = await self._subscriptions.follow(self._who, self._connection, wanted)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.news.wait(), None if whole else LOOK_AGAIN)

@@ -1,0 +1,66 @@
+"""Notifications for a host's session on their way to the process of this machine that has the session's stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.downstream.peers.client import OwnerGoneError, send_notice
+from mcpregistry.downstream.peers.messages import RelayedNotice
+
+log = structlog.get_logger(__name__)
+
+MOST_REMEMBERED = 10_000  # sessions
+LOOK_AGAIN = 1.0  # seconds, where no process has the stream
+
+
+class Notices:
+    """Of one web process. ``neighbours`` gives the addresses of the others, ``send_here`` sends what this process can send itself."""
+
+    def __init__(
+        self, neighbours: Callable[[], Awaitable[list[str]]], send_here: Callable[[RelayedNotice], Awaitable[bool]]
+    ) -> None:
+        self._neighbours, self._send_here = neighbours, send_here
+        self._known: dict[str, str] = {}  # where the stream of a session was found
+        self._nowhere: dict[str, float] = {}  # when it was found nowhere; monotonic
+
+    async def send(self, notice: RelayedNotice) -> bool:
+        """Send it on the session's stream. False if no process of this machine has the stream. Never raises."""
+        if await self._send_here(notice):
+            return True
+        known = self._known.pop(notice.session, "")
+        if known and await self._sent_by(known, notice):
+            return True
+        if time.monotonic() < self._nowhere.get(notice.session, 0.0) + LOOK_AGAIN:
+            return False
+        for address in await self._neighbours():
+            if address != known and await self._sent_by(address, notice):
+                return True
+        self._make_room()
+        self._nowhere[notice.session] = time.monotonic()
+        return False
+
+    async def _sent_by(self, address: str, notice: RelayedNotice) -> bool:
+        try:
+            is_sent = await send_notice(address, notice)
+        except (OwnerGoneError, SlipsnisseError, TimeoutError):
+            log.info("session.notification_not_relayed", address=address)
+            return False
+        if is_sent:
+            self._make_room()
+            self._known[notice.session] = address
+            self._nowhere.pop(notice.session, None)
+        return is_sent
+
+    def _make_room(self) -> None:
+        for remembered in (self._known, self._nowhere):
+            if len(remembered) >= MOST_REMEMBERED:
+                remembered.clear()
+
+    def forget(self, session: str) -> None:
+        """The session has ended."""
+        self._known.pop(session, None)
+        self._nowhere.pop(session, None)

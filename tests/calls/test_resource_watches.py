@@ -1,0 +1,226 @@
+"""A subscribed resource is followed on every connection where it may change, in whichever process that is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpregistry.calls.resource_watches import ResourceWatches
+from mcpregistry.db import db_call
+from mcpregistry.domain.calls.forwarding import Forwarding
+from mcpregistry.domain.errors import ToolRefused
+from mcpregistry.downstream.peers.neighbours import announce, neighbours_of
+from mcpregistry.downstream.pool.watching import Opener
+from mcpregistry.models import Server, SessionOwner
+from tests.calls.conftest import add_server
+from tests.calls.processes import SESSION, Process, text_of
+from tests.fakes.targets import stdio_target
+from tests.waiting import HANG_LIMIT, until
+
+URI, ROUNDS = "docs://guide", 24
+ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
+
+
+class Watching(Process):
+    """A process of the site that other processes find."""
+
+    def __init__(self, number: int, folder: Path, target: Any) -> None:
+        super().__init__(number, folder / f"{number}.sock", target)
+        self._marker = folder / f"site-{number}.peer"
+        self.heard = 0
+        self.watches = ResourceWatches(self.pool, self.placement)
+
+    async def start(self) -> None:
+        await super().start()
+        await self.watches.start(self._marker)
+
+    async def stop(self) -> None:
+        await self.watches.close()
+        await super().stop()
+
+    async def die(self) -> None:
+        await self.pool.watches.close()
+        await super().die()
+
+    async def watch(self, server: Server, session: str = SESSION, uri: str = URI) -> Callable[[], None]:
+        return await self.pool.watches.add(
+            server.pk, uri, self._hear, patience=HANG_LIMIT, session=session, opener=Opener(session)
+        )
+
+    def _hear(self) -> None:
+        self.heard += 1
+
+    async def hears_touch_by(self, other: Process, server: Server, session: str) -> None:
+        before = self.heard
+        await other.call(server, "touch", session=session)
+        await until(lambda: self.heard > before)
+
+    async def subscriptions(self, server: Server, session: str = SESSION) -> str:
+        return text_of(await self.call(server, "count", session=session))
+
+
+@pytest.fixture
+async def server(live_db: None) -> Server:
+    return await db_call(add_server, "talkative")
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
+    monkeypatch.setattr("mcpregistry.downstream.peers.neighbours._lives", lambda pid: True)
+    monkeypatch.setattr("mcpregistry.downstream.pool.watching.RETRY_FIRST", 0.05)
+    made: list[Watching] = []
+
+    async def one_more(era: str, program: str = "talkative") -> Watching:
+        made.append(Watching(len(made) + 1, tmp_path, stdio_target(program, env={"FAKE_ERA": era})))
+        await made[-1].start()
+        return made[-1]
+
+    yield one_more
+    for each in made:
+        await each.stop()
+
+
+@ERAS
+@pytest.mark.parametrize("session", [SESSION, ""], ids=["session", "everybody"])
+async def test_every_change_is_heard_whichever_process_makes_the_call(
+    start: Start, server: Server, session: str, era: str
+) -> None:
+    processes = [await start(era) for _ in range(3)]
+    watcher = processes[1]
+    if session:
+        await processes[0].call(server, "count", session=session)
+    end = await watcher.watch(server, session)
+    for number in range(ROUNDS):
+        await watcher.hears_touch_by(processes[number % 3], server, session)
+    assert [each.heard for each in processes if each is not watcher] == [0, 0]
+    assert await processes[2].subscriptions(server, session) == "count 1"
+    end()
+    for each in processes:
+        await until(partial(has_none, each, server, session))
+
+
+async def has_none(process: Watching, server: Server, session: str) -> bool:
+    return await process.subscriptions(server, session) == "count 0"
+
+
+async def test_one_connection_serves_the_watches_of_all_processes(start: Start, server: Server) -> None:
+    first, second = [await start("legacy") for _ in range(2)]
+    ends = [await each.watch(server) for each in (first, second)]
+    assert await second.subscriptions(server) == "count 1"
+    assert await db_call(SessionOwner.objects.count) == 1
+    await first.call(server, "touch")
+    await until(lambda: first.heard and second.heard)
+    ends[0]()
+    await second.call(server, "touch")
+    await until(lambda: second.heard > 1)
+    assert await second.subscriptions(server) == "count 1"
+    ends[1]()
+    await until(lambda: has_none(first, server, SESSION))
+
+
+@ERAS
+async def test_a_watch_is_made_again_when_the_owner_has_died(start: Start, server: Server, era: str) -> None:
+    first, second = [await start(era) for _ in range(2)]
+    await first.call(server, "count")
+    end = await second.watch(server)
+    assert await first.subscriptions(server) == "count 1"
+    await first.die()
+    await until(lambda: second.heard)  # what changed in the meantime was not heard
+    assert await second.subscriptions(server) == "count 1"
+    before = second.heard
+    await second.call(server, "touch")
+    await until(lambda: second.heard > before)
+    end()
+    await until(lambda: has_none(second, server, SESSION))
+
+
+async def test_a_watch_is_made_again_when_its_server_has_died(start: Start, server: Server) -> None:
+    first, second = [await start("legacy") for _ in range(2)]
+    await first.call(server, "count")
+    await second.watch(server)
+    with pytest.raises(Exception, match=r"ended|lost|closed"):
+        await first.call(server, "die")
+    await until(lambda: second.heard)
+    before = second.heard
+    await first.call(server, "touch")
+    await until(lambda: second.heard > before)
+
+
+async def test_a_process_that_starts_later_is_followed(start: Start, server: Server) -> None:
+    first = await start("legacy")
+    await first.watch(server, "")
+    later = await start("legacy")
+    await until(lambda: watched_by_others(later, server))
+    await later.call(server, "touch", session="")
+    await until(lambda: first.heard)
+
+
+def watched_by_others(process: Watching, server: Server) -> bool:
+    return URI in process.pool.watches.of(server.pk).wanted
+
+
+async def test_a_process_that_dies_leaves_no_watch_at_others(start: Start, server: Server) -> None:
+    first, second = [await start("legacy") for _ in range(2)]
+    await first.call(server, "count")
+    for session in (SESSION, ""):
+        await second.watch(server, session)
+    await until(lambda: watched_by_others(first, server))
+    await second.die()
+    await until(lambda: not watched_by_others(first, server))
+    await until(lambda: has_none(first, server, SESSION))
+
+
+async def test_a_shared_server_is_not_started_for_watches_of_others(start: Start, server: Server) -> None:
+    first, second = [await start("legacy") for _ in range(2)]
+    await second.watch(server, "")
+    assert watched_by_others(first, server)
+    assert first.pool.states() == {}
+
+
+async def test_the_end_of_a_session_ends_its_watches(start: Start, server: Server) -> None:
+    first, second = [await start("legacy") for _ in range(2)]
+    await first.call(server, "count")
+    await second.watch(server)
+    watched = [each.pool.watches.of(server.pk, SESSION) for each in (first, second)]
+    for each in (first, second):
+        each.placement.end_session("http:1")
+    await until(lambda: all(each.keeper is not None and each.keeper.done() for each in watched))
+    await until(lambda: not first.pool.sessions.all())
+    assert [each.wanted for each in watched] == [{}, {}]
+    assert not second.pool.sessions.all()
+
+
+async def test_a_refusal_of_the_server_reaches_the_host(start: Start, server: Server) -> None:
+    first, second = [await start("legacy", "crash") for _ in range(2)]
+    await first.call(server, "pid")
+    with pytest.raises(ToolRefused):
+        await second.watch(server)
+    assert not second.pool.watches.of(server.pk, SESSION)
+
+
+async def test_a_connection_that_a_watch_opens_is_told_of_its_host(start: Start, server: Server) -> None:
+    process = await start("legacy")
+    asking = Forwarding({"elicitation": {}})
+    opener = Opener(SESSION, asking, asking.questions)
+    await process.pool.watches.add(
+        server.pk, URI, lambda: None, patience=HANG_LIMIT, session=SESSION, opener=opener
+    )  # fmt: skip
+    (slot,) = process.pool.sessions.all()
+    assert slot.bears == {"elicitation"}
+
+
+def test_neighbours_are_the_living_processes_of_the_same_machine(tmp_path: Path) -> None:
+    mine, parent, dead, other = (f"a-{os.getpid()}", f"a-{os.getppid()}", f"a-{2**22 + 1}", f"b-{os.getppid()}")
+    for name in (mine, parent, dead, other):
+        announce(tmp_path / f"{name}.peer", f"address of {name}")
+    assert neighbours_of(tmp_path / f"{mine}.peer") == [f"address of {parent}"]
+    assert not (tmp_path / f"{dead}.peer").exists()
+    assert (tmp_path / f"{other}.peer").exists()

@@ -139,9 +139,7 @@ def test_a_saved_rule_is_tried_with_changes(client_of: ClientOf, site: Site) -> 
     url = reverse("admin:mcpregistry_policyrule_try_one", args=[rule.pk])
     client = client_of("viewer")
     assert client.get(url).context["form"].initial["outcome"] == "deny"
-    report = client.post(url, {"outcome": "allow", "priority": 1, "server": "git", "days": 7}).context[
-        "report"
-    ]
+    report = client.post(url, {"outcome": "allow", "priority": 1, "server": "git", "days": 7}).context["report"]
     assert report.allowed > 0
     rule.refresh_from_db()
     assert (rule.outcome, rule.server_id) == ("deny", None)

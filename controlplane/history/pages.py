@@ -25,7 +25,7 @@ from controlplane.history.recording import LATEST
 from controlplane.history.rights import may_change, may_see
 from mcpregistry.admin.base import actor
 from mcpregistry.domain.errors import Conflict, Denied, NotFound, SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import kind_and_name, printable
 
 _SITE = "mcpregistry.change_configuration"
 
@@ -50,10 +50,20 @@ def version(request: HttpRequest, label: str, number: int) -> HttpResponse:
     )
 
 
+class _MomentWidget(UnfoldAdminSplitDateTimeWidget):
+    """Date and time with the browser's own choosers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for part, kind in zip(self.widgets, ("date", "time"), strict=True):
+            part.input_type = kind
+            part.attrs["step"] = 1
+
+
 class MomentForm(forms.Form):
     """The time that the site shall be as of."""
 
-    at = forms.SplitDateTimeField(label="As it was at", widget=UnfoldAdminSplitDateTimeWidget)
+    at = forms.SplitDateTimeField(label="As it was at", help_text="Date and time in UTC.", widget=_MomentWidget)
 
 
 def site(request: HttpRequest) -> HttpResponse:
@@ -70,6 +80,7 @@ def site(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm(_SITE):
         raise PermissionDenied
     title = f"The site, as of {timezone.localtime(moment):%-d %b %Y %H:%M:%S}"
+    more["moment"] = moment
     more["since"] = [f"{kind.section}: {printable(name, 100)}" for kind, name in past.since(moment)]
     return _proposed(
         request, lambda: past.at(moment), title=title, reason=reason_at(moment), back=reverse("history-site"), more=more
@@ -110,7 +121,7 @@ def newest(request: HttpRequest) -> list[Any]:
     rows = listing.newest(lambda model: may_see(request.user, model))
     metas = [(row, row.instance_type._meta) for row in rows]
     return [
-        (row, meta.label_lower, meta.verbose_name, past.named(row), _can_be_put_back(request, row))
+        (row, meta.label_lower, kind_and_name(meta.verbose_name, past.named(row)), _can_be_put_back(request, row))
         for row, meta in metas
     ]
 

@@ -22,12 +22,16 @@ from mcpregistry.domain.text.canonical import digest, stored
 Items = Callable[[], Iterable[Item]]  # they are read anew each time: trying them changes them
 _ORDER = {kind.section: number for number, kind in enumerate(KINDS)}
 _CONTEXT = 3  # lines around a difference
+Records = dict[str, list[str]]  # the lines of each record, by its section and name
+# What stands before the name of a record that is there now and then, only then, only now.
+MARKS = {(True, True): "@", (False, True): "+", (True, False): "-"}
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """``lines``: the difference, in the words of the site's document, secrets by name; ``report``: what would be made
-    and changed, with what then waits for a person; ``shown``: the fingerprint of all that."""
+    """``lines``: the difference of each record under its name, in the words of the site's document, secrets by name;
+    ``report``: what would be made and changed, with what then waits for a person; ``shown``: the fingerprint of all that.
+    """
 
     lines: list[str]
     report: Report
@@ -70,7 +74,7 @@ def _done(items: Items, actor: str, user: Person | None, *, save: bool) -> Propo
     ordered = in_order(items())
     kinds = [kind for kind in KINDS if any(item.kind is kind for item in ordered)]
     before = _said(kinds)
-    seen: list[tuple[list[str], dict[str, Any]]] = []
+    seen: list[tuple[Records, dict[str, Any]]] = []
     report = put(ordered, actor=actor, save=save, after=lambda: seen.append(_said(kinds)))
     if user is not None:
         touched = {*report.made, *report.changed, *report.removed}
@@ -90,16 +94,29 @@ def _place(item: Item) -> tuple[int, int]:
     return (0, -number) if item.entry is None else (1, number)
 
 
-def _said(kinds: Sequence[Kind]) -> tuple[list[str], dict[str, Any]]:
-    """The document's lines about these kinds, and the secrets that it names."""
+def _said(kinds: Sequence[Kind]) -> tuple[Records, dict[str, Any]]:
+    """The document's lines about each record of these kinds, and the secrets that they name."""
     secrets = Secrets()
-    sections = {kind.section: {name: kind.entry(name, row, secrets) for name, row in kind.all()} for kind in kinds}
-    return text.dump(sections, as_yaml=True).splitlines(), secrets.found
+    records = {
+        f"{kind.section}: {name}": text.dump(kind.entry(name, row, secrets), as_yaml=True).splitlines()
+        for kind in kinds
+        for name, row in kind.all()
+    }
+    return records, secrets.found
 
 
-def _lines(before: list[str], after: list[str]) -> list[str]:
-    found = difflib.unified_diff(before, after, "now", "then", n=_CONTEXT, lineterm="")
-    return [line for line in found if not line.startswith(("--- ", "+++ ", "@@"))]
+def _lines(before: Records, after: Records) -> list[str]:
+    lines: list[str] = []
+    for name in [*after, *(each for each in before if each not in after)]:
+        changed = _difference(before.get(name, []), after.get(name, []))
+        if changed or (name in before) != (name in after):
+            lines += [f"{MARKS[name in before, name in after]} {name}", *changed]
+    return lines
+
+
+def _difference(before: list[str], after: list[str]) -> list[str]:
+    found = [*difflib.unified_diff(before, after, n=_CONTEXT, lineterm="")][2:]
+    return [" …" if line.startswith("@@") else f"{line[0]}    {line[1:]}" for line in found][1:]
 
 
 def _secrets(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from controlplane.history.proposals import in_order
 from controlplane.history.recording import LATEST, because
 from controlplane.history.rights import check
 from mcpregistry.domain.errors import Conflict, NotFound
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import kind_and_name, printable
 from mcpregistry.domain.text.undo import MOST
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
@@ -89,9 +89,8 @@ def identity(kept: Mapping[str, Any]) -> str:
 
 
 def _told(version: Any) -> str:
-    what = version.instance_type._meta.verbose_name
     verb = {"+": "created", "~": "changed", "-": "deleted"}[version.history_type]
-    return f"{what} {printable(past.named(version), 60)} {verb}"
+    return f"{kind_and_name(version.instance_type._meta.verbose_name, printable(past.named(version), 60))} {verb}"
 
 
 @transaction.atomic

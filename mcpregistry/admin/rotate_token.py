@@ -52,6 +52,7 @@ class RotateTokenPage(RecordPage[Token]):
                     token=old, actor=actor(request), overlap=overlap
                 )
                 old.refresh_from_db()
+                context["overlaps"] = bool(overlap)
             except SlipsnisseError as error:
                 form.add_error(None, str(error))
         return _shown_once(request, context)

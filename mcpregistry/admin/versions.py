@@ -11,7 +11,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from unfold.admin import ModelAdmin
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import kind_and_name, printable
 from mcpregistry.queries.versions import Version, versions
 
 _NOT_PUT_BACK = ("mcpregistry.permit",)  # one that has ended does not begin again
@@ -37,18 +37,12 @@ class VersionsAdmin(ModelAdmin):
         return history_page(self, request, row, versions(row), more)
 
 
-def _kind_and_name(row: Any) -> str:
-    """The name of a record with its kind, for headings of which a phone shows nothing else."""
-    kind, name = str(row._meta.verbose_name), printable(str(row), 200)
-    return name if name.startswith(kind) else f"{kind} {name}"
-
-
 def history_page(
     admin: ModelAdmin, request: HttpRequest, row: Any, told: list[Version], more: dict[str, Any]
 ) -> TemplateResponse:
     """The page of what changed about one record, for every admin that tells it. ``more``: what else its template is told."""
     context = admin.admin_site.each_context(request) | {
-        "title": f"History of {_kind_and_name(row)}",
+        "title": f"History of {kind_and_name(row._meta.verbose_name, printable(str(row), 200))}",
         "opts": admin.opts,
         "object": row,
         "versions": told,

@@ -327,7 +327,7 @@ class Configuration(models.Model):
         constraints = [models.CheckConstraint(condition=Q(id=1), name="one_configuration")]
 
     def __str__(self) -> str:
-        return f"configuration, revision {self.revision}"
+        return "configuration of the site"
 
     @property
     def discovers(self) -> bool:

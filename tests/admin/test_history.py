@@ -119,6 +119,9 @@ def test_the_site_is_put_back_to_a_time(client_of: ClientOf, site: Site, rule: P
     url = f"{reverse('history-site')}?at={moment}"
     site.people["operator"].user_permissions.add(Permission.objects.get(codename="change_configuration"))
     assert client_of("operator").get(url).status_code == 403, "nor may they change rules"
+    proposal = root.get(url).content.decode()
+    assert "The site, as of" in proposal
+    assert "<strong>rules: r</strong>" in proposal
     answer = root.post(url, {"shown": shown(root, url)}, follow=True)
     assert "Put back: 1 changed." in answer.content.decode()
     rule.refresh_from_db()
@@ -140,6 +143,9 @@ def test_what_a_group_was_allowed_is_put_back(client_of: ClientOf, site: Site) -
     assert url in said
     text = root.get(url).content.decode()
     assert "mcpregistry.view_server" in text
+    proposal = root.get(url).content.decode()
+    assert "The site, as of" in proposal
+    assert "<strong>rules: r</strong>" in proposal
     answer = root.post(url, {"shown": shown(root, url)}, follow=True)
     assert "Put back: 1 changed." in answer.content.decode()
     group.refresh_from_db()

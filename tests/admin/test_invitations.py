@@ -158,17 +158,25 @@ def test_a_rotated_token_works_beside_the_new_one_until_the_overlap_is_over(clie
     html = client_of("admin").post(url, {"hours": "24"}).content.decode()
     shown = re.search(r'id="token"[^>]*>([^<]+)<', html)
     assert shown is not None
+    assert 'data-copy="token"' in html
+    assert "That one works until" in html
     assert tokens.find_token(raw) is not None
     new = tokens.find_token(shown[1])
     assert new is not None
     assert (new.agent, new.name) == (old.agent, "box")
+    assert (
+        "That one no longer works."
+        in client_of("admin")
+        .post(reverse("admin:mcpregistry_token_rotate", args=[new.pk]), {"hours": "0"})
+        .content.decode()
+    )
     old.refresh_from_db()
     assert timedelta(hours=23) < old.expires_at - timezone.now() <= timedelta(hours=24, minutes=1)  # type: ignore[operator]
     Token.objects.filter(pk=old.pk).update(expires_at=timezone.now() - timedelta(minutes=1))
     assert tokens.find_token(raw) is None
     with pytest.raises(ConfigInvalid):
         tokens.rotate_token(token=old, actor=ACTOR)
-    assert AuditEntry.objects.filter(kind="token.rotated").count() == 1
+    assert AuditEntry.objects.filter(kind="token.rotated").count() == 2
 
 
 def test_another_persons_token_is_not_rotated_and_ones_own_is(client_of: ClientOf, site: Site) -> None:

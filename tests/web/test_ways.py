@@ -53,7 +53,7 @@ def test_heading_names_area_list_record_and_action(people: Site, client_of: Clie
     ]
     assert heading(client, f"{page.removesuffix('change/')}history/")[1:] == ["browser", "History of server browser"]
     history = reverse("admin:mcpregistry_configuration_history", args=[Configuration.objects.get().pk])
-    assert heading(client, history)[-1].startswith("History of configuration, revision ")
+    assert heading(client, history)[-1] == "History of configuration of the site"
     assert heading(client, reverse("admin:mcpregistry_agent_add"))[1:] == ["Add agent"]
     assert heading(client, reverse("admin:mcpregistry_policyrule_why")) == ["Rules and limits", "Why?"]
     assert heading(client, reverse("admin:password_change")) == ["Password change"]

@@ -55,3 +55,8 @@ def _name(match: re.Match[str]) -> str:
 
 def _count(match: re.Match[str]) -> str:
     return f"{match[1]}⟦{len(match[2])} more marks⟧"
+
+
+def kind_and_name(kind: object, name: str) -> str:
+    """A record's kind and name, such as "agent local", for where nothing else says the kind."""
+    return name if name.startswith(f"{kind}") else f"{kind} {name}"

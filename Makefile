@@ -31,7 +31,7 @@ test-all: venv-dev
 	@$(BIN)/python -m tests.everything $(ARGS)
 
 test-fast: venv-dev
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=loadfile --gate -m "not e2e and not fault and not web" \
+	@$(BIN)/python -m pytest -q --workers=4 --gate -m "not e2e and not fault and not web" \
 		tests/domain tests/models tests/services tests/calls $(ARGS)
 
 # Of the code that decides, sends and records, by the tests that run it in their own process.

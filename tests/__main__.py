@@ -39,7 +39,7 @@ from tests.legs import SLOW, SLOW_SECONDS
 from tests.results import FAILED, PASSED, SKIPPED, Result
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = (sys.executable, "-m", "pytest", "--dist=loadfile", "--no-loadscope-reorder")
+PYTEST = (sys.executable, "-m", "pytest")
 RUNS = ROOT / ".cache" / "runs"
 KEPT_RUNS = 5
 CORES = min(os.cpu_count() or 1, 4)
@@ -95,8 +95,8 @@ class Leg:
     def try_again(self, tests: Sequence[str], number: int, seconds: float) -> dict[str, Result]:
         """Run these tests alone, one after the other; return the results of those that ended in time."""
         path = self.folder / f"{self.name}-again-{number}.jsonl"
-        options = [option for option in self.options if not option.startswith("-n")]
-        command = [*PYTEST, *options, "-n0", "-p", "no:cacheprovider", f"--results={path}", *tests]
+        options = [option for option in self.options if not option.startswith("--workers")]
+        command = [*PYTEST, *options, "-p", "no:cacheprovider", f"--results={path}", *tests]
         self.process = subprocess.Popen(command, cwd=ROOT, env=self.environment)
         try:
             self.process.wait(timeout=seconds)
@@ -177,7 +177,7 @@ def options_of_legs(exhaustive: bool) -> list[tuple[str, list[str]]]:
     tests on PostgreSQL take a seventh of the time; with the exhaustive tests they take a quarter.
     """
     on_postgres = CORES if exhaustive else 1
-    return [("SQLite", [f"-n{3 * CORES}"]), ("PostgreSQL", [f"-n{on_postgres}", "--postgres"])]
+    return [("SQLite", [f"--workers={3 * CORES}"]), ("PostgreSQL", [f"--workers={on_postgres}", "--postgres"])]
 
 
 def environment() -> dict[str, str]:

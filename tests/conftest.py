@@ -22,15 +22,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+
+def _new_folder() -> Path:
+    """Return a folder for the site of this process; the environment names it from now on."""
+    folder = Path(tempfile.mkdtemp(prefix="slipsnisse-tests-", dir="/tmp"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["SLIPSNISSE_VAR"] = str(folder)
+    return folder
+
+
 _REAL = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("SLIPSNISSE_")}
-VAR = Path(tempfile.mkdtemp(prefix="slipsnisse-tests-", dir="/tmp"))
-atexit.register(shutil.rmtree, VAR, ignore_errors=True)
 os.environ |= {
     name: value
     for name, value in _REAL.items()
     if name.startswith("SLIPSNISSE_REQUIRE_") or name in ("SLIPSNISSE_NODE", "SLIPSNISSE_HOST_PROGRAMS")
 }
-os.environ |= {"SLIPSNISSE_VAR": str(VAR), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+VAR = _new_folder()
+os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
 for _name in ("DATABASE_URL", "CELERY_BROKER_URL"):
     os.environ.pop(_name, None)
 # The suite starts hundreds of processes; each would compile the whole product again (a second).
@@ -44,9 +52,6 @@ from django.conf import settings
 django.setup()
 assert settings.VAR_DIR == VAR, "settings were read before this file: the tests would touch another site"
 
-# Browsers in tests live under the policy that the ASGI shell sets, since the live server has none.
-settings.MIDDLEWARE.insert(0, "tests.policy.as_served")
-
 import pytest
 from django.db import connections
 from django.template.base import Template
@@ -57,9 +62,37 @@ from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
 from mcpregistry import collector, db
-from tests import externals, foreign_work, legs, migrated, postgres, results, speed, started, valkey
+from tests import (
+    externals,
+    foreign_work,
+    forkserver,
+    legs,
+    migrated,
+    postgres,
+    results,
+    speed,
+    started,
+    valkey,
+    workers,
+)
 from tests.origin import Origin
 
+
+def _change_settings() -> None:
+    """Set the content security policy for browsers: Django's live server runs without the ASGI shell, which sets it."""
+    settings.MIDDLEWARE.insert(0, "tests.policy.as_served")
+
+
+def _take_own_folder() -> None:
+    """Give a worker its own site folder and settings; those of the process from which it was forked are shared."""
+    global VAR
+    atexit.unregister(shutil.rmtree)
+    VAR = _new_folder()
+    forkserver.take_site()
+    _change_settings()
+
+
+_change_settings()
 foreign_work.watch()
 _rendered = vars(Template)["_render"]  # before Django's test environment replaces it
 
@@ -73,6 +106,7 @@ examples.load_profile("suite")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", action="store_true", help="run on a throw-away PostgreSQL instead of SQLite")
     parser.addoption("--results", metavar="FILE", help="write the result of each test to FILE, as lines of JSON")
+    parser.addoption("--workers", type=int, metavar="N", help="run the tests in N processes (tests/workers.py)")
     parser.addoption("--gate", action="store_true", help="leave out the tests that are marked exhaustive")
     parser.addoption(
         "--passed",
@@ -99,6 +133,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(legs.Deselected(config))
     if writer := results.plugin(config):
         config.pluginmanager.register(writer)
+    if count := config.getoption("--workers"):
+        config.pluginmanager.register(workers.Workers(config, count, _take_own_folder))
     _forget_our_settings(config)
 
 

@@ -311,7 +311,7 @@ class Forker:
         assert len(os.listdir("/proc/self/task")) == 1, "a thread runs here: nobody may be forked"
         parent = os.getpid()
         if (pid := os.fork()) == 0:
-            _die_with(parent)
+            die_with(parent)
             return job
         news = None
         if "args" in job.what:
@@ -344,7 +344,7 @@ def _read_ahead(args: Sequence[str]) -> None:
             importlib.import_module("controlplane.urls")
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """The kernel ends this process with the thread that forked it, which is its parent's only one."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
@@ -396,8 +396,8 @@ def _become_leaf(job: Job) -> None:
     started.install()
     _take_environment(job.what["env"])
     if _kind(job.what["args"]) == _PROGRAM:
-        _take_site()
-    _leave(_run(job.what["args"]))
+        take_site()
+    leave(_run(job.what["args"]))
 
 
 def _run(args: Sequence[str]) -> int:
@@ -424,7 +424,7 @@ def _run(args: Sequence[str]) -> int:
     return 0
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """All that is promised of an end: threads are waited for, what was registered is called, what was said is out.
 
     Not that each module is taken down: of a site that takes 0.2 s of CPU, as it copies the whole of it first.
@@ -455,7 +455,7 @@ def _take_environment(given: dict[str, str]) -> None:
     failpoints.arm()
 
 
-def _take_site() -> None:
+def take_site() -> None:
     """Settings as this environment and the files of its folder give them now."""
     from django.conf import Settings, settings
     from django.db import connections

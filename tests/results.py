@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 _HANG = "from pytest-timeout"  # pytest-timeout ends its message with it
-_CRASH = "crashed while running"  # pytest-xdist's message for a worker that died
-_NO_PHASE = "???"  # pytest-xdist reports it for a crashed test, instead of setup, call or teardown
+CRASH = "crashed while running"  # in the message about a worker that died (tests/workers.py, and pytest-xdist)
+NO_PHASE = "???"  # the phase in the report of a test whose worker died, instead of setup, call or teardown
 PASSED = "passed"
 FAILED = "failed"
 SKIPPED = "skipped"
@@ -63,11 +63,11 @@ class Writer:
         self._seconds[report.nodeid] += report.duration
         if report.failed and report.nodeid not in self._errors:
             text = report.longreprtext
-            again = _HANG not in text and _CRASH not in text
+            again = _HANG not in text and CRASH not in text
             self._errors[report.nodeid] = Result(report.nodeid, FAILED, again=again, error=text)
         if report.skipped:
             self._skipped.add(report.nodeid)
-        if report.when in ("teardown", _NO_PHASE):
+        if report.when in ("teardown", NO_PHASE):
             self._write(report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

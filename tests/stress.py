@@ -33,7 +33,7 @@ def main(runs: int, arguments: list[str]) -> int:
         print(f"The machine is {speed.slowdown():.1f} times slower than the reference.", flush=True)
         for number in range(1, runs + 1):
             path = Path(folder, f"{number}.jsonl")
-            command = [sys.executable, "-m", "pytest", "-q", "-n2", "--dist=loadfile", f"--results={path}"]
+            command = [sys.executable, "-m", "pytest", "-q", "--workers=2", f"--results={path}"]
             subprocess.run([*command, *arguments], cwd=ROOT, check=False)
             found = results.read(path)
             ran += len(found)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.conf import settings
 
 from controlplane import keys
 from tests import forkserver, launcher, started
-from tests.conftest import VAR
 from tests.externals import ROOT
 from tests.processes import runs
 from tests.waiting import HANG_LIMIT, eventually
 
 
 def env(**more: str) -> dict[str, str]:
-    return os.environ | {"SLIPSNISSE_VAR": str(VAR), "SLIPSNISSE_PROCESS": "web"} | more
+    return os.environ | {"SLIPSNISSE_VAR": str(settings.VAR_DIR), "SLIPSNISSE_PROCESS": "web"} | more
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_it_has_a_pid_a_session_and_an_end_of_its_own(output):
 def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
     words = ["manage.py", "runmcp", "--endpoint", "none"]
     for url in ("sqlite:////nonexistent/one", "sqlite:////nonexistent/two"):
-        asked = {"PATH": os.environ["PATH"], "SLIPSNISSE_VAR": str(VAR), "DATABASE_URL": url}
+        asked = {"PATH": os.environ["PATH"], "SLIPSNISSE_VAR": str(settings.VAR_DIR), "DATABASE_URL": url}
         refused = forkserver.popen(words, env=asked, stdout=output, stderr=output)
         assert refused.wait(HANG_LIMIT) == 1
     output.seek(0)

@@ -11,17 +11,20 @@ PYTEST = (sys.executable, "-m", "pytest", "-p", "no:django", "-p", "no:schemathe
 PYTHONPATH = str(ROOT)  # for tests of the folder that import ours
 _CONFTEST = """
 from pathlib import Path
-from tests import results, started
+from tests import results, started, workers
 
 def pytest_addoption(parser):
     parser.addoption("--results")
     parser.addoption("--passed", action="append", default=[])
     parser.addoption("--gate", action="store_true")
+    parser.addoption("--workers", type=int)
 
 def pytest_configure(config):
     started.install()
     if writer := results.plugin(config):
         config.pluginmanager.register(writer)
+    if count := config.getoption("--workers"):
+        config.pluginmanager.register(workers.Workers(config, count, lambda: None))
 
 def pytest_collection_modifyitems(config, items):
     passed = results.passed(Path(path) for path in config.getoption("--passed"))

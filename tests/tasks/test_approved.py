@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
@@ -23,7 +24,6 @@ from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.tasks.host_tasks import TaskWish
 from mcpregistry.services.upkeep.invariants import calls
 from tests.calls.conftest import add_server, tool
-from tests.conftest import VAR
 from tests.fakes.journals import called
 from tests.waiting import HANG_LIMIT, eventually
 
@@ -36,7 +36,7 @@ AS_TASK = TaskWish(ttl_ms=600_000, poll_ms=1000)
 @pytest.fixture
 def journal(live_db: None) -> Path:
     """One file for all tests: the worker's server outlives them, since each test's looks the same to it."""
-    path = VAR / "approved.journal"
+    path = settings.VAR_DIR / "approved.journal"
     path.write_text("")
     env = {"FAKE_JOURNAL": str(path)}
     add_server("echo", tool("echo"), env=env, max_concurrency=8, connect_timeout=HANG_LIMIT, request_timeout=HANG_LIMIT)

@@ -15,7 +15,6 @@ from controlplane import embedded
 from controlplane.children import stop
 from mcpregistry.services.configuration import dispatch
 from tests import forkserver
-from tests.conftest import VAR
 from tests.waiting import HANG_LIMIT, eventually
 
 
@@ -24,7 +23,7 @@ def running(env: Mapping[str, str], name: str = "worker") -> Iterator[Path]:
     """Yields the file of its output, once it takes work. Several at once need names of their own."""
     command = ["-m", "celery", "--quiet", "--app", "controlplane", "worker", "--pool", "threads"]
     command += ["--concurrency", "4", "--without-mingle", "--without-gossip", "--hostname", f"{name}@test"]
-    output = VAR / f"{name}.log"
+    output = settings.VAR_DIR / f"{name}.log"
     with output.open("wb") as log:
         worker = forkserver.popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -57,10 +56,10 @@ def ticking(task: str) -> Iterator[None]:
 
 def queued_messages() -> list[bytes]:
     """What waits in the broker, as it is written there."""
-    with redis.Redis(unix_socket_path=str(embedded.socket_path(VAR))) as client:
+    with redis.Redis(unix_socket_path=str(embedded.socket_path(settings.VAR_DIR))) as client:
         return list(client.lrange("celery", 0, -1))  # type: ignore[arg-type]
 
 
 def empty_broker() -> None:
-    with redis.Redis(unix_socket_path=str(embedded.socket_path(VAR))) as client:
+    with redis.Redis(unix_socket_path=str(embedded.socket_path(settings.VAR_DIR))) as client:
         client.flushall()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -27,7 +28,6 @@ from subagents.models import Run, ToolCall
 from subagents.services import runs
 from tests import forkserver
 from tests.calls.conftest import broken
-from tests.conftest import VAR
 from tests.externals import ROOT
 from tests.subagents.kit import Bench, calls
 from tests.waiting import HANG_LIMIT, eventually
@@ -46,7 +46,7 @@ class Processes:
         with (self._folder / f"{name}.log").open("ab") as log:
             self._all[name] = self._worker(log) if name == "worker" else self._popen(name, log)
         if name == "broker":
-            assert embedded.wait_until_it_answers(embedded.socket_path(VAR), HANG_LIMIT)
+            assert embedded.wait_until_it_answers(embedded.socket_path(settings.VAR_DIR), HANG_LIMIT)
 
     def _worker(self, log: IO[bytes]) -> forkserver.Process:
         """It is started again and again, and would each time load models for seconds."""
@@ -54,7 +54,7 @@ class Processes:
         return forkserver.popen(site.worker().argv[1:], env=env, stdout=log, stderr=log, start_new_session=True)
 
     def _popen(self, name: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        command = embedded.command(VAR) if name == "broker" else site.beat().argv
+        command = embedded.command(settings.VAR_DIR) if name == "broker" else site.beat().argv
         return subprocess.Popen(
             command, cwd=ROOT, env=self._env, stdout=log, stderr=log,
             preexec_fn=die_with_parent(), start_new_session=True,

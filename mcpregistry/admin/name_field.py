@@ -9,7 +9,6 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
-from django.utils.safestring import SafeString
 from unfold.widgets import INPUT_CLASSES, UnfoldAdminSelectWidget
 
 from mcpregistry.admin.by_name import FEW
@@ -22,7 +21,7 @@ class NameWidget(UnfoldAdminSelectWidget):
         super().__init__()
         self.kind, self.usable = kind, usable
 
-    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
+    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> Any:
         """The widget as HTML."""
         if not self._has_many():
             return super().render(name, value, attrs, renderer)

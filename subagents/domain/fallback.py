@@ -30,9 +30,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask this target now."""
+    """Ask this target now. It gets ``seconds``, so that those which are asked after it have their share of the run's time."""
 
     target: TargetSpec
+    seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def choose(targets: Sequence[TargetSpec], failed: Sequence[Failed], *, left: flo
     due = [target for target in usable if _tries(target, failed) == rounds]
     waits = [_wait(target, failed) for target in due]
     ready = [target for target, wait in zip(due, waits, strict=True) if wait <= 0]
-    return Ask(ready[0]) if ready else Wait(min(waits))
+    return Ask(ready[0], left / len(due)) if ready else Wait(min(waits))
 
 
 def _why(targets: Sequence[TargetSpec], failed: Sequence[Failed], left: float) -> str:

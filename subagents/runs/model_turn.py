@@ -117,7 +117,7 @@ class Thinking:
         twice = request.final is None
         if short := await db_call(records.reserve_energy, held, input=estimated, output=output, twice=twice):
             return await _without_energy(held, short, left, request.final)
-        return await self._ask(held, seen, plan, request, left)
+        return await self._ask(held, seen, plan, request, choice.seconds)
 
     async def _ask(self, held: Lease, seen: RunView, plan: Plan, request: Request, left: float) -> bool:
         began = timezone.now()

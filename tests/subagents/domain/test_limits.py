@@ -131,7 +131,7 @@ def test_fallback(before: list[Failed], choice: object) -> None:
 @pytest.mark.parametrize(
     ("before", "left", "choice"),
     [
-        ([failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0)], 55.0, Ask(target(2))),
+        ([failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0)], 55.0, Ask(target(2), 55.0)),
         ([failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0), failed(2, ErrorKind.NETWORK, ago=0)], 55.0, Wait(1)),
         ([failed(1, ErrorKind.RATE_LIMITED, after=50, ago=0), failed(2, ErrorKind.AUTH)], 55.0, Wait(50)),
     ],
@@ -140,6 +140,22 @@ def test_who_asks_to_be_left_alone_for_longer_than_the_run_has_is_not_waited_for
     before: list[Failed], left: float, choice: object
 ) -> None:
     assert choose([target(1), target(2)], before, left=left) == choice
+
+
+@pytest.mark.parametrize(
+    ("models", "before", "left", "choice"),
+    [
+        ([1], [], 60.0, Ask(target(1), 60.0)),
+        ([1, 2, 3], [], 60.0, Ask(target(1), 20.0)),
+        ([1, 2, 3], [failed(1, ErrorKind.TIMEOUT)], 40.0, Ask(target(2), 20.0)),
+        ([1, 2], [failed(1, ErrorKind.TIMEOUT)], 30.0, Ask(target(2), 30.0)),
+        ([1, 2], [failed(1, ErrorKind.AUTH)], 60.0, Ask(target(2), 60.0)),
+    ],
+)
+def test_a_model_gets_a_share_of_the_time_so_that_those_after_it_have_their_turn(
+    models: list[int], before: list[Failed], left: float, choice: object
+) -> None:
+    assert choose([target(number) for number in models], before, left=left) == choice
 
 
 def test_giving_up_says_who_was_asked_and_what_each_came_to() -> None:

@@ -48,6 +48,20 @@ def decide(pool: EnergyPool) -> list[str]:
     return []
 
 
+def may_begin(request_id: str) -> bool:
+    """Whether a worker may begin a request now, for which its agent pays. If its pool is too low, the request is paused."""
+    request = MaintenanceRequest.objects.open().filter(pk=request_id, state=State.QUEUED).exclude(agent="").first()
+    if request is None or request.wish:
+        return True
+    pool_id = Agent.objects.filter(slug=request.agent).values_list("energy_pool", flat=True).first()
+    if pool_id is None:
+        return True
+    charge(request.agent, pool_id)
+    decide(EnergyPool.objects.with_reserved().get(pk=pool_id))
+    request.refresh_from_db(fields=["wish"])
+    return not request.wish
+
+
 def _forget_turns() -> None:
     """Turns of runs that have ended without those who write them: of an agent that had another pool by then, or none."""
     open_runs = Run.objects.open().filter(pk=OuterRef("call_id"))

@@ -114,7 +114,7 @@ class _MaintenanceHere:
 
     def __init__(self) -> None:
         self._calls = runtime.calls.get()
-        self.manager = Manager(self._calls.engine, process_name("worker"))
+        self.manager = Manager(self._calls.engine, process_name("worker"), may_begin=energy.may_begin)
 
     def close(self) -> None:
         self._calls.finish(self.manager.stop())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,14 +39,18 @@ _CRASHED = "The request failed inside the control plane. The operator finds the 
 
 
 class Manager(Driver[Wish]):
-    """One per worker process, on its event loop. ``look`` may be called as often as one likes."""
+    """One per worker process, on its event loop. ``look`` may be called as often as one likes.
+
+    ``may_begin`` is asked in a database thread before a request is taken.
+    """
 
     kind = "maintenance"
 
-    def __init__(self, engine: Engine, worker: str) -> None:
+    def __init__(self, engine: Engine, worker: str, *, may_begin: Callable[[str], bool] = lambda _: True) -> None:
         super().__init__(Watch(engine.feed, MAINTENANCE_TOPIC, _wishes), Wish.NONE)
         self._pool, self._worker = engine.pool, worker
         self._runs = Watch(engine.feed, RUN_TOPIC, _run_ends)
+        self._may_begin = may_begin
         self._meters: dict[str, Meter] = {}
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
@@ -77,8 +82,8 @@ class Manager(Driver[Wish]):
             self.look()
 
     async def take(self, key: str) -> Lease | None:
-        """The request's lease."""
-        taken = await db_call(request_lease.take, key, worker=self._worker)
+        """The request's lease; None if it may not be worked on now."""
+        taken = await db_call(_take, key, self._worker, self._may_begin)
         if taken is not None:
             self._meters[key] = Meter()
             failpoint("maintenance_leased")
@@ -167,6 +172,10 @@ def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
             MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
             queue.tell(request, MessageKind.STATUS, progress=request.progress, step=step.name, message=step.says)
         return _Begun(request, step)
+
+
+def _take(key: str, worker: str, may_begin: Callable[[str], bool]) -> Lease | None:
+    return request_lease.take(key, worker=worker) if may_begin(key) else None
 
 
 def _next(request: MaintenanceRequest) -> Step:

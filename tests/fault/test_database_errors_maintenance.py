@@ -116,7 +116,7 @@ STORIES: dict[str, tuple[Callable[[Manager], Awaitable[str]], str]] = {
 }
 POINTS: dict[str, list[str]] = {
     "tested": [
-        "manager._due", "request_lease.take", "manager._begin", "manager._begin@2", "targets.target_for", "manager._done",
+        "manager._due", "manager._take", "manager._begin", "manager._begin@2", "targets.target_for", "manager._done",
         "manager._done@2", "manager._done@3",
     ],
     "on trial": ["trials._given"],

@@ -9,6 +9,7 @@ import pytest
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
+from subagents import energy
 from subagents.domain.maintenance import Kind
 from subagents.maintenance import queue
 from subagents.maintenance.manager import Manager
@@ -32,7 +33,7 @@ async def manager(live_db: None) -> AsyncIterator[Callable[..., Any]]:
     async def make() -> Manager:
         engine = Engine("worker")
         await engine.start()
-        made.append((engine, Manager(engine, f"worker-{len(made)}")))
+        made.append((engine, Manager(engine, f"worker-{len(made)}", may_begin=energy.may_begin)))
         return made[-1][1]
 
     yield make

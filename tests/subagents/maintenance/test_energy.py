@@ -84,6 +84,30 @@ async def test_low_energy_pauses_the_work_and_enough_of_it_resumes_it(
     assert {entry.subject for entry in entries} == {request.pk}, "each says what it was for"
 
 
+async def test_short_work_does_not_begin_while_the_level_is_critical(manager: Any) -> None:
+    """Also before the clock has looked."""
+
+    def asked() -> MaintenanceRequest:
+        queue.cancel(request_id=asked_by_ann(0, low_policy="auto", critical=40.0, resume=60.0).pk, actor="test")
+        add_server("echo", tool("echo"))
+        return ask(Kind.TEST, server="echo", agent=Agent.objects.get(slug="ann"))
+
+    request = await db_call(asked)
+    here = await manager()
+    here.look()
+    await until(lambda: _is_paused(request))
+    assert (await now(request)).energy_total == 0
+    await db_call(pools.grant, pool_id=(await db_call(EnergyPool.objects.get)).pk, amount=80, actor="test")
+    await db_call(energy.regulate)
+    assert (await ended(here, request)).state == State.COMPLETED
+
+
+async def _is_paused(request: MaintenanceRequest) -> bool:
+    found = await now(request)
+    assert found.state == State.QUEUED or found.substate == Substate.PAUSED, "nobody has begun it"
+    return found.substate == Substate.PAUSED
+
+
 async def test_where_the_pool_says_so_it_is_cancelled_with_its_processes(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from django.utils import timezone
 from mcpregistry.db import db_call, reckoned_now
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.failpoints import failpoint
+from mcpregistry.services.upkeep import reaping
 from subagents.domain import context, outputs
 from subagents.domain.budget import time_left
 from subagents.domain.context import REFUSAL, Outcome, Reckoning, Trigger
@@ -76,7 +77,7 @@ async def find_out(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[C
     """What became of calls that somebody else has started; never by making them again blindly."""
     results, open_ones = _Results(held, seen, tools), 0
     for call in calls:
-        found = await db_call(recorded, call.invocation)
+        found = await db_call(_found, call.invocation, tools.engine.recorder.writer)
         if found is None:  # its record comes before its first byte: nothing was sent
             await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
         elif isinstance(found, Ended):
@@ -88,6 +89,12 @@ async def find_out(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[C
     if open_ones:
         await db_call(records.sleep, held, waiting=False, wake_at=reckoned_now() + _PATIENCE)
     return not open_ones
+
+
+def _found(invocation: str, writer: str) -> Ended | State | None:
+    """What the records say of a call that an earlier worker has started. Of one that has lost the run, nobody waits for the end."""
+    found = recorded(invocation)
+    return recorded(invocation) if found == State.DISPATCHED and reaping.give_up(invocation, writer) else found
 
 
 async def look_at_waiting(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:

@@ -70,6 +70,7 @@ BESIDE = {
     "waiting._updates": "the agent is told an error; it has only read",
     "driver._off": "asked again at the next renewal",
     "reservations.together": "only of agents with an energy pool (tests/calls/test_energy.py)",
+    "tool_calls._found": "part of a run's step, which is begun again as for views.view",
     "records.reserve_energy": "part of a run's step, which is begun again as for views.view",
     "estimates.of_specs": "the list is told without estimates (tests/subagents/maintenance/test_tools.py)",
     "spending.reserve": "only of agents with a budget (tests/calls/test_budgets.py)",

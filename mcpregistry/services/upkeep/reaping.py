@@ -60,6 +60,23 @@ def bury_predecessor(kind: str, pid: int) -> int:
     return bury(kind, pid, database_now())
 
 
+def give_up(call_id: str, writer: str) -> bool:
+    """End a call that belongs to work which its process has lost, for it has not renewed its lease. Returns whether it did.
+
+    ``writer``: of the process that has the work now. Its own calls stay, and so does a call that people had approved or whose task
+    somebody follows: these go on in another process.
+    """
+    now = database_now()
+    own = writer.rpartition(":")[0]
+    out = Invocation.objects.open().filter(
+        pk=call_id, state=State.DISPATCHED, approval__isnull=True, lease_until__gt=now
+    )
+    out = out.exclude(writer__startswith=f"{own}:").exclude(long_calls.handed_over(now))
+    if not out.update(lease_until=now - timedelta(microseconds=1)) or call_id in remote_tasks.left_to_followers(now):
+        return False
+    return _end(call_id, now)
+
+
 def bury_everything(now: datetime) -> int:
     """No process lives that has worked on this database, which has just come from a backup: whatever they had out ends
     now, as after a crash. Returns how many calls."""

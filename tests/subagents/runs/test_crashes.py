@@ -142,24 +142,35 @@ async def test_an_end_that_was_recorded_is_taken_from_the_record(bench: Bench, w
     assert (bench.sent(), done.answer) == ([], "as it was")
 
 
-async def test_while_another_process_may_still_be_calling_the_run_waits(bench: Bench, worker: Any) -> None:
+@pytest.mark.parametrize("writer", ["worker:box:47:aaaa", "ours"])
+async def test_a_call_of_a_worker_that_has_lost_the_run_is_given_up_at_once(
+    bench: Bench, worker: Any, writer: str
+) -> None:
+    """But not one of this process, which may still be calling."""
+    here = await worker()
+    writer = here.engine.recorder.writer if writer == "ours" else writer
+
     def prepare() -> Run:
-        run = prepared(bench)
-        until = timezone.now() + timedelta(seconds=60)
-        record_of(died_after_start(run, bench), "dispatched", dispatched_at=timezone.now(), lease_until=until)
+        run, now = prepared(bench), timezone.now()
+        call = died_after_start(run, bench)
+        record_of(call, "dispatched", dispatched_at=now, lease_until=now + timedelta(seconds=60), writer=writer)
         return run
 
     run = await db_call(prepare)
-    asleep = await driven(worker, run)
-    assert (asleep.finished_at, asleep.lease_until) == (None, None)
-    assert asleep.wake_at is not None
-    assert asleep.wake_at > timezone.now() + timedelta(minutes=30), "it costs nothing meanwhile"
+    seen = await here.drive(run)
+    if writer.startswith("worker:box:47"):
+        assert (seen.answer, seen.state) == (UNKNOWN_OUTCOME, RunState.DONE)
+        assert await db_call(lambda: Invocation.objects.get().state) == "unknown"
+        return
+    assert (seen.finished_at, seen.lease_until) == (None, None)
+    assert seen.wake_at is not None
+    assert seen.wake_at > timezone.now() + timedelta(minutes=30), "it costs nothing meanwhile"
     assert await db_call(runs.decided) == []
     from mcpregistry.services.upkeep.reaping import reap_calls
 
     await db_call(reap_calls, timezone.now() + timedelta(minutes=5))
     assert await db_call(runs.decided) == [run.pk]
-    assert (await driven(worker, run)).answer == UNKNOWN_OUTCOME
+    assert (await here.drive(run)).answer == UNKNOWN_OUTCOME
 
 
 def approver() -> User:

@@ -98,11 +98,15 @@ def _said(kinds: Sequence[Kind]) -> tuple[Records, dict[str, Any]]:
     """The document's lines about each record of these kinds, and the secrets that they name."""
     secrets = Secrets()
     records = {
-        f"{kind.section}: {name}": text.dump(kind.entry(name, row, secrets), as_yaml=True).splitlines()
+        f"{kind.section}: {name}": _written(kind.entry(name, row, secrets))
         for kind in kinds
         for name, row in kind.all()
     }
     return records, secrets.found
+
+
+def _written(entry: Any) -> list[str]:
+    return text.dump(entry, as_yaml=True).splitlines() if entry else []
 
 
 def _lines(before: Records, after: Records) -> list[str]:

@@ -367,7 +367,8 @@ async def test_help_and_a_missing_database_are_for_people(floor):
 async def test_in_an_empty_place_it_refuses_and_makes_nothing(floor):
     empty = folder() / "empty"
     nothing = {"SLIPSNISSE_VAR": str(empty), "SLIPSNISSE_KEYS": "", "SLIPSNISSE_SECRET_KEY": "", "DATABASE_URL": ""}
-    async with raw_host(floor.stage.runmcp(**nothing)) as host:
+    named = ("--endpoint", "default", "--agent", "local")
+    async with raw_host(floor.stage.runmcp(*named, **nothing)) as host:
         assert await host.ended() == 1
         assert host.lines == []
         said = host.log()

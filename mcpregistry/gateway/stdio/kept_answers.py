@@ -62,9 +62,9 @@ def wanted_path(var: Path, endpoint: str, agent: str) -> Path:
 
 
 def want(path: Path) -> None:
-    """Touch a file of ``wanted_path``."""
+    """Touch a file of ``wanted_path``, if a web process has kept answers here: where there is no site, nothing is made."""
     with suppress(OSError):  # as for answers that cannot be kept, the next start is slower
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
         path.touch()
 
 

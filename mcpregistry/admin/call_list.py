@@ -21,7 +21,10 @@ from mcpregistry.queries.call_search import MOST, calls_with
 from mcpregistry.services.records import saved_filters
 
 SORTED = 10_000  # calls that are put into another order than that of time
-KEPT = ("q", "o", "state__exact", "period", "server", "agent", "conversation", "origin")  # what a saved filter may say
+# What a saved filter may say: the filters of the list, and the columns that links of other pages narrow it by.
+KEPT = (
+    "q", "o", "state__exact", "period", "server", "agent", "conversation", "origin", "tool_name", "endpoint_slug",
+)  # fmt: skip
 _LIST = "admin:mcpregistry_invocation_changelist"
 
 

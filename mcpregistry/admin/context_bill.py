@@ -97,7 +97,8 @@ def _decided(
             back=back, kept=kept,
         )  # fmt: skip
     gone, made = hiding.hide(holder, tools, actor=actor(request), user=request.user)  # type: ignore[arg-type]
-    messages.success(request, f"{len(tools)} hidden: {gone} grants withdrawn, {made} given for what stays.")
+    withdrawn = f"{gone} grant{'' if gone == 1 else 's'} withdrawn"
+    messages.success(request, f"{len(tools)} hidden: {withdrawn}, {made} given for what stays.")
     return HttpResponseRedirect(back)
 
 

@@ -157,11 +157,26 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 def merged(tallies: Iterable[Tally]) -> Tally:
-    """The sum of sums."""
-    total = Tally()
-    for each in tallies:
-        total.add(each)
-    return total
+    """The sum of sums. A page adds up thousands, so each column is added up at once."""
+    parts = list(tallies)
+    if not parts:
+        return Tally()
+    codes: dict[str, int] = {}
+    for each in parts:
+        for code, count in each.codes.items():
+            codes[code] = codes.get(code, 0) + count
+    costs = [each.cost for each in parts if each.cost is not None]
+    return Tally(
+        calls=sum(each.calls for each in parts),
+        errors=sum(each.errors for each in parts),
+        refused=sum(each.refused for each in parts),
+        sent=sum(each.sent for each in parts),
+        size=sum(each.size for each in parts),
+        cost=sum(costs) if costs else None,
+        last=max((each.last for each in parts if each.last), default=None),
+        codes=codes,
+        took=list(map(sum, zip(*(each.took for each in parts), strict=True))),
+    )
 
 
 class ShapeKey(NamedTuple):

@@ -87,7 +87,10 @@ def joined(parts: Iterable[Sums]) -> Sums:
 
 def grouped(sums: Sums, places: tuple[int, ...]) -> Sums:
     """By those parts of the names alone. The sums stay as they are."""
-    return joined({tuple(name[place] for place in places): tally} for name, tally in sums.items())
+    same: dict[Name, list[Tally]] = {}
+    for name, tally in sums.items():
+        same.setdefault(tuple(name[place] for place in places), []).append(tally)
+    return {name: tallies[0] if len(tallies) == 1 else merged(tallies) for name, tallies in same.items()}
 
 
 def lines_of(now: Sums, before: Sums, *, advised: bool = False) -> Lines:

@@ -34,7 +34,8 @@ _OPEN = ("arguments", "exposed_name", "agent_slug", "requester", "request_id")  
 
 
 def words_of(question: str) -> list[str]:
-    """The words that a call must hold, each of which may be only the beginning of one."""
+    """The words that a call must hold. Each may be only the beginning of one, except for a single character: too many words
+    begin with it."""
     return [word.lower() for word in re.findall(r"[^\W_]+", normalize("NFC", question[:500]))[:MOST_WORDS]]
 
 
@@ -78,10 +79,19 @@ def _unindexed(words: list[str]) -> list[str]:
     """
     if connection.vendor != "sqlite":
         return []
-    begun = [re.compile(rf"(?<![^\W_]){_measured(word)}") for word in words]  # a word has nothing that a pattern reads
+    begun = [re.compile(_pattern(_measured(word))) for word in words]
     with connection.cursor() as cursor:
         cursor.execute(_NEW, [MOST])
         return [call for call, text in cursor.fetchall() if _holds(_measured(text), begun)]
+
+
+def _pattern(word: str) -> str:
+    """A word has nothing that a pattern reads."""
+    return rf"(?<![^\W_]){word}" if _may_go_on(word) else rf"(?<![^\W_]){word}(?![^\W_])"
+
+
+def _may_go_on(word: str) -> bool:
+    return len(word) > 1
 
 
 def _holds(text: str, begun: list[re.Pattern[str]]) -> bool:
@@ -97,14 +107,15 @@ def _measured(text: str) -> str:
 def _match(words: list[str]) -> str:
     """In the database's own language; the words have nothing in them that it would read otherwise."""
     if connection.vendor == "sqlite":
-        return " AND ".join(f'"{word}" *' for word in words)
+        return " AND ".join(f'"{word}" *' if _may_go_on(word) else f'"{word}"' for word in words)
     return " & ".join(_either(word) for word in words)
 
 
 def _either(word: str) -> str:
     """PostgreSQL knows small and capital letters beyond ASCII by its locale alone, and of that "C" has none."""
     ways = {word, word.upper(), word.capitalize()} if not word.isascii() else {word}
-    return f"({' | '.join(f'{way}:*' for way in sorted(ways))})"
+    ending = ":*" if _may_go_on(word) else ""
+    return f"({' | '.join(f'{way}{ending}' for way in sorted(ways))})"
 
 
 def _open(words: list[str]) -> list[str]:

@@ -5,13 +5,13 @@ A period is asked for in a fixed number of questions, however many calls it had;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from heapq import nlargest
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from django.db.models import Max, QuerySet, Sum
@@ -92,10 +92,6 @@ class Wanted:
         given |= {"server": EXPERTS} if by is By.EXPERT else {}
         return {part: value for part, value in given.items() if value}
 
-    def holds(self, key: Key, by: By) -> bool:
-        """The same of a key."""
-        return all(getattr(key, part) == value for part, value in self.of_parts(by).items())
-
 
 @dataclass(frozen=True)
 class Row:
@@ -165,9 +161,11 @@ def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
     """By one of ``SORTS``, with ``-`` before it the largest first; rows that have no such value come last."""
     value = _VALUES[sort.lstrip("-")]
     named = sorted(rows, key=lambda row: (row.server, row.name))
-    without = [row for row in named if value(row) is None]
-    having = [row for row in named if value(row) is not None]
-    return sorted(having, key=value, reverse=sort.startswith("-")) + without
+    valued = [(value(row), row) for row in named]
+    having = [pair for pair in valued if pair[0] is not None]
+    without = [row for found, row in valued if found is None]
+    having.sort(key=itemgetter(0), reverse=sort.startswith("-"))
+    return [row for _, row in having] + without
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +200,7 @@ def _usage(by: By, period: Period, now: datetime, wanted: Wanted) -> Usage:
     if by is By.TOOL:
         found.advise(live if found.ahead else found.now)
     searched = wanted.search.casefold()
-    names = [name for name in {**found.now, **found.before} if searched in "::".join(name).casefold()]
+    names = [name for name in {**found.now, **found.before} if not searched or searched in "::".join(name).casefold()]
     rows = [found.row(by, name) for name in names]
     missing = _missing_from(max(filter(None, (counted, period.since(now)))), live_from)
     return Usage(rows, _total(found.ahead, rows, live, searched), live_from, missing)
@@ -222,13 +220,21 @@ def _counted(
     live_from = _read_from(counted, now)
     edges = (since - HOUR * period.hours, since, live_from)
     found = (_ahead(by, period, edges, wanted) or _read(by, edges, wanted)) if counted else _Found({}, {}, {})
-    live: Sums = {}
-    for key, tally in tallied_calls(max(live_from, since), priced=priced).by_key.items():
-        if wanted.holds(key, by):
-            live.setdefault(tuple(getattr(key, part) for part in _PARTS[by]), Tally()).add(tally)
+    live = _live(tallied_calls(max(live_from, since), priced=priced).by_key, by, wanted)
     for name, tally in live.items():
-        found.now.setdefault(name, Tally()).add(tally)
+        found.now[name] = merged([found.now[name], tally]) if name in found.now else tally
     return found, live, live_from, counted
+
+
+def _live(by_key: Mapping[Key, Tally], by: By, wanted: Wanted) -> Sums:
+    """Sums of calls themselves, of those that are wanted."""
+    given, name_of_key = wanted.of_parts(by).items(), attrgetter(*_PARTS[by])
+    found: Sums = {}
+    for key, tally in by_key.items():
+        if all(getattr(key, part) == value for part, value in given):
+            name = name_of_key(key)
+            found.setdefault(name if isinstance(name, tuple) else (name,), Tally()).add(tally)
+    return found
 
 
 def _total(ahead: Line | None, rows: list[Row], live: Sums, searched: str) -> Row:

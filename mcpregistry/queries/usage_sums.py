@@ -6,13 +6,13 @@ else than they do.
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from django.db.models import BigIntegerField, Count, Field, Max, OuterRef, Q, QuerySet, Subquery, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import BigIntegerField, Count, Field, Max, OuterRef, Q, QuerySet, Subquery, Sum, TextField
+from django.db.models.functions import Cast, Coalesce
 
 from mcpregistry.domain.usage import Tally, spans
 from mcpregistry.domain.usage_sums import PARTS, Kind, Lines, Name, Sums, unpacked
@@ -24,6 +24,8 @@ _SUMS = ("calls", "errors", "refused", "sent", "size", "cost", *TOOK)
 # Sums of small numbers are whole ones in either database: to convert forty of each row anew takes longer than to add them up.
 _LARGE = ("size", "cost")
 _ADDED = {f"sum_{name}": Sum(name, output_field=None if name in _LARGE else Field()) for name in _SUMS}
+_NEWEST = Max("last", output_field=Field())  # as the database has it: Django takes longer to convert thousands of them
+_CODES = Cast("codes", TextField())  # a few texts stand in thousands of rows: each is read once
 
 
 class Agreed(NamedTuple):
@@ -70,17 +72,32 @@ def added_up(
     """Hours and days of [since, until), by the database; only the codes of failures are added up here."""
     rows: QuerySet[Any, Any] = SpanUsage.objects.filter(within(since, until), **(conditions or {}))
     columns = [COLUMNS[part] for part in parts]
-    codes: dict[Name, Counter[str]] = {}
-    for *name, failed in rows.filter(errors__gt=0).values_list(*columns, "codes"):
-        codes.setdefault(tuple(name), Counter()).update(failed)
-    sums = rows.order_by().values_list(*columns).annotate(**_ADDED, newest=Max("last"))
+    codes = _codes(rows.filter(errors__gt=0).order_by().annotate(said=_CODES).values_list(*columns, "said"))
+    sums = rows.order_by().values_list(*columns).annotate(**_ADDED, newest=_NEWEST)
     return dict(_tally(row[: len(parts)], row[len(parts) :], codes) for row in sums)
 
 
-def _tally(name: Name, sums: tuple[Any, ...], codes: dict[Name, Counter[str]]) -> tuple[Name, Tally]:
+def _codes(rows: Iterable[tuple[str, ...]]) -> dict[Name, dict[str, int]]:
+    found: dict[Name, dict[str, int]] = {}
+    read: dict[str, list[tuple[str, int]]] = {}
+    for *name, said in rows:
+        if said not in read:
+            read[said] = list(json.loads(said).items())
+        codes = found.setdefault(tuple(name), {})
+        for code, count in read[said]:
+            codes[code] = codes.get(code, 0) + count
+    return found
+
+
+def _tally(name: Name, sums: tuple[Any, ...], codes: dict[Name, dict[str, int]]) -> tuple[Name, Tally]:
     """``sums`` in the order of ``_SUMS``, and when the last call came."""
     calls, errors, refused, sent, size, cost, *took, last = sums
-    return name, Tally(calls, errors, refused, sent, size, cost, last, codes.get(name, {}), took)
+    return name, Tally(calls, errors, refused, sent, size, cost, _moment(last), codes.get(name, {}), took)
+
+
+def _moment(value: datetime | str) -> datetime:
+    """SQLite has texts, in UTC."""
+    return value if isinstance(value, datetime) else datetime.fromisoformat(value).replace(tzinfo=UTC)
 
 
 def within(since: datetime, until: datetime) -> Q:

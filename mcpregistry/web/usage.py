@@ -20,7 +20,7 @@ from mcpregistry.queries.usage import PERIODS, By, Period, Row, Wanted
 from mcpregistry.web.approvals.history import csv_of
 from mcpregistry.web.pages import page, show
 
-_PAGE = 100
+_PAGE = 50
 _TABS = {
     By.TOOL: "Tools",
     By.SERVER: "Servers",

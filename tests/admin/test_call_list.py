@@ -46,6 +46,18 @@ def test_filters_are_kept_shared_and_removed_by_their_owner(client_of: ClientOf,
     assert viewer.get(FILTERS).status_code == 405
 
 
+def test_a_kept_view_that_usage_links_to_shows_the_same_calls(client_of: ClientOf, site: Site) -> None:
+    client = client_of("viewer")
+    usage = client.get("/usage/?by=tool&period=90d&agent=ci&endpoint=default").context["rows"]
+    linked = next(links["calls"].partition("?")[2] for _, links, *_ in usage if links["calls"])
+    assert "tool_name=" in linked
+    client.post(FILTERS, {"name": "Linked", "query": linked})
+    kept = SavedFilter.objects.get(name="Linked").query
+    shown, again = (client.get(f"{LIST}?{query}").context["cl"].result_list for query in (linked, kept))
+    assert list(shown) == list(again)
+    assert shown
+
+
 def test_the_tail_tells_only_what_has_changed(client_of: ClientOf, site: Site) -> None:
     client = client_of("viewer")
     first = client.get(f"{TAIL}?server=git")

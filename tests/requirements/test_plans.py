@@ -140,7 +140,8 @@ REST = [
 ] + [
     "/approvals/live/?v=0", "/approvals/live/?agent=nobody", "/api/v1/approvals?state=pending", "/api/v1/status",
     "/admin/analyzer/?days=90", "/api/v1/access/proposals?days=7", "/admin/context-bill/?agent=there&endpoint=there",
-    "/usage/?by=tool&agent=agent-1&period=90d", "/usage/failures/?period=90d", "/search/?q=nothing-like-it",
+    "/usage/?by=tool&agent=agent-1&period=90d", "/usage/?by=tool&endpoint=door-1&period=24h", "/usage/usage.csv?by=agent&period=7d",
+    "/api/v1/usage?by=tool&agent=agent-1&period=90d", "/api/v1/usage/failures?period=7d", "/usage/failures/?period=90d", "/search/?q=nothing-like-it",
 ]  # fmt: skip
 LISTS = [
     (Invocation, each) for each in ("state__exact=rejected", "agent=nobody", "server=nothing", "origin=rest", "period=hour")

@@ -20,7 +20,7 @@ from mcpregistry.models import Agent, AuditEntry, Configuration, CountedSpan, En
 from mcpregistry.models.usage import Span
 from mcpregistry.queries.calls import known_days
 from mcpregistry.services.access import agents, grants
-from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.configuration.snapshot import grant_spec, load_snapshot
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import analyzer, hiding
 from mcpregistry.services.policy.analyzer import Proposal, analyse, analyse_whole, apply, candidates
@@ -232,6 +232,16 @@ def busy(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [call(n, "git", "t1", {}, received_at=NOW - timedelta(minutes=n)) for n in range(99)]
     Invocation.objects.bulk_create([*calls, call(99, "git", "t2", {}, received_at=NOW - timedelta(days=20))])
     monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
+
+
+def test_a_proof_reads_no_grants_of_other_servers(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    Invocation.objects.bulk_create(call(n, "git", "t1", {}) for n in range(LEAST))
+    for tool in Tool.objects.filter(server__slug="bank"):
+        grants.grant(agent=ann, tool=tool, actor=ACTOR)
+    read = []
+    monkeypatch.setattr(analyzer, "grant_spec", lambda row: read.append(row) or grant_spec(row))
+    assert proposed(server__slug="git")[0].kind == "tools"
+    assert {(row.tool.server if row.tool else row.server).slug for row in read} == {"git"}
 
 
 @pytest.mark.exhaustive

@@ -61,6 +61,13 @@ def test_a_new_call_is_found_by_the_measure_of_the_index(question: str) -> None:
         words.index_due()
 
 
+def test_a_single_character_is_a_whole_word_and_no_beginning() -> None:
+    one, _twelve = made(tool_name="tool_1", arguments="{}"), made(tool_name="tool_12", arguments="{}")
+    for _ in range(2):  # first by its text, then by the index
+        assert calls_with("tool_1") == [one]
+        words.index_due()
+
+
 def test_a_call_is_found_by_its_id_and_while_it_is_open() -> None:
     ended, held = made(), made(state=State.PENDING, arguments='{"planet":"pluto"}')
     assert calls_with(ended) == [ended]

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Case, F, QuerySet, TextField, Value, When
+from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
 from django.db.models.functions import Length
 from django.db.models.lookups import LessThanOrEqual
 
@@ -27,10 +27,10 @@ from mcpregistry.domain.kinds import PROMPT, READ, TOOL
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.narrowing import Alike, Folder
-from mcpregistry.domain.specs import RUNS, AgentSpec, GrantSpec, ToolSpec
+from mcpregistry.domain.specs import RUNS, AgentSpec, Grants, GrantSpec, ToolSpec
 from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Grant, Invocation, Tool
+from mcpregistry.models import Grant, Invocation, Server, Tool
 from mcpregistry.queries.calls import known_from
 from mcpregistry.queries.tools_used import calls_by_tool
 from mcpregistry.services.access import grants
@@ -182,9 +182,7 @@ def _use(row: tuple[str, str, datetime, str]) -> Use:
 def _of_grant(grant: Grant, since: datetime) -> QuerySet[Invocation]:
     """Calls of what the grant covers, of its agent or by its endpoint."""
     tool = grant.tool
-    server = tool.server if tool else grant.server
-    assert server is not None  # one of the two is there
-    rows = Invocation.objects.filter(server_slug=server.slug, received_at__gte=since)
+    rows = Invocation.objects.filter(server_slug=_server_of(grant).slug, received_at__gte=since)
     rows = rows.filter(agent_slug=grant.agent.slug) if grant.agent else rows.filter(endpoint_slug=str(grant.endpoint))
     if tool:
         rows = rows.filter(tool_name=tool.key)
@@ -292,8 +290,7 @@ def like(grant: Grant, **differs: Any) -> Grant:
 def _replayed(case: _Case, found: Proposal) -> Proposal:
     """The proposal with what it would have stopped, the holder's other grants being there as today."""
     grant = case.grant
-    held = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint)
-    others = [grant_spec(row) for row in held if row.pk != grant.pk]
+    others = [grant_spec(row) for row in _beside(grant)]
     offers = _offers(grant)
     before, then = _Holder([*others, grant_spec(grant)]), _Holder([*others, *map(grant_spec, found.after)])
     stopped: list[Use] = []
@@ -309,9 +306,22 @@ def _replayed(case: _Case, found: Proposal) -> Proposal:
     return replace(found, stopped=tuple(stopped), stops=stops, unjudged=max(0, case.looked.calls - judged))
 
 
+def _beside(grant: Grant) -> QuerySet[Grant]:
+    """The holder's other grants that can be about the same calls: those of the same server. The holder may have thousands."""
+    server = _server_of(grant)
+    same = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint).exclude(pk=grant.pk)
+    return same.filter(Q(server=server) | Q(tool__server=server))
+
+
+def _server_of(grant: Grant) -> Server:
+    server = grant.tool.server if grant.tool else grant.server
+    assert server is not None  # one of the two is there
+    return server
+
+
 def _offers(grant: Grant) -> dict[str, ToolSpec]:
     """What the grant's server offers, as far as grants look at it."""
-    server = grant.tool.server if grant.tool else grant.server
+    server = _server_of(grant)
     return {
         row.key: ToolSpec(row.pk, row.server_id, row.name, "", {}, idempotent=False, kind=row.kind)
         for row in Tool.offers.filter(server=server)
@@ -322,7 +332,7 @@ class _Holder:
     """Somebody with exactly these grants, asked by what decides about calls."""
 
     def __init__(self, held: Iterable[GrantSpec]) -> None:
-        self._agent = AgentSpec(0, "", frozenset(), None, tuple(held))
+        self._agent = AgentSpec(0, "", frozenset(), None, Grants(held))
 
     def may(self, tool: ToolSpec, use: Use) -> bool:
         """Whether the grants would have allowed the call when it was made."""

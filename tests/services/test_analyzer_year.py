@@ -1,0 +1,109 @@
+"""The access analyzer over a generated year of calls: whatever it proposes would have stopped no call that was used.
+
+Its own replay is not believed: each proposal is applied, and the calls of the period are judged by the configuration that
+calls are decided with.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.policy.access import may_call
+from mcpregistry.models import Agent, Configuration, Endpoint, Grant, Invocation, Server, Tool
+from mcpregistry.services.access import agents, grants
+from mcpregistry.services.configuration.snapshot import load_snapshot
+from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.policy.analyzer import apply, candidates
+from mcpregistry.services.policy.findings import PERIODS, load, refresh
+from mcpregistry.services.records import call_hours
+
+pytestmark = pytest.mark.django_db
+ACTOR, NOW = "test", timezone.now()
+AGENTS, SERVERS, TOOLS = ("ann", "bob", "cat"), ("git", "bank", "mail"), 8
+YEAR = timedelta(days=365)
+
+
+@dataclass
+class Habits:
+    """How agents call: some tools of some servers, with arguments that stay the same until a habit changes."""
+
+    dice: random.Random
+    usual: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def call(self, number: int, at: datetime) -> Invocation:
+        agent, server = self.dice.choice(AGENTS), self.dice.choice(SERVERS)
+        tool = f"t{int(TOOLS * self.dice.random() ** 3)}"
+        key = (agent, server, tool)
+        if key not in self.usual or self.dice.random() < 0.01:
+            self.usual[key] = {"repo": self.dice.choice("abc"), "deep": self.dice.random() < 0.5}
+        arguments = self.usual[key] | ({"n": self.dice.randrange(9)} if self.dice.random() < 0.7 else {})
+        return Invocation(
+            id=f"{number:032x}", state=self.dice.choice(["succeeded", "succeeded", "tool_error"]), agent_slug=agent,
+            endpoint_slug="default", server_slug=server, tool_name=tool, exposed_name=f"{server}__{tool}", origin="http",
+            writer="w", binding="b", arguments=json.dumps(arguments), received_at=at,
+        )  # fmt: skip
+
+
+def configured() -> None:
+    """Every agent holds whole servers, and single tools of one."""
+    agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
+    for slug in SERVERS:
+        server = Server.objects.create(slug=slug, command=["x"], lifecycle="active")
+        tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(TOOLS)]
+        observe.observe(server=server, listed=tools)
+        decisions.approve_waiting(server=server, actor=ACTOR)
+    for slug in AGENTS:
+        agent = agents.save_agent(agent=Agent(slug=slug), actor=ACTOR)
+        for server in Server.objects.exclude(slug="mail"):
+            grants.grant(agent=agent, server=server, actor=ACTOR)
+        for tool in Tool.objects.filter(server__slug="mail"):
+            grants.grant(agent=agent, tool=tool, actor=ACTOR)
+    Configuration.objects.update(keep_calls_days=730)
+    Grant.objects.update(created_at=NOW - 2 * YEAR)
+    Tool.objects.update(first_seen_at=NOW - 2 * YEAR)
+
+
+def refused(calls: list[Invocation], at: datetime) -> Iterator[str]:
+    """Which of them the grants as they are now would not allow."""
+    snapshot = load_snapshot()
+    tools = {(snapshot.servers[each.server_id].slug, each.key): each for each in snapshot.tools.values()}
+    place = snapshot.endpoints["default"]
+    for call in calls:
+        tool = tools[call.server_slug, call.tool_name]
+        if not may_call(snapshot.agents[call.agent_slug], place, tool, json.loads(call.arguments), at.timestamp()):
+            yield call.pk
+
+
+@pytest.mark.exhaustive
+@pytest.mark.both_databases
+def test_proposals_over_a_year_stop_no_call_that_was_used() -> None:
+    configured()
+    habits, count = Habits(random.Random(11)), 3_000
+    calls = [habits.call(number, NOW - YEAR * (1 - number / count)) for number in range(count)]
+    kinds: set[str] = set()
+    for quarter in range(1, 5):
+        at = NOW - YEAR + timedelta(days=91 * quarter)
+        made = [call for call in calls if at - timedelta(days=91) <= call.received_at < at]
+        Invocation.objects.bulk_create(made, batch_size=500)  # nothing is known of the calls to come
+        call_hours.count_due(at)
+        refresh(at, seconds=float("inf"))
+        for days in PERIODS:
+            used = [call for call in calls if at - timedelta(days=days) <= call.received_at < at]
+            found = load(list(candidates()), days=days).proposals.values()
+            assert not any(each.stops for each in found)
+            with transaction.atomic():
+                for each in found:
+                    apply(grant=each.grant, key=each.key, days=days, now=at, actor=ACTOR, user=None)
+                assert not list(refused(used, at)), f"{days} days until {at}"
+                transaction.set_rollback(True)
+            kinds |= {each.kind for each in found}
+    assert kinds == {"withdraw", "tools", "pins"}

@@ -58,7 +58,7 @@ async def refuse_sandboxed(scope: HTTPScope, send: ASGISendCallable) -> bool:
 
 
 def _connection(scope: HTTPScope) -> Connection | None:
-    """Of another ASGI server, what it tells of the request. None at a Unix socket, which no sandbox reaches."""
+    """With another ASGI server, what the scope says. None for a Unix socket, which no sandbox reaches."""
     found = scope.get("state", {}).get(_KEY)
     if isinstance(found, Connection):
         return found

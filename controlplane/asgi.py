@@ -28,6 +28,7 @@ get_resolver().url_patterns  # noqa: B018 (loads every page now: the first visit
 # Only now are the models loaded that these need.
 from controlplane.health import HealthProbes  # noqa: E402
 from controlplane.requests import Guarded  # noqa: E402
+from controlplane.sandboxed import refuse_sandboxed  # noqa: E402
 from mcpregistry.collector import settle  # noqa: E402
 from mcpregistry.database_errors import is_passing  # noqa: E402
 from mcpregistry.db import db_call  # noqa: E402
@@ -71,7 +72,7 @@ class Shell:
             await self._mcp(dict(scope), receive, send)
         elif self._headends is not None and self._headends.answers(scope):
             await self._headends(dict(scope), receive, send)
-        else:
+        elif not await refuse_sandboxed(scope, send):
             await django_app(scope, receive, send)  # type: ignore[arg-type]  # Django types scope as a plain dict
 
     async def _live(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -16,6 +16,8 @@ from django.conf import settings
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from controlplane.sandboxed import Connection, attach
+
 HEAD_SECONDS = 30.0  # from a connection, or a request's first byte on one that is kept, until its head is there
 _LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _quiet = logging.getLogger("uvicorn.error.websocket")
@@ -30,10 +32,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     _head_due: asyncio.TimerHandle | None = None
     _counted = ""
+    _connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection beyond its address's number is closed at once."""
         super().connection_made(transport)
+        if self.client and self.server and self.server[1] is not None:
+            self._connection = Connection(self.client, (self.server[0], self.server[1]))
         peer = self.client[0] if self.client else ""
         if peer and not _stands_for_many(peer, self.config.forwarded_allow_ips):
             if _open[peer] >= settings.CONNECTIONS_PER_ADDRESS:
@@ -64,6 +69,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """The first byte of a request."""
         self._wait_for_head()
         super().on_message_begin()
+        if self._connection is not None:
+            attach(self.scope, self._connection)
 
     def on_headers_complete(self) -> None:
         """The last byte of its head."""

@@ -16,7 +16,7 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Configuration, Invocation
 from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.approvals import votes
-from mcpregistry.services.records import ending
+from mcpregistry.services.records import ending, verification
 from mcpregistry.services.upkeep import reaping, retention
 from tests.calls.test_recorder import begin, end, fact, finish, intent
 from tests.fakes.held import hold
@@ -122,6 +122,25 @@ async def test_a_refused_call_that_was_changed_is_found(recorded):
     assert sorted(await told()) == [
         f"call {REFUSED}: {said}" for said in sorted((WHO, END, "its reason is none that was written"))
     ]
+
+
+def insert_copy(key: str) -> None:
+    """Insert a call by hand, as like one that was recorded as can be."""
+    row = Invocation.objects.get(pk=SENT)
+    row.pk = key
+    with unguarded():
+        row.save(force_insert=True)
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("key", ["0" * 32, "f" * 32], ids=["older", "newer"])
+async def test_a_call_that_was_inserted_by_hand_is_found(recorded, monkeypatch: pytest.MonkeyPatch, key: str):
+    assert await told(full=False) == []
+    await db_call(insert_copy, key)
+    assert await told() == [f"call {key}: no entry of the log tells of it"]
+    monkeypatch.setattr(verification, "ROWS", 2)  # of a turn
+    found = [await told(full=False) for _ in range(2)]
+    assert [f"call {key}: no entry of the log tells of it"] in found
 
 
 @pytest.mark.both_databases

@@ -25,6 +25,7 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.registry.entries import read as read_entry
 from mcpregistry.models import (
     Agent,
+    AuditEntry,
     Budget,
     BudgetEntry,
     Channel,
@@ -59,7 +60,7 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, bound
 from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.domain import maintenance
@@ -493,10 +494,13 @@ def _notifications(site: Site, now: datetime) -> None:
 
 
 def _calls(site: Site, count: int, now: datetime, chance: random.Random) -> None:
-    """Mostly in working hours, mostly well; the newest one has its audit entries."""
+    """Mostly in working hours, mostly well; each has an audit entry, the newest one all of its own."""
     states = chance.choices([end[:2] for end in _ENDS], [end[2] for end in _ENDS], k=count)
     rows = [_call(number, *states[number], site, now, chance) for number in range(count)]
     Invocation.objects.bulk_create(rows, batch_size=500)
+    begun = [audit.Fact("call.dispatched", row.agent_slug, f"call:{row.pk}", bound.of_begin(vars(row))) for row in rows]
+    _, entries = audit.Chain("web:box:4711").extended(begun, now)
+    AuditEntry.objects.bulk_create((AuditEntry(**entry._asdict()) for entry in entries), batch_size=500)
     if rows:
         for kind in ("call.sent", "call.ended"):
             audit.record(kind=kind, actor="agent:local", subject=f"call:{rows[0].pk}", tool=rows[0].tool_name)

@@ -73,3 +73,18 @@ def test_conversation_that_goes_with_its_agent_is_no_problem(message: Message) -
     agents.delete_agent(agent=Agent.objects.get(), actor="test")
     assert not Message.objects.exists()
     assert problems() == []
+
+
+def test_inserted_message_is_found(message: Message) -> None:
+    with unguarded():
+        Message.objects.create(conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob")
+    told = [f"conversation {message.conversation_id}: the log tells of 2 of its 3 messages"]
+    assert (problems(full=False), problems()) == (told, told)
+
+
+def test_message_that_was_swapped_for_another_is_found(message: Message) -> None:
+    """As many messages as entries: the one that is gone tells."""
+    with unguarded():
+        Message.objects.filter(pk=message.pk).delete()
+        Message.objects.create(conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob")
+    assert problems() == [f"message {message.pk} of conversation {message.conversation_id} is gone"]

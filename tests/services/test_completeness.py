@@ -11,10 +11,12 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, ProgrammingError, connection, connections
 
 from controlplane import doctor
-from mcpregistry.models import AuditEntry, AuditSeal, Configuration
+from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification, Configuration
 from mcpregistry.models.guards import drop_guards, install_guards, missing_guards
 from mcpregistry.services.upkeep import completeness
+from mcpregistry.tasks import seal_audit
 from tests.fakes import elsewhere
+from tests.fakes.tampered import sealed_anew, verify
 
 pytestmark = pytest.mark.django_db
 
@@ -64,6 +66,20 @@ def test_the_log_tells_that_its_checkpoints_were_deleted() -> None:
     delete_checkpoints()
     call_command("migrate", verbosity=0)
     assert lost.count() == 1
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("renew", [lambda: call_command("migrate", verbosity=0), seal_audit], ids=["migrate", "clock"])
+def test_deleted_checkpoints_are_found_though_new_ones_were_made(renew: Callable[[], object]) -> None:
+    sealed_anew()
+    assert verify().problems == ()
+    delete_checkpoints()
+    AuditVerification.objects.all().delete()  # whoever deletes the one deletes the other
+    renew()
+    assert AuditSeal.objects.exists()
+    for full in (False, True):
+        (problem,) = verify(full=full).problems
+        assert problem.startswith("All seals were deleted before ")
 
 
 def test_processes_look_anew_after_triggers_were_missing() -> None:

@@ -11,18 +11,25 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+import structlog
 from django.db import IntegrityError, transaction
 from django.db.models import Max
+from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal
 from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.services.records import audit
 from mcpregistry.services.records.audit import CHAIN
+
+log = structlog.get_logger(__name__)
 
 QUIET = timedelta(hours=1)  # a seal that says nothing new is made only so often
 _LATEST_COMMIT = timedelta(minutes=1)  # for which an entry may have its number and not be seen yet
 _PAGE = 500
+
+_LOST, _LOG = "audit.checkpoints_lost", "audit"  # kind and subject of an entry
 
 Heads = dict[str, tuple[int, str]]  # of each writer: how many entries, and the hash of the last
 
@@ -46,6 +53,22 @@ def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) ->
             return made
     except IntegrityError:
         return None
+
+
+def replace_lost(actor: str) -> bool:
+    """If there is no seal, make one, and say in the log that all were deleted: migrations make the first one."""
+    if AuditSeal.objects.exists():
+        return False
+    log.warning(_LOST)
+    with transaction.atomic():
+        audit.record(kind=_LOST, actor=actor, subject=_LOG)
+        seal(timezone.now())
+    return True
+
+
+def losses() -> list[datetime]:
+    """When the log has said that all seals were deleted."""
+    return [*AuditEntry.objects.filter(subject=_LOG, kind=_LOST).order_by("id").values_list("at", flat=True)]
 
 
 def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, Heads, int]:

@@ -13,18 +13,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 
 from mcpregistry.db import streamed
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.models import Conversation, Invocation
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.signing import newest_key, signature, signed
-from mcpregistry.services.records import archives, bound, bound_messages, chains, seals
+from mcpregistry.services.records import archives, bound, bound_messages, chains, seals, unwritten
 from mcpregistry.services.records.archives import Archives, Stand
 
 AGAIN = 20_000  # older entries that are read again at a time
 SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
+ROWS = 20_000  # calls, and conversations, that are looked for in the log at a time
 MOST_TOLD = 100
 _TRIES = 30  # while a long archive goes on beside it
 _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
@@ -55,6 +57,8 @@ class State:
     mark: int = 0  # the newest entry
     again: tuple[str, Stand] | None = None  # up to where older entries were read again in this round
     archives: tuple[int, str] | None = None  # the last record of archives, and its signature
+    calls: str = ""  # the last call that was looked for in the log in this round
+    conversations: str = ""  # the same of conversations
 
 
 def verify(now: datetime, *, full: bool = False, known: Archives | None = None) -> Report:
@@ -140,6 +144,7 @@ class _Look:
         self._new()
         if not self.full:
             self._again()
+        self._unwritten()
 
     def notes(self) -> Iterator[str]:
         """What is no fault, and yet should be known."""
@@ -167,6 +172,10 @@ class _Look:
         state, told = self.state, seals.Heads()
         if not AuditSeal.objects.filter(number=1).exists():
             self.problems.append("The first seal is gone. Every site has one from its installation on.")
+        for at in seals.losses():
+            self.problems.append(
+                f"All seals were deleted before {at:%Y-%m-%d %H:%M} UTC. What else was deleted is unknown."
+            )
         number, head = self._seal_before
         if number and not AuditSeal.objects.filter(number=number, hash=head).exists():
             self.problems.append(f"Seal {number} was verified, and is gone or changed.")
@@ -207,6 +216,18 @@ class _Look:
             self._walk(streamed(rows[:left], _PAGE), self.known.stand, again=True)
         if self.entries - before < AGAIN:
             state.again = None
+
+    # Calls and messages
+
+    def _unwritten(self) -> None:
+        """Calls and messages that the log does not tell of: all, or those whose turn it is."""
+        state, calls, talks = self.state, unwritten.Part(), unwritten.Part()
+        if not self.full:
+            calls = unwritten.next_part(Invocation, state.calls, ROWS)
+            talks = unwritten.next_part(Conversation, state.conversations, ROWS)
+        found = chain(unwritten.calls(calls), unwritten.messages(talks))
+        self.problems += islice(found, MOST_TOLD)
+        state.calls, state.conversations = calls.upto, talks.upto
 
     def _stand(self, writer: str) -> Stand:
         return max(self.state.stands.get(writer, Stand()), self.known.stand(writer), key=_seq)

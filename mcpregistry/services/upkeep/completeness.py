@@ -14,7 +14,6 @@ import structlog
 from django.contrib.auth.models import Group
 from django.db import Error, connection, connections, transaction
 from django.db.models import Count, F
-from django.utils import timezone
 
 from mcpregistry.database_errors import is_passing
 from mcpregistry.domain.version import VERSION
@@ -22,7 +21,7 @@ from mcpregistry.failpoints import failpoint
 from mcpregistry.models import AuditSeal, Configuration
 from mcpregistry.models.guards import install_guards, missing_guards
 from mcpregistry.services.access.roles import ROLES, install_roles
-from mcpregistry.services.records import audit, seals
+from mcpregistry.services.records import seals
 
 log = structlog.get_logger(__name__)
 
@@ -63,18 +62,8 @@ def finish(*, migrated: bool) -> None:
         with transaction.atomic():
             install_roles()
         failpoint("roles_made")
-        _make_checkpoint()
+        seals.replace_lost("migrate")
         Configuration.objects.update(complete_for=VERSION, **({"revision": F("revision") + 1} if untold else {}))
-
-
-def _make_checkpoint() -> None:
-    """Migrations make the first one. If none is there, somebody has deleted them, and the log says so from now on."""
-    if AuditSeal.objects.exists():
-        return
-    log.warning("audit.checkpoints_lost")
-    with transaction.atomic():
-        audit.record(kind="audit.checkpoints_lost", actor="migrate", subject="audit")
-        seals.seal(timezone.now())
 
 
 def require() -> None:

@@ -1,0 +1,61 @@
+"""Finds calls and messages that no entry of the audit log tells of: somebody has inserted them into the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import CharField, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce, Concat
+
+from mcpregistry.db import streamed
+from mcpregistry.models import Conversation, Invocation
+from mcpregistry.models.audit import AuditArchive, AuditEntry
+from mcpregistry.services.records.bound_messages import WRITTEN
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows after ``after`` up to ``upto``, by their key; an empty text is no bound."""
+
+    after: str = ""
+    upto: str = ""
+
+    def of(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """These of ``rows``."""
+        bounds = Q(pk__gt=self.after) & (Q(pk__lte=self.upto) if self.upto else Q())
+        return rows.filter(bounds).order_by("pk")
+
+
+def next_part(model: type[Invocation] | type[Conversation], after: str, most: int) -> Part:
+    """The next ``most`` rows behind ``after``; without an end if fewer are left."""
+    last = model.objects.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[most - 1 : most]
+    return Part(after, next(iter(last), ""))
+
+
+def calls(part: Part) -> Iterator[str]:
+    """One sentence for each call without an entry. The archive takes no entry of a call that is still recorded."""
+    told = _entries("call:").filter(kind__startswith="call.")
+    rows = part.of(Invocation.objects.filter(~Exists(told))).values_list("pk", flat=True)
+    yield from (f"call {call}: no entry of the log tells of it" for call in streamed(rows))
+
+
+def messages(part: Part) -> Iterator[str]:
+    """One sentence for each conversation with more messages than entries about them.
+
+    What the entries say is compared with the messages elsewhere. Where entries were archived, nothing is said.
+    """
+    if AuditArchive.objects.exists():
+        return
+    told = _entries("conversation:").filter(kind=WRITTEN).order_by().values("subject").annotate(n=Count("pk"))
+    counted = Coalesce(Subquery(told.values("n"), output_field=IntegerField()), 0)
+    rows = part.of(Conversation.objects.annotate(there=Count("messages"), told=counted))
+    for pk, there, said in streamed(rows.values_list("pk", "there", "told")):
+        if there > said:
+            yield f"conversation {pk}: the log tells of {said:,} of its {there:,} messages"
+
+
+def _entries(kind: str) -> QuerySet[AuditEntry]:
+    """The entries about the outer query's row."""
+    return AuditEntry.objects.filter(subject=Concat(Value(kind), OuterRef("pk"), output_field=CharField()))

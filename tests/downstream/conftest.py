@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.pool.pool import ConnectionEvent, Pool
+from mcpregistry.downstream.pool.events import ConnectionEvent
+from mcpregistry.downstream.pool.pool import Pool
 from tests.processes import below, runs
 from tests.waiting import HANG_LIMIT, until
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from django.db import transaction
 
@@ -37,7 +38,7 @@ from mcpregistry.services.exchange.policy import (
     known,
 )
 from mcpregistry.services.exchange.rest import together, with_servers_renamed
-from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, shown
+from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, free_name, shown
 from mcpregistry.services.exchange.sections import CONFLICT, NOT_ITS_OWN, Change, OnConflict, Taking, sections
 from mcpregistry.services.exchange.workspaces import KIND, Choice, Offer, take_projects
 from mcpregistry.services.records import audit
@@ -167,20 +168,9 @@ def _names_left_out(document: Document, run: _Import) -> frozenset[str]:
 
 def _expanded(document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]) -> Document:
     expanded = expand_document(document, path, variables, folders)
-    remedy = "Say with --workspace which directory is meant."
-    return expanded.with_notes(
-        *(
-            Note(
-                "refused",
-                path,
-                entry.at,
-                "The server speaks of the workspace, which is not known here.",
-                remedy,
-                entry=entry.at,
-            )
-            for entry in unresolved_folders(expanded)
-        )
-    )
+    why, remedy = "The workspace that the server names is not known here.", "Name its directory with --workspace."
+    found = unresolved_folders(expanded)
+    return expanded.with_notes(*(Note("refused", path, entry.at, why, remedy, entry=entry.at) for entry in found))
 
 
 class _Import:
@@ -256,10 +246,13 @@ class _Import:
         self._note("refused", "", sentence, "Name the file that holds the servers, or another format.")
 
     def _server(self, entry: ServerEntry, position: int, rows: dict[str, Server]) -> None:
-        old, key = rows.get(entry.key), entry.key
+        key = entry.key
+        if self.on_conflict == "own":
+            entry = self._under_own_name(entry, position, rows)
+        old = rows.get(entry.key)
         entry, secrets = taken_out(entry) if self.keeps_secrets else (entry, ())
         if old and self.on_conflict == "rename" and self._differs(old, entry, position):
-            free = _free(entry.key, rows)
+            free = free_name(entry.key, rows)
             self._note("translated", entry.at, f"Another server has this name; this one becomes {free}.")
             self.renamed[entry.key] = free
             entry, old = replace(entry, key=free), None
@@ -273,13 +266,27 @@ class _Import:
             self._rows[key] = old
             return
         if not old or change.action == "changed":
-            row.extra = {**row.extra, "file": self.path}
+            row.extra = {**row.extra, "file": self.path, "in_file": key}
         if not self._save(row, entry, change):
             return
         self._keep(secrets, row, entry)
         self._approve_ahead(row, entry)
         self._note_what_waits(entry)
         rows[entry.key] = self._rows[key] = row
+
+    def _under_own_name(self, entry: ServerEntry, position: int, rows: Mapping[str, Server]) -> ServerEntry:
+        """A server belongs to its file: if one of another file has its name and differs, it gets another name, and keeps that."""
+        own = (
+            row.slug for row in rows.values() if brought_by(row) == self.path and row.extra.get("in_file") == entry.key
+        )
+        name, old = next(own, ""), rows.get(entry.key)
+        if not name and old and brought_by(old) != self.path and self._differs(old, entry, position):
+            name = free_name(f"{entry.key[:40]}-{slug(Path(self.path).parent.name.lower())[:18]}".rstrip("-"), rows)
+            self._note("translated", entry.at, f"Another server has this name; this one becomes {name}.")
+        if not name or name == entry.key:
+            return entry
+        self.renamed[entry.key] = name
+        return replace(entry, key=name)
 
     def _filled(self, row: Server, entry: ServerEntry, position: int, old: Server | None) -> Change:
         """Write the entry into the row, unsaved; how that differs from what the row said."""
@@ -366,13 +373,6 @@ class _Import:
         named = [change.slug for change in self.changes if change.kind == "server"]
         rows = Server.objects.filter(slug__in=named)
         return [f"server:{row.slug}" for row in rows if credential in credentials_named(row.texts())]
-
-
-def _free(key: str, rows: Mapping[str, Server]) -> str:
-    number = 2
-    while (name := f"{key[:59]}-{number}") in rows:
-        number += 1
-    return name
 
 
 def _switch(row: Server, entry: ServerEntry, *, stated: bool) -> None:

@@ -6,7 +6,7 @@ the file's format knows, so that an export gives it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from mcpregistry.domain.formats.document import Oauth, Parked, ServerEntry
@@ -42,8 +42,16 @@ def _extra(old: dict[str, Any], entry: ServerEntry, position: int) -> dict[str, 
         "oauth": _oauth_to_json(entry.oauth),
     }
     families = {family: parked.to_json() | {"position": position} for family, parked in entry.parked.items()}
-    kept = {"file": old["file"]} if "file" in old else {}
+    kept = {name: old[name] for name in ("file", "in_file") if name in old}
     return {"columns": waiting, "times": times, "parked": {**old.get("parked", {}), **families}} | kept
+
+
+def free_name(key: str, taken: Container[str]) -> str:
+    """The first of ``key``, ``key-2``, ``key-3`` that is free."""
+    name, number = key, 2
+    while name in taken:
+        name, number = f"{key[:59]}-{number}", number + 1
+    return name
 
 
 def brought_by(server: Server) -> str:

@@ -75,6 +75,9 @@ class Section(Protocol):
     def serve(self, names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
         """Offer exactly what a file has named to the agent on the endpoint. Returns what stands in the way."""
 
+    def take_back(self, labels: frozenset[str], *, actor: str) -> None:
+        """Delete records that a file has just made, and that nothing else uses."""
+
     def references(self, names: frozenset[str]) -> list[str]:
         """Texts of the records behind what a file has named that may refer to variables of the environment."""
 

@@ -18,22 +18,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
-from django.db import connections
+from django.db import connections, transaction
 
 from mcpregistry.domain import formats
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import FileInvalid
-from mcpregistry.models import Agent, Endpoint, Server
+from mcpregistry.models import Agent, Endpoint, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access import agents
 from mcpregistry.services.access.scopes import grant_variables, vouched
 from mcpregistry.services.exchange.files import folders_for, read_file
 from mcpregistry.services.exchange.importing import Outcome, import_file
 from mcpregistry.services.exchange.sections import sections
+from mcpregistry.services.records import audit
 from mcpregistry.services.servers import checks
-from mcpregistry.services.servers.lifecycle import confirm_launch
+from mcpregistry.services.servers.lifecycle import confirm_launch, delete_server
 from mcpregistry.services.servers.prober import Prober
 
 _FAMILY = "slipsnisse"
@@ -71,21 +72,62 @@ def serve_file(*, path: Path, agent: str, endpoint: str, actor: str, environ: Ma
     with _one_at_a_time():
         with vouched():
             outcome = _imported(path, actor, environ)
-        named = [change.slug for change in outcome.changes if change.kind == "server"]
-        servers = list(Server.objects.filter(slug__in=named).order_by("slug"))
-        _confirm(servers, actor)
-        variables = _variables(_texts(servers))
-        with _passing(variables):
-            _ask(servers)
-        labels = frozenset(change.label for change in outcome.changes if change.kind != "server")
-        caller = Agent.objects.filter(slug=agent).first() or agents.save_agent(agent=Agent(slug=agent), actor=actor)
-        door = _endpoint(endpoint or own_endpoint(path), path, actor)
-        for section in sections():
-            if problems := section.serve(labels, agent=caller, endpoint=door, actor=actor):
-                raise Refused([f"{path}: {problem}" for problem in problems])
-            variables |= _variables(section.references(labels))
+        made = _Made(path, outcome, agent, own_endpoint(path))
+        try:
+            return _served(path, outcome, agent, endpoint, actor)
+        except BaseException:
+            made.take_back(actor)
+            raise
+
+
+def _served(path: Path, outcome: Outcome, agent: str, endpoint: str, actor: str) -> Served:
+    named = [change.slug for change in outcome.changes if change.kind == "server"]
+    servers = list(Server.objects.filter(slug__in=named).order_by("slug"))
+    _confirm(servers, actor)
+    variables = _variables(_texts(servers))
+    with _passing(variables):
+        _ask(servers)
+    labels = frozenset(change.label for change in outcome.changes if change.kind != "server")
+    caller = Agent.objects.filter(slug=agent).first() or agents.save_agent(agent=Agent(slug=agent), actor=actor)
+    door = _endpoint(endpoint or own_endpoint(path), path, actor)
+    for section in sections():
+        if problems := section.serve(labels, agent=caller, endpoint=door, actor=actor):
+            raise Refused([f"{path}: {problem}" for problem in problems])
+        variables |= _variables(section.references(labels))
     kept = tuple(str(note) for note in outcome.notes if note.remedy)
     return Served(caller.slug, door.slug, variables, kept)
+
+
+class _Made:
+    """What a start makes. If nothing of the file is served, it is deleted, so that the next start is as good as a first one."""
+
+    def __init__(self, path: Path, outcome: Outcome, agent: str, endpoint: str) -> None:
+        self._path = str(path)
+        made = [change for change in outcome.changes if change.action == "created"]
+        self._servers = [change.slug for change in made if change.kind == "server"]
+        self._labels = frozenset(change.label for change in made if change.kind != "server")
+        self._agent = "" if Agent.objects.filter(slug=agent).exists() else agent
+        self._endpoint = "" if Endpoint.objects.filter(slug=endpoint).exists() else endpoint
+
+    @transaction.atomic
+    def take_back(self, actor: str) -> None:
+        with audit.together():
+            for section in sections():
+                section.take_back(self._labels, actor=actor)
+            for server in Server.objects.filter(slug__in=self._servers):
+                delete_server(server=server, actor=actor)
+            for endpoint in Endpoint.objects.filter(slug=self._endpoint):
+                agents.delete_endpoint(endpoint=endpoint, actor=actor)
+            for agent in Agent.objects.filter(slug=self._agent):
+                agents.delete_agent(agent=agent, actor=actor)
+            self._forget()
+
+    def _forget(self) -> None:
+        for kept in ImportedFile.objects.select_for_update().filter(family=_FAMILY):
+            brought = dict(kept.rest.get("brought", {}))
+            brought[self._path] = sorted({*brought.get(self._path, ())} - self._labels)
+            kept.rest = kept.rest | {"brought": {path: labels for path, labels in brought.items() if labels}}
+            kept.save()
 
 
 def own_endpoint(path: Path) -> str:

@@ -37,7 +37,7 @@ from subagents.services.exchange.rows import (
     tool_entry,
     whitelisted,
 )
-from subagents.services.exchange.serving import missing_tool, references, serve, switch
+from subagents.services.exchange.serving import missing_tool, references, serve, switch, take_back
 
 _NOT_MADE = "Kept, not made: expert tools grant what is on their whitelists, and ask these providers."
 _WHO = "Let somebody who may grant (role admin) import the file."
@@ -49,6 +49,7 @@ class ExpertFiles:
     serve = staticmethod(serve)
     switch = staticmethod(switch)
     references = staticmethod(references)
+    take_back = staticmethod(take_back)
 
     def take(self, document: Document, taking: Taking) -> Document:
         """Import the document's tools and providers; returns it with notes added."""
@@ -232,6 +233,9 @@ class _Import:
 
     def _provider_of(self, at: str, name: str) -> Provider | None:
         row = Provider.objects.filter(slug=name).first() or Provider.objects.filter(kind=name).first()
+        if row is not None and f"provider/{row.slug}" in self.taking.own and name not in self.document.model_providers:
+            entry = provider_entry(row)  # the file has brought it, and does not describe it
+            self.taking.changed(Change(row.slug, "unchanged", entry, entry, kind="provider"))
         if row is not None or name in self.document.model_providers:
             return row
         if name not in Kind.values or name == Kind.COMPATIBLE:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from django.db import transaction
 
 from mcpregistry.domain.definitions.findings import Severity
+from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
@@ -14,7 +16,7 @@ from mcpregistry.services.access.scopes import grant_variables
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
-from subagents.models import ExpertTool, Provider
+from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.services import experts, providers
 from subagents.services.exchange.rows import key_of
 from subagents.services.readiness import obstacles
@@ -86,6 +88,21 @@ def _confirm_providers(names: frozenset[str], actor: str) -> None:
         if provider.draft_problem():
             providers.confirm_destination(provider=provider, actor=actor, shown=provider.destination_hash())
             grant_variables([provider.key, *provider.headers.values()], f"provider:{provider.slug}", actor)
+
+
+def take_back(labels: frozenset[str], *, actor: str) -> None:
+    """Delete the expert tools, models and providers that a file has just made. One that is used meanwhile stays."""
+    for expert in ExpertTool.objects.filter(name__in=_named(labels)):
+        with suppress(Conflict):
+            experts.delete_expert(expert=expert, actor=actor)
+    for model in LanguageModel.objects.select_related("provider"):
+        if f"model/{model}" in labels:
+            with suppress(Conflict):
+                providers.delete_model(model=model, actor=actor)
+    slugs = [label.removeprefix("provider/") for label in labels if label.startswith("provider/")]
+    for provider in Provider.objects.filter(slug__in=slugs):
+        with suppress(Conflict):
+            providers.delete_provider(provider=provider, actor=actor)
 
 
 def references(names: frozenset[str]) -> list[str]:

@@ -62,6 +62,7 @@ class AgentAdmin(AsksWhenSwitchedOff):
     list_display = ("slug", "name", "enabled", "token_count", "grant_count", "calls_per_minute", "owner")
     list_filter = ("enabled",)
     list_select_related = ("owner",)
+    ordering = ("slug",)
     search_fields = ("slug", "name", "description")
     autocomplete_fields = ("owner",)
     inlines = (TokenInline,)

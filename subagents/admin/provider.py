@@ -102,6 +102,7 @@ class ProviderAdmin(LiveAdmin):
     form = ProviderForm
     list_display = ("slug", "shown_state", "kind", "base_url", "has_key", "model_count", "tested", "enabled")
     list_filter = ("kind", "enabled")
+    ordering = ("slug",)
     search_fields = ("slug", "base_url")
     change_form_outer_before_template = "admin/subagents/provider.html"
     fieldsets = (

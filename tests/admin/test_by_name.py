@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.contrib import admin
 from django.contrib.admin.widgets import AutocompleteSelectMultiple
 from django.contrib.auth.models import User
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
@@ -191,3 +192,16 @@ def test_the_last_step_of_a_server_finds_agents_among_many(client: Client) -> No
 def test_the_last_step_of_a_server_lists_few_agents(client: Client) -> None:
     grants(3)
     assert "agent-002" in str(AccessForm(may_add=True))
+
+
+def test_what_fields_find_has_an_order(client: Client, rf: RequestFactory) -> None:
+    """Without one, a record can be missing on every page of what is found."""
+    request = rf.get("/")
+    request.user = User.objects.get(username="owner")
+    found = {
+        f"{model.__name__}.{name}": model._meta.get_field(name).remote_field.model
+        for model, pages in admin.site._registry.items()
+        for name in pages.autocomplete_fields
+    }
+    assert len(found) > 10
+    assert [name for name, kind in found.items() if not admin.site._registry[kind].get_queryset(request).ordered] == []

@@ -95,6 +95,7 @@ def test_the_page_shows_the_link_once_and_only_to_who_may_invite(client_of: Clie
     link = re.search(r'id="link"[^>]*>([^<]+)<', answer.content.decode())
     assert link is not None
     path, _, raw = link[1].partition("#")
+    assert 'data-copy="link"' in answer.content.decode()
     assert path.endswith("/join/"), "the secret stands where no request has it"
     assert invitations.find(raw) is not None
     assert "no-store" in answer["Cache-Control"]

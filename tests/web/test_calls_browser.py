@@ -82,6 +82,12 @@ def test_rows_are_cards_on_a_phone_and_stay_rows_elsewhere(window_of: Windows, c
     expect(window.locator("#changelist-actions-wrapper")).to_be_visible()
     window.set_viewport_size({"width": 1440, "height": 900})
     expect(card).to_have_css("display", "table-row")
+    window.set_viewport_size({"width": 390, "height": 844})
+    window.goto(f"/admin/mcpregistry/server/{crowd.servers['git'].pk}/history/")
+    heading = window.locator("h1.sn-crumbs")
+    expect(heading.get_by_text("History of server git")).to_be_visible()
+    expect(heading.get_by_role("link", name="git", exact=True)).to_be_visible()
+    expect(heading.get_by_text("Servers")).to_be_hidden()
 
 
 @pytest.mark.exhaustive

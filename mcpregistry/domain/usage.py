@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from operator import add as plus
 from typing import NamedTuple
+
+import msgspec
 
 from mcpregistry.domain.calls.error_patterns import Failure, shape
 from mcpregistry.domain.lifecycle import FAILED, SUPPOSED, TERMINAL, State
@@ -86,9 +88,8 @@ class Fact(NamedTuple):
     at: datetime
 
 
-@dataclass(slots=True)
-class Tally:
-    """A sum over calls. ``codes``: failures by their code; ``took``: calls that nobody was asked about, by bucket."""
+class Tally(msgspec.Struct, array_like=True, gc=False):
+    """A sum over calls. Pages read thousands of them, as arrays. ``codes``: failures by their code; ``took``: calls that nobody was asked about, by bucket."""
 
     calls: int = 0
     errors: int = 0
@@ -97,8 +98,8 @@ class Tally:
     size: int = 0
     cost: int | None = None
     last: datetime | None = None
-    codes: dict[str, int] = field(default_factory=dict)  # no Counter: thousands are made for a page, and read
-    took: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    codes: dict[str, int] = msgspec.field(default_factory=dict)  # no Counter: thousands are made for a page, and read
+    took: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
 
     @property
     def timed(self) -> int:

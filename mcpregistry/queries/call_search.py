@@ -86,7 +86,7 @@ def _unindexed(words: list[str]) -> list[str]:
 
 
 def _pattern(word: str) -> str:
-    """A word has nothing that a pattern reads."""
+    """The regular expression of a word. Words are letters and digits, so nothing needs to be escaped."""
     return rf"(?<![^\W_]){word}" if _may_go_on(word) else rf"(?<![^\W_]){word}(?![^\W_])"
 
 

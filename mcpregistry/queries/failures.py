@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from django.db.models import Max, Min, QuerySet
 
+from mcpregistry.db import one_moment
 from mcpregistry.domain.usage import HOUR, Alike, Example, ShapeKey
 from mcpregistry.models import SpanFailure
 from mcpregistry.queries.usage import Lately, Period, Wanted, counted_until, lately
@@ -53,9 +54,18 @@ _PatternKey = tuple[str, str]  # code and shape
 class _Group:
     """What is known of a pattern while hours are read, the newest first."""
 
-    tools: Counter[tuple[str, str]] = field(default_factory=Counter)
+    tools: dict[tuple[str, str], int] = field(default_factory=dict)  # no Counter: thousands are added up for a page
     newest: list[int] = field(default_factory=list)  # primary keys of the newest rows
     live: list[Alike] = field(default_factory=list)
+
+    def count(self, tool: tuple[str, str], failures: int) -> None:
+        """Add failures of a tool."""
+        self.tools[tool] = self.tools.get(tool, 0) + failures
+
+    @property
+    def total(self) -> int:
+        """How many failures of all tools."""
+        return sum(self.tools.values())
 
     def holds(self, searched: str, key: _PatternKey) -> bool:
         """Whether the code, the shape or the name of a tool contains the text."""
@@ -78,52 +88,52 @@ def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) 
 
 
 def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> Patterns:
-    """The same of any time up to now, in three queries: how often, then of those that are shown when and which calls."""
+    """The same of any time up to now, in three queries: how often, then of those that are shown when and which calls; in two
+    more if not all rows are read. Of one moment: the clock may replace an hour in the meantime."""
+    with one_moment():
+        return _patterns(since, newest, wanted, most)
+
+
+def _patterns(since: datetime, newest: Lately, wanted: Wanted, most: int) -> Patterns:
     hours = _of_wanted(SpanFailure.objects.filter(begins__gte=since, begins__lt=newest.since), wanted)
     counted_rows, cut = _newest_rows(hours)
     hours = hours.filter(begins__gte=cut) if cut else hours
     groups = _groups(counted_rows, newest, wanted)
     searched = wanted.search.casefold()
-    fitting = {key: group.tools.total() for key, group in groups.items() if group.holds(searched, key)}
+    fitting = {key: group.total for key, group in groups.items() if group.holds(searched, key)}
     shown = {key: groups[key] for key, _ in Counter(fitting).most_common(most)}
     counted = _alike(hours, {key: group for key, group in shown.items() if group.newest})
     rows = [_pattern(key, group, counted.get(key)) for key, group in shown.items()]
     return Patterns(sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True), cut)
 
 
-class _CountedRow(NamedTuple):
-    """A row of ``SpanFailure``."""
-
-    pk: int
-    failures: int
-    server: str
-    tool: str
-    code: str
-    shape: str
-    begins: datetime
+_Row = tuple[int, int, str, str, str, str]  # key, failures, server, tool, code and shape
 
 
-def _newest_rows(hours: QuerySet[SpanFailure]) -> tuple[list[_CountedRow], datetime | None]:
-    """The newest rows, of whole hours only, and the first of these hours if there are more rows than are read."""
-    found = hours.order_by("-begins").values_list("pk", "count", "server_slug", "tool_name", "code", "shape", "begins")
-    rows = [_CountedRow(*row) for row in found[: MOST_FAILURES + 1]]
+def _newest_rows(hours: QuerySet[SpanFailure]) -> tuple[list[_Row], datetime | None]:
+    """The newest rows, of whole hours only, and the first of these hours if there are more rows than are read. The hour of
+    each row is not read: thousands of times take long to convert."""
+    newest = hours.order_by("-begins")
+    columns = newest.values_list("pk", "count", "server_slug", "tool_name", "code", "shape")
+    rows = list(columns[: MOST_FAILURES + 1])
     if len(rows) <= MOST_FAILURES:
         return rows, None
-    cut = rows[-1].begins + HOUR
-    return [row for row in rows if row.begins >= cut], cut
+    (beyond,) = newest.values_list("begins", flat=True)[MOST_FAILURES : MOST_FAILURES + 1]
+    cut = beyond + HOUR
+    return rows[: hours.filter(begins__gte=cut).count()], cut
 
 
-def _groups(rows: list[_CountedRow], newest: Lately, wanted: Wanted) -> dict[_PatternKey, _Group]:
+def _groups(rows: list[_Row], newest: Lately, wanted: Wanted) -> dict[_PatternKey, _Group]:
     found: dict[_PatternKey, _Group] = {}
-    for pk, count, server, tool, code, shape, _ in rows:
-        group = found.setdefault((code, shape), _Group())
-        group.tools[server, tool] += count
+    for pk, count, server, tool, code, shape in rows:
+        group = found.get((code, shape)) or found.setdefault((code, shape), _Group())
+        group.count((server, tool), count)
         if len(group.newest) < _MOST_ROWS:
             group.newest.append(pk)
     for key, alike in newest.calls.alike.items():
         if _is_of(key, wanted):
             group = found.setdefault((key.code, key.shape), _Group())
-            group.tools[key.server, key.tool] += alike.count
+            group.count((key.server, key.tool), alike.count)
             group.live.append(alike)
     return found
 
@@ -148,8 +158,8 @@ def _pattern(key: _PatternKey, group: _Group, counted: Alike | None) -> Pattern:
     alike = replace(first, count=0, examples=[])
     for each in (first, *others):
         alike.add(each)
-    alike.count = group.tools.total()
-    return Pattern(*key, alike, [ToolCount(*tool, count) for tool, count in group.tools.most_common()])
+    alike.count = group.total
+    return Pattern(*key, alike, [ToolCount(*tool, count) for tool, count in Counter(group.tools).most_common()])
 
 
 def _of_wanted(hours: QuerySet[SpanFailure], wanted: Wanted) -> QuerySet[SpanFailure]:

@@ -25,7 +25,7 @@ _SUMS = ("calls", "errors", "refused", "sent", "size", "cost", *TOOK)
 _LARGE = ("size", "cost")
 _ADDED = {f"sum_{name}": Sum(name, output_field=None if name in _LARGE else Field()) for name in _SUMS}
 _NEWEST = Max("last", output_field=Field())  # as the database has it: Django takes longer to convert thousands of them
-_CODES = Cast("codes", TextField())  # a few texts stand in thousands of rows: each is read once
+_CODES = Cast("codes", TextField())  # thousands of rows share a few texts: each is parsed once
 
 
 class Agreed(NamedTuple):
@@ -72,19 +72,19 @@ def added_up(
     """Hours and days of [since, until), by the database; only the codes of failures are added up here."""
     rows: QuerySet[Any, Any] = SpanUsage.objects.filter(within(since, until), **(conditions or {}))
     columns = [COLUMNS[part] for part in parts]
-    codes = _codes(rows.filter(errors__gt=0).order_by().annotate(said=_CODES).values_list(*columns, "said"))
+    codes = _codes(rows.filter(errors__gt=0).order_by().annotate(text=_CODES).values_list(*columns, "text"))
     sums = rows.order_by().values_list(*columns).annotate(**_ADDED, newest=_NEWEST)
     return dict(_tally(row[: len(parts)], row[len(parts) :], codes) for row in sums)
 
 
 def _codes(rows: Iterable[tuple[str, ...]]) -> dict[Name, dict[str, int]]:
     found: dict[Name, dict[str, int]] = {}
-    read: dict[str, list[tuple[str, int]]] = {}
-    for *name, said in rows:
-        if said not in read:
-            read[said] = list(json.loads(said).items())
+    parsed: dict[str, list[tuple[str, int]]] = {}
+    for *name, text in rows:
+        if text not in parsed:
+            parsed[text] = list(json.loads(text).items())
         codes = found.setdefault(tuple(name), {})
-        for code, count in read[said]:
+        for code, count in parsed[text]:
             codes[code] = codes.get(code, 0) + count
     return found
 

@@ -1,7 +1,6 @@
-"""The access analyzer over a generated year of calls: whatever it proposes would have stopped no call that was used.
+"""The access analyzer over a generated year of calls: its proposals would not have stopped any call of the period.
 
-Its own replay is not believed: each proposal is applied, and the calls of the period are judged by the configuration that
-calls are decided with.
+The test does not rely on the analyzer's own replay. It applies each proposal and asks the code that decides about calls.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def configured() -> None:
 
 
 def refused(calls: list[Invocation], at: datetime) -> Iterator[str]:
-    """Which of them the grants as they are now would not allow."""
+    """The calls that the present grants do not allow."""
     snapshot = load_snapshot()
     tools = {(snapshot.servers[each.server_id].slug, each.key): each for each in snapshot.tools.values()}
     place = snapshot.endpoints["default"]

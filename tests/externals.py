@@ -9,6 +9,7 @@ Each host has a folder of its own below ``SLIPSNISSE_HOST_PROGRAMS``; without it
 With ``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` it is an error if one of these is missing. The official Python SDK 1.x has a
 virtual environment of its own in ``~/.cache/slipsnisse-tests/python-sdk-1``; ``SLIPSNISSE_REQUIRE_OLDER_SDK=1`` demands it.
 So has the chat client llm, in ``~/.cache/slipsnisse-tests/llm``; ``SLIPSNISSE_REQUIRE_CHAT_CLIENT=1`` demands it.
+Playwright's MCP server is in ``~/.cache/slipsnisse-tests/playwright-mcp``; ``SLIPSNISSE_REQUIRE_PLAYWRIGHT=1`` demands it.
 """
 
 from __future__ import annotations
@@ -103,8 +104,11 @@ OLDER_SDK = External(
     "older_sdk", f"Python with mcp 1.x in {INSTALLED / 'python-sdk-1'}", "SLIPSNISSE_REQUIRE_OLDER_SDK"
 )
 CHAT_CLIENT = External("chat_client", f"the chat client llm in {INSTALLED / 'llm'}", "SLIPSNISSE_REQUIRE_CHAT_CLIENT")
+PLAYWRIGHT = External(
+    "playwright", f"@playwright/mcp in {INSTALLED / 'playwright-mcp'}", "SLIPSNISSE_REQUIRE_PLAYWRIGHT"
+)
 HOSTS = Hosts("host", f"Node >= 22 and npm packages below {HOST_FOLDER}", "SLIPSNISSE_REQUIRE_HOSTS")
-ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP, OLDER_SDK, CHAT_CLIENT, HOSTS)
+ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP, OLDER_SDK, CHAT_CLIENT, PLAYWRIGHT, HOSTS)
 
 
 def node_program() -> str:
@@ -184,6 +188,11 @@ def _chat_client() -> Path | None:
     return program if program.exists() else None
 
 
+def _playwright() -> Path | None:
+    program = INSTALLED / "playwright-mcp" / "node_modules" / "@playwright" / "mcp" / "cli.js"
+    return program if program.exists() else None
+
+
 @cache
 def _node_program() -> Path | None:
     own = NODE_FOLDER / "node_modules" / ".bin" / "node"
@@ -196,5 +205,5 @@ def _node_program() -> Path | None:
 
 _FIND = {
     "web": _browser, "node": _node, "pgbouncer": _pgbouncer, "bubblewrap": _bubblewrap, "older_sdk": _older_sdk,
-    "chat_client": _chat_client,
+    "chat_client": _chat_client, "playwright": _playwright,
 }  # fmt: skip

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mcp import Client, MCPError
 from mcp import types as t
 from mcp.shared.exceptions import MCPDeprecationWarning
 
+from mcpregistry.gateway import subscriptions
 from mcpregistry.models import Grant
 from tests.fakes.stage import fresh, outside
 from tests.gateway.talking import ERAS, Scene
@@ -124,6 +125,26 @@ async def test_a_subscription_is_renewed_when_its_server_has_died(stage, site, l
             await until(lambda: renewed(host, scene))
             await host.call_tool(f"{scene.slug}__touch", {})
             await until(lambda: told.uris == ["docs://guide"] * 2)
+
+
+async def test_a_host_that_reads_late_hears_of_every_changed_resource(monkeypatch):
+    monkeypatch.setattr(subscriptions, "READ_SECONDS", 0.01)
+    reads, tried, heard = asyncio.Event(), list[str](), list[str]()
+
+    class Late:
+        async def send_resource_updated(self, uri: str) -> None:
+            tried.append(uri)
+            await reads.wait()
+            heard.append(uri)
+
+    late, session = cast(Any, Late()), subscriptions._Session()
+    uris = ["docs://a", "docs://b", "docs://c"]
+    for uri in uris:
+        subscriptions._telling(late, session, uri)()
+    await until(lambda: len(tried) > 1)  # the first time, it could not be sent
+    reads.set()
+    await until(lambda: heard == uris)
+    session.close()
 
 
 async def renewed(host: Client, scene: Scene) -> bool:

@@ -202,7 +202,7 @@ def lock_facts(row: Install) -> dict[str, Any]:
     shown = [(each, row.licences.get(each.name, ""), each.name in new) for each in packages[:PACKAGES_SHOWN]]
     return {
         "licences": Counter(row.licences.get(each.name) or "not known" for each in packages).most_common(),
-        "new": None if decided else len(new),
+        "new": None if decided else len(new), "command": requests.command_of(row),
         "packages": shown, "count": len(packages), "more": len(packages) - len(shown),
         "before": requests.before_it(row), "changes": requests.changes_of(row)[:PACKAGES_SHOWN],
         "definitions": offers.comparison(row) if row.state == InstallState.INSTALLED else None,

@@ -6,12 +6,12 @@ from ipaddress import IPv6Address, ip_address, ip_network
 
 
 def place(address: str) -> str:
-    """An IPv4 address, or the /64 that one IPv6 customer owns; "unknown" for anything else."""
+    """An IPv4 address, or a /56: providers give that to one IPv6 customer. "unknown" for anything else."""
     try:
         parsed = ip_address(address)
     except ValueError:
         return "unknown"
-    return str(ip_network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
+    return str(ip_network((parsed, 56), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
 
 
 def network(place: str) -> str:

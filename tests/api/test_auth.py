@@ -160,7 +160,8 @@ def test_guesses_are_forgotten_after_a_while_and_memory_is_bounded(monkeypatch):
 
 def test_one_ipv6_network_counts_as_one_address():
     assert place("2001:db8::1") == place("2001:db8::ffff:1")
-    assert place("2001:db8:0:1::1") != place("2001:db8::1")
+    assert place("2001:db8:0:ff::1") == place("2001:db8::1")
+    assert place("2001:db8:0:100::1") != place("2001:db8::1")
     assert place("127.0.0.1") != place("127.0.0.2")
     assert place("") == place("unix") == "unknown"
 

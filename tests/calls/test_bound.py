@@ -137,10 +137,10 @@ def insert_copy(key: str) -> None:
 async def test_a_call_that_was_inserted_by_hand_is_found(recorded, monkeypatch: pytest.MonkeyPatch, key: str):
     assert await told(full=False) == []
     await db_call(insert_copy, key)
-    assert await told() == [f"call {key}: no entry of the log tells of it"]
+    assert await told() == [f"call {key}: it has no entry in the log"]
     monkeypatch.setattr(verification, "ROWS", 2)  # of a turn
     found = [await told(full=False) for _ in range(2)]
-    assert [f"call {key}: no entry of the log tells of it"] in found
+    assert [f"call {key}: it has no entry in the log"] in found
 
 
 @pytest.mark.both_databases

@@ -113,13 +113,23 @@ def test_names_and_shapes_tell_which_values_are_secret():
         "Authorization": "Bearer value-of-bearer", "Accept": "application/json", "Cookie": "session=value",
         "DATABASE_URI": "postgres://reader:value-of-password@db/x",
     }  # fmt: skip
-    argv = ["run", "--api-key", "value-of-flag", "--token=value-of-equals", "--root", "/srv/project"]
+    argv = [
+        "run",
+        "-H",
+        "X-Key: value-of-header",
+        "Server=db;Password=value-in-text;",
+        "--api-key",
+        "value-of-flag",
+        "--token=value-of-equals",
+        "--root",
+        "/srv/project",
+    ]
     found = secrets_in(
         pairs=pairs, argv=argv, url="https://x.example.org/mcp?api_key=value-of-query&page=long-page-name"
     )
     assert found == {
         "value-of-token", "Bearer value-of-bearer", "value-of-bearer", "session=value", "value-of-password",
-        "value-of-flag", "value-of-equals", "value-of-query",
+        "value-of-flag", "value-of-equals", "value-of-query", "value-of-header", "value-in-text",
     }  # fmt: skip
 
 
@@ -136,11 +146,18 @@ def test_names_and_shapes_tell_which_values_are_secret():
         (["x", "-H", "Cookie: canary"], ["x", "-H", "Cookie: ***"]),
         (["x", "--header=X-Api-Key: canary"], ["x", "--header=X-Api-Key: ***"]),
         (["x", "use bearer canary"], ["x", "use bearer ***"]),
+        (["x", "ghp_canary1canary"], ["x", "***"]),
+        (["x", "https://h/sk-canary1canary/mcp"], ["x", "https://h/***/mcp"]),
+        (
+            ["x", "Server=db;User Id=app;Password=canary;Pooling=true"],
+            ["x", "Server=db;User Id=app;Password=***;Pooling=true"],
+        ),
+        (["https://h/mcp?page=2#access_token=canary"], ["https://h/mcp?page=2#access_token=***"]),
         (["https://ann:canary@h/?api_key=canary&page=2"], ["https://ann:***@h/?api_key=***&page=2"]),
         (["x", "--token", "${cred:git}", "--key=${KEY}"], ["x", "--token", "${cred:git}", "--key=${KEY}"]),
         (
-            ["https://secret.example/?page=2", "--path", "/a:b@c"],
-            ["https://secret.example/?page=2", "--path", "/a:b@c"],
+            ["https://secret.example/?page=2", "--path", "/a:b@c", "sk-learn-server", "/srv/secret_manager.py"],
+            ["https://secret.example/?page=2", "--path", "/a:b@c", "sk-learn-server", "/srv/secret_manager.py"],
         ),
     ],
 )

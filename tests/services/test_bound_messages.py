@@ -78,7 +78,7 @@ def test_conversation_that_goes_with_its_agent_is_no_problem(message: Message) -
 def test_inserted_message_is_found(message: Message) -> None:
     with unguarded():
         Message.objects.create(conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob")
-    told = [f"conversation {message.conversation_id}: the log tells of 2 of its 3 messages"]
+    told = [f"conversation {message.conversation_id}: it has 3 messages, and 2 entries for them in the log"]
     assert (problems(full=False), problems()) == (told, told)
 
 

@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 from django.utils import timezone
 
+from mcpregistry.api.schemas.installs import install_out
 from mcpregistry.db import database_now
 from mcpregistry.domain.installs.states import InstallState
 from mcpregistry.downstream.pool.trying import tried
@@ -80,6 +81,18 @@ def listed(address: str, content: bytes) -> RegistryEntry:
         source=source, name="io.example/notes", version="1.0.0", status="active", is_latest=True, sha256="a" * 64,
         document=json.dumps({"packages": [package]}), seen_at=timezone.now(),
     )  # fmt: skip
+
+
+def test_approver_of_a_bundle_sees_its_command(place: Receiver, admin_client: Any) -> None:
+    install = asked(place, bundle())
+    words = ["node", "${__dirname}/server/index.js", "--mode", "${user_config.mode}", "${user_config.folders}"]
+    assert install.command == []
+    assert install_out(install).command == words
+    for page in ("change", "approve"):
+        shown = admin_client.get(reverse(f"admin:mcpregistry_install_{page}", args=[install.pk])).content.decode()
+        for word in words:
+            assert f">{word}<" in shown
+    assert installed(install).command[1].endswith("/server/index.js")
 
 
 def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_started(

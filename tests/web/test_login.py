@@ -171,7 +171,7 @@ def looked_at(addresses: Iterator[str]) -> int:
 
 @pytest.mark.exhaustive
 def test_no_number_of_addresses_allows_more_guesses():
-    one_site = (f"2001:db8:1:{number:x}::1" for number in range(OF_NETWORK + 10))
+    one_site = (f"2001:db8:1:{number:x}00::1" for number in range(OF_NETWORK + 10))
     assert looked_at(one_site) == OF_NETWORK
     everywhere = (f"2001:db8:{number:x}::1" for number in range(2, OF_ALL + 20))
     assert looked_at(everywhere) == OF_ALL - OF_NETWORK

@@ -69,7 +69,9 @@ class InstallOut(Schema):
     state: StateName
     reason: str
     lock_sha256: str
-    command: list[str]
+    command: list[str] = Field(
+        description="What is started. Of a bundle that is not installed yet, as its manifest says, with ${__dirname} for its folder."
+    )
     size: int | None
     files: int | None
     requested_by: str
@@ -145,7 +147,7 @@ def _facts(install: Install) -> dict[str, object]:
         "id": install.id, "server": install.server.slug if install.server else None,
         "ecosystem": cast(EcosystemName, install.ecosystem), "package": install.package,
         "version": install.version or install.wanted, "state": cast(StateName, install.state),
-        "reason": capped(install.reason), "lock_sha256": install.lock_sha256, "command": install.command,
+        "reason": capped(install.reason), "lock_sha256": install.lock_sha256, "command": requests.command_of(install),
         "size": install.size, "files": install.files, "requested_by": install.requested_by,
         "approved_at": install.approved_at, "created_at": install.created_at,
     }  # fmt: skip

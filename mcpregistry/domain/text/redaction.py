@@ -55,6 +55,8 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
     named += parse_qsl(urlsplit(url).query)
     found = {value for name, value in named if is_secret_name(name) or name.lower() == "cookie"}
     found |= {match[1] for value in found if (match := _SCHEME.fullmatch(value))}
+    words = [*flags, ("", url)]
+    found |= {word[span.start : span.end] for before, word in words for span in secrets_in_word(before, word)}
     texts = [*pairs.values(), *argv, url]
     passwords = {match[1] for text in texts for match in _PASSWORD.finditer(text)}
     return found | passwords | {unquote(each) for each in passwords}
@@ -62,9 +64,17 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
 
 # Words of a command, and addresses
 
-_HEADER_WORD = re.compile(r"(?:.*=)?([\w-]+):\s*(?:(?:bearer|basic|token)\s+)?(\S.*)", re.IGNORECASE | re.DOTALL)
+_HEADER_WORD = re.compile(
+    r"(?:.*=)?([\w-]+)\s*:\s*(?:(?:bearer|basic|token|apikey)\s+)?(\S.*)", re.IGNORECASE | re.DOTALL
+)
+_FORMS = (  # of services that give theirs a form; each has a digit, which sk-learn-server and secret_manager.py have not
+    r"(?:gh[pousr]_|github_pat_|glpat-|sk-|sk_(?:live|test)_|xox[abposr]-|xapp-|AKIA|figd_|ntn_|secret_|lin_api_|hf_|pk_live_|eyJ)"
+    r"(?=[A-Za-z_.\-]*[0-9])[A-Za-z0-9_.\-]{8,}|AIza[A-Za-z0-9_-]{20,}"
+)
+SHAPED = re.compile(_FORMS)
 _IN_WORD = re.compile(
-    r"://[^/\s:@]*:(?P<password>[^/\s@]+)@|[?&](?P<name>[^=&#\s]+)=(?P<value>[^&#\s]+)|(?i:\bbearer\s+)(?P<bearer>[^\s\"',;]+)"
+    r"://[^/\s:@]*:(?P<password>[^/\s@]+)@|[?&#](?P<name>[^=&#\s]+)=(?P<value>[^&#\s]+)|(?i:\bbearer\s+)(?P<bearer>[^\s\"',;]+)"
+    rf"|;\s*(?i:password|pwd)\s*=\s*(?P<part>[^;\s\"']+)|(?<![\w$])(?P<shape>{_FORMS})"
 )
 
 

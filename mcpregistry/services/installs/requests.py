@@ -175,6 +175,14 @@ def lock_of(install: Install) -> Lock | None:
     return readers[Ecosystem(install.ecosystem)](install.lock, install.package)
 
 
+def command_of(install: Install) -> list[str]:
+    """How it is started: of a bundle that is not installed yet, as its manifest says; of such a package, not known yet."""
+    if install.command or not install.lock or install.ecosystem != Ecosystem.MCPB:
+        return [*install.command]
+    start = mcpb.started(install.lock)
+    return [start.program, *start.words] if start.program else [*start.words]
+
+
 def known_packages(install: Install) -> set[str]:
     """Names of the packages of the same ecosystem that this site has installed already, besides this one."""
     others = Install.objects.filter(ecosystem=install.ecosystem, state=InstallState.INSTALLED).exclude(pk=install.pk)

@@ -56,7 +56,7 @@ def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) ->
 
 
 def replace_lost(actor: str) -> bool:
-    """If there is no seal, make one, and say in the log that all were deleted: migrations make the first one."""
+    """If there is no seal, make one, and record that all were deleted: migrations make the first one."""
     if AuditSeal.objects.exists():
         return False
     log.warning(_LOST)
@@ -67,7 +67,7 @@ def replace_lost(actor: str) -> bool:
 
 
 def losses() -> list[datetime]:
-    """When the log has said that all seals were deleted."""
+    """Times at which the log recorded that all seals were deleted."""
     return [*AuditEntry.objects.filter(subject=_LOG, kind=_LOST).order_by("id").values_list("at", flat=True)]
 
 

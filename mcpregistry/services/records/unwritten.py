@@ -1,4 +1,4 @@
-"""Finds calls and messages that no entry of the audit log tells of: somebody has inserted them into the database."""
+"""Finds calls and messages without an entry in the audit log: they were inserted into the database by hand."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def next_part(model: type[Invocation] | type[Conversation], after: str, most: in
 
 def calls(part: Part) -> Iterator[str]:
     """One sentence for each call without an entry. The archive takes no entry of a call that is still recorded."""
-    told = _entries("call:").filter(kind__startswith="call.")
-    rows = part.of(Invocation.objects.filter(~Exists(told))).values_list("pk", flat=True)
-    yield from (f"call {call}: no entry of the log tells of it" for call in streamed(rows))
+    entries = _entries("call:").filter(kind__startswith="call.")
+    rows = part.of(Invocation.objects.filter(~Exists(entries))).values_list("pk", flat=True)
+    yield from (f"call {call}: it has no entry in the log" for call in streamed(rows))
 
 
 def messages(part: Part) -> Iterator[str]:
     """One sentence for each conversation with more messages than entries about them.
 
-    What the entries say is compared with the messages elsewhere. Where entries were archived, nothing is said.
+    ``bound_messages`` compares what the entries say. If entries were archived, nothing can be concluded.
     """
     if AuditArchive.objects.exists():
         return
-    told = _entries("conversation:").filter(kind=WRITTEN).order_by().values("subject").annotate(n=Count("pk"))
-    counted = Coalesce(Subquery(told.values("n"), output_field=IntegerField()), 0)
-    rows = part.of(Conversation.objects.annotate(there=Count("messages"), told=counted))
-    for pk, there, said in streamed(rows.values_list("pk", "there", "told")):
-        if there > said:
-            yield f"conversation {pk}: the log tells of {said:,} of its {there:,} messages"
+    grouped = _entries("conversation:").filter(kind=WRITTEN).order_by().values("subject").annotate(n=Count("pk"))
+    written = Coalesce(Subquery(grouped.values("n"), output_field=IntegerField()), 0)
+    rows = part.of(Conversation.objects.annotate(rows=Count("messages"), entries=written))
+    for pk, messages, entries in streamed(rows.values_list("pk", "rows", "entries")):
+        if messages > entries:
+            yield f"conversation {pk}: it has {messages:,} messages, and {entries:,} entries for them in the log"
 
 
 def _entries(kind: str) -> QuerySet[AuditEntry]:

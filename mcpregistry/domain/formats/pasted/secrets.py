@@ -13,12 +13,9 @@ from typing import Literal
 
 from mcpregistry.domain.formats.document import ServerEntry
 from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.text.redaction import SHAPED, secrets_in_word
 from mcpregistry.domain.text.secret_names import is_secret_name
 
-_SHAPED = re.compile(
-    r"(?:gh[pousr]_|github_pat_|glpat-|sk-|sk_(?:live|test)_|xox[abposr]-|xapp-|AKIA|figd_|ntn_|secret_|lin_api_|hf_|pk_live_|eyJ)"
-    r"[A-Za-z0-9_.\-]{8,}|AIza[A-Za-z0-9_-]{20,}"
-)
 _SCHEME = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(?=\S)")
 _TO_FILL_IN = re.compile(
     r"(?i)\$\w+|\$?\{\{.*\}\}|\$\(.*\)|%\w+%|<[^>]*>|\[[^\]]*\]|\{[^}]*\}|.*\byour\b.*|.*\byour[-_].*|x{3,}[x-]*|.*[_-]x{3,}|\.{3,}|…|.*\.{3}|.*…|"
@@ -26,8 +23,7 @@ _TO_FILL_IN = re.compile(
     re.DOTALL,
 )
 _PASSWORD = re.compile(r"(?<=://)([^/\s:@]*:)([^/\s@]+)(?=@)")
-_HEADER = re.compile(r"([A-Za-z0-9-]+)(\s*:\s*)(.+)", re.DOTALL)
-_QUERY = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]+)")
+_LABELS = {"password": "address password", "part": "password", "bearer": "authorization", "shape": "argument"}
 _NO_NAME = re.compile(r"[^A-Za-z0-9.-]+")
 
 
@@ -88,45 +84,29 @@ class _Taker:
         value = text[len(scheme) :]
         if is_reference(value):
             return text
-        if scheme or is_secret_name(name) or name.lower() == "cookie" or _SHAPED.fullmatch(value):
+        if scheme or is_secret_name(name) or name.lower() == "cookie" or SHAPED.fullmatch(value):
             return scheme + self._taken(place, name, value)
         return _PASSWORD.sub(self._password(place, name), text)
 
     def words(self, words: tuple[str, ...]) -> Iterator[str]:
-        """``--token VALUE``, ``--token=VALUE``, ``Authorization: VALUE``, and words that look like a token."""
+        """The words of a command, without what pages and exports mask as well."""
         for before, word in zip(("", *words), words, strict=False):
-            yield self._header(word) or self._word(before, word)
-
-    def _word(self, before: str, word: str) -> str:
-        flag, equals, value = word.partition("=")
-        if equals and value and is_secret_name(flag) and not is_reference(value):
-            return f"{flag}={self._taken('command', flag.lstrip('-'), value)}"
-        if before.startswith("-") and is_secret_name(before) and not word.startswith("-") and not is_reference(word):
-            return self._taken("command", before.lstrip("-"), word)
-        word = _SHAPED.sub(lambda match: self._taken("command", "argument", match[0]), word)
-        return _PASSWORD.sub(self._password("command", "address"), word)
-
-    def _header(self, word: str) -> str:
-        """A word that is a telling header, as programs that pass on to an address are given it; else empty."""
-        match = _HEADER.fullmatch(word)
-        if match is None or not is_secret_name(match[1]):
-            return ""
-        scheme = _SCHEME.match(match[3])
-        value = match[3][scheme.end() :] if scheme else match[3]
-        if is_reference(value):
-            return ""
-        return f"{match[1]}{match[2]}{scheme[1] if scheme else ''}{self._taken('command', match[1], value)}"
+            yield self._without("command", before, word)
 
     def url(self, url: str) -> str:
-        """The password and values of telling parameters in the address, and tokens in its path."""
+        """The same of an address."""
+        return self._without("url", "", url)
 
-        def one(match: re.Match[str]) -> str:
-            if not is_secret_name(match[1]) or is_reference(match[2]):
-                return match[0]
-            return f"{match[1]}={self._taken('url', match[1], match[2])}"
-
-        plain = _QUERY.sub(one, _PASSWORD.sub(self._password("url", "address"), url))
-        return plain if "${" in url else _SHAPED.sub(lambda match: self._taken("url", "address", match[0]), plain)
+    def _without(self, place: Place, before: str, word: str) -> str:
+        plain, end = "", 0
+        for span in secrets_in_word(before, word):
+            value = word[span.start : span.end]
+            label = (
+                "address" if place == "url" and span.name == "shape" else _LABELS.get(span.name, span.name.lstrip("-"))
+            )
+            plain += word[end : span.start] + (value if is_reference(value) else self._taken(place, label, value))
+            end = span.end
+        return plain + word[end:]
 
     def _password(self, place: Place, name: str) -> Callable[[re.Match[str]], str]:
         return lambda match: (

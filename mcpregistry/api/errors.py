@@ -13,6 +13,7 @@ from django.conf import settings
 from django.core.exceptions import RequestDataTooBig, TooManyFieldsSent
 from django.db import Error
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.urls import reverse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
@@ -115,9 +116,12 @@ def add_handlers(api: NinjaAPI) -> None:
 
 
 def _already_exists(request: HttpRequest, error: errors.AlreadyExists | type[errors.AlreadyExists]) -> HttpResponse:
-    """Says where the other one is: next to the one that was to be changed, or below the list that was posted to."""
+    """Says where the other one is: in the list that the error names, below the one that was posted to, or next to what was to be changed."""
     assert isinstance(error, errors.AlreadyExists)
-    siblings = request.path if request.method == "POST" else request.path.rpartition("/")[0]
+    if error.among:
+        siblings = reverse("api:api-root") + error.among
+    else:
+        siblings = request.path if request.method == "POST" else request.path.rpartition("/")[0]
     return refusal(
         errors.AlreadyExists(error.message, remedy=f"It is {siblings}/{error.key}. {error.remedy}", key=error.key)
     )

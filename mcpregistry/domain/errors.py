@@ -31,13 +31,16 @@ class ConfigInvalid(SlipsnisseError):
 
 
 class AlreadyExists(ConfigInvalid):
-    """Another record has this name. ``key`` is its slug, or its number where it has none."""
+    """Another record has this name. ``key`` is its slug, or its number where it has none.
+
+    ``among``: the list of the REST API that has it, if that is another one than was posted to, as in ``servers``.
+    """
 
     code = "ALREADY_EXISTS"
 
-    def __init__(self, message: str, *, remedy: str, key: str) -> None:
+    def __init__(self, message: str, *, remedy: str, key: str, among: str = "") -> None:
         super().__init__(message, remedy=remedy)
-        self.key = key
+        self.key, self.among = key, among
 
 
 class NotFound(SlipsnisseError):

@@ -128,7 +128,8 @@ def told(notes: dict[str, Any]) -> dict[str, Any]:
     """Of a request's result: the run, what the model says, and why the fixed plan did the rest where it failed."""
     if (model := notes.get("model")) is None:
         return {}
-    return {"model": {name: model.get(name, "") for name in ("expert", "run", "said", "why")}}
+    concerns = {"concerns": model["concerns"]} if model.get("concerns") else {}
+    return {"model": {name: model.get(name, "") for name in ("expert", "run", "said", "why")} | concerns}
 
 
 def _expert_for(kind: Kind) -> ExpertTool | None:

@@ -6,7 +6,7 @@ confirmation. What somebody has changed since always wins: an outdated proposal 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -113,7 +113,10 @@ def _check_choice(proposal: Proposal, choice: Choice | None) -> None:
 
 def _add_chosen(proposal: Proposal, choice: Choice, user: User, actor: str) -> None:
     """A server, or a package whose lock a person approves before a server is made of it."""
-    made = adding.add(entry=choice.entry, wish=choice.wish, user=user, actor=actor)
+    wish = choice.wish
+    if not wish.slug:
+        wish = replace(wish, slug=proposal.request.server_slug)  # as the server was asked for
+    made = adding.add(entry=choice.entry, wish=wish, user=user, actor=actor)
     if isinstance(made, Server):
         proposal.server = made
     else:

@@ -95,7 +95,9 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
         raise Denied(f"This needs the permission '{permission(way)}'.", remedy="Ask somebody who has it.")
     slug = wish.slug or slug_for(entry)
     if Server.objects.filter(slug=slug).exists():
-        raise AlreadyExists(f"There is a server '{slug}' already.", remedy="Choose another short name.", key=slug)
+        raise AlreadyExists(
+            f"There is a server '{slug}' already.", remedy="Choose another short name.", key=slug, among="servers"
+        )
     launch = filled(way, without_secrets(way, wish.values, slug, user, actor))
     audit.record(
         kind="registry.entry_added", actor=actor, subject=f"server:{slug}", registry=entry.source.slug, entry=entry.name,

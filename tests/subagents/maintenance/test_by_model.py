@@ -66,7 +66,13 @@ async def test_a_model_tries_a_server_step_by_step_and_can_only_make_the_proposa
         ("finish_request", "done"),
     ]  # fmt: skip
     run, report = await db_call(Run.objects.get), await db_call(TrialReport.objects.get)
-    assert done.result["model"] == {"expert": "keeper", "run": run.pk, "said": "Odd.", "why": ""}
+    assert done.result["model"] == {
+        "expert": "keeper",
+        "run": run.pk,
+        "said": "Odd.",
+        "why": "",
+        "concerns": ["look is odd"],
+    }
     starts = [(start["era"], start["network"]) for start in report.starts]
     assert starts == [("legacy", "closed"), ("modern", "closed")], "each once; the plan has nothing left to start"
     rules = {row["tool"]: (row["rule"], row["why"]) for row in report.proposed["tools"]}

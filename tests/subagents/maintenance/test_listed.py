@@ -135,17 +135,20 @@ def _choose_on_the_page(client: Any, entry: RegistryEntry, key: int) -> None:
 def test_a_program_chooses_over_rest(client: Any) -> None:
     entry = listed("io.example/git")
     stranger = listed("io.example/other")
-    request = ask(Kind.ADD, server="git")
+    request = ask(Kind.ADD, server="team-git")
     MaintenanceRequest.objects.update(
         result={"registry_entries": [{"name": entry.name, "registry": "official", "id": 0}]}
     )
     key = Proposal.objects.create(request=request, fields={}, created_at=timezone.now()).pk
     client.force_login(User.objects.create_superuser("ann"))
-    choice = {"id": entry.pk, "slug": "git", "values": {"address team": "t"}, "sha256": entry.sha256}
+    choice = {"id": entry.pk, "values": {"address team": "t"}, "sha256": entry.sha256}
     path = f"/api/v1/maintenance/proposals/{key}/apply"
     assert client.post(path, {"entry": choice | {"id": 999}}, "application/json").status_code == 404
     other = client.post(path, {"entry": choice | {"id": stranger.pk}}, "application/json")
     assert (other.status_code, "does not name this entry" in other.json()["message"]) == (409, True)
+    Server.objects.create(slug="taken")
+    taken = client.post(path, {"entry": choice | {"slug": "taken"}}, "application/json")
+    assert (taken.status_code, "It is /api/v1/servers/taken." in taken.json()["remedy"]) == (409, True), taken.content
     answer = client.post(path, {"entry": choice}, "application/json")
     assert (answer.status_code, answer.json()["state"]) == (200, "applied"), answer.content
-    assert Server.objects.get().url == "https://git.example/t"
+    assert Server.objects.get(slug="team-git").url == "https://git.example/t", "called as it was asked for"

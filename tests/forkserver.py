@@ -237,7 +237,7 @@ _Key = tuple[str, frozenset[tuple[str, str]]]
 
 
 def _key(kind: str, env: Mapping[str, str]) -> _Key:
-    """The kind and what a branch has in common with all its leaves; the rest of its environment is of who asked first."""
+    """The kind, and the variables that a branch shares with all its leaves; it has the others from its first request."""
     database = env.get("DATABASE_URL", "").partition(":")[0] or "sqlite"
     shared = {name: value for name, value in env.items() if name not in _SITES} | {"DATABASE_URL": database}
     return kind, frozenset(shared.items())
@@ -276,7 +276,7 @@ def start_root() -> socket.socket:
 
 
 def _leave_branches() -> None:
-    """Each branch ends the leaves of this process, and says so by closing its side."""
+    """Each branch ends the leaves of this process. When it has done so, it closes its end of the control socket."""
     for control in _branches.values():
         with control, contextlib.suppress(OSError):  # it has gone
             control.shutdown(socket.SHUT_WR)
@@ -315,10 +315,10 @@ class Leaf:
 
 
 class Forker:
-    """Forks for each request on one of its ``controls``, and tells the end of each leaf on the socket that came with it.
+    """Forks for each request on one of its ``controls``. When a leaf ends, it sends the exit code to the socket of its request.
 
-    The first control is that of who has started it: when that ends, this process ends too. A branch gets another one for
-    each test process that uses it.
+    The first control belongs to the process that started this one, and they end together. A branch gets one more for each
+    test process that uses it.
     """
 
     def __init__(self, control: socket.socket) -> None:
@@ -359,14 +359,14 @@ class Forker:
         return None
 
     def _use_branch(self, job: Job) -> Job | None:
-        """Lead a test process to a branch, which the root forks if there is none."""
+        """Connect a test process to a branch. If there is no such branch yet, fork it."""
         key = _key(job.what["branch"], job.what["env"])
         if key not in self._branches:
             self._branches[key], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 if not self._fork():
                     return Job(job.what, [theirs.detach()])
-        with contextlib.suppress(OSError):  # it could not import the site: who asks it for a leaf notices
+        with contextlib.suppress(OSError):  # the branch could not import the site; its next request fails
             _ask(self._branches[key], {}, job.descriptors)
         os.close(job.descriptors[0])
         return None
@@ -381,7 +381,7 @@ class Forker:
 
     def _fork(self) -> int:
         """The pid of the new process, and 0 in it."""
-        assert len(os.listdir("/proc/self/task")) == 1, "a thread runs here: nobody may be forked"
+        assert len(os.listdir("/proc/self/task")) == 1, "this process has threads, so it cannot be forked"
         parent = os.getpid()
         if pid := os.fork():
             return pid
@@ -393,11 +393,14 @@ class Forker:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            with contextlib.suppress(OSError), self._leaves.pop(pid).news as news:  # nobody waits for it any more
+            with (
+                contextlib.suppress(OSError),
+                self._leaves.pop(pid).news as news,
+            ):  # the process that waited for it has ended
                 news.send(str(os.waitstatus_to_exitcode(status)).encode())
 
     def _end_leaves(self, control: socket.socket) -> None:
-        """Who has this control socket has ended, and with it all that it asked for."""
+        """The process at the other end of this control socket has ended, so its leaves end as well."""
         last = control is self._controls[0]
         for pid, leaf in [*self._leaves.items()]:
             if last or leaf.control is control:

@@ -1,12 +1,14 @@
 """Starts processes of the site by forking one that has imported it already: 0.1 s instead of 2 to 4 s of CPU.
 
-A tree of processes, which begins with the first request of a test process and ends with it:
+A tree of processes, which begins with the first request of a test process and ends with it. Workers that are forked from a
+process that has called ``start_root`` share a tree:
 
 * the *root* has imported the libraries that need no settings, and what of the site is pure;
 * a *branch* is forked from the root for each kind of program and each environment that matters to an import. It takes
-  the environment and imports the site with it, as the program itself would at its start; then it waits;
+  the environment and imports the site with it, as the program itself would at its start; then it waits. All sites share it;
 * a *leaf* is forked from a branch for each process that a test asks for. It is what the command line would have
-  started: its own pid, descriptors, directory, arguments, environment, session, and exit code; it ends with its branch.
+  started: its own pid, descriptors, directory, arguments, environment, session, and exit code. It reads the settings of its
+  own site, and ends with the process that asked for it.
 
 Nothing runs in root and branches but one thread without an event loop or a database connection; a branch looks
 before it forks. Requests and exit codes pass over unix sockets, descriptors with them (SCM_RIGHTS).
@@ -40,6 +42,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
+import psutil
+
 from mcpregistry.collector import lasting
 from tests import started
 from tests.waiting import HANG_LIMIT
@@ -55,9 +59,9 @@ PREDECESSOR = "SLIPSNISSE_PREDECESSOR"
 PRELOAD = "TESTS_PRELOAD"  # modules that a branch with this in its environment imports as well
 # What matters to an import: tests that differ in something else share a branch, as its leaves read that.
 _EARLY = re.compile(r"(SLIPSNISSE|DJANGO|MCP|CELERY|DATABASE|EMAIL|PYTHON|TESTS)_?[A-Z_]*")
-# Of these, what is looked up when it is used, in the settings or in the environment; see _take_environment.
+# Of these, what is looked up when it is used, in the settings or in the environment; see take_site.
 _LATE = (PREDECESSOR, "SLIPSNISSE_HOLD", "SLIPSNISSE_PASS_ENV", "SLIPSNISSE_FAILPOINT", "SLIPSNISSE_BACKUP_PASSPHRASE")
-# What only settings read, and nothing that a program imports keeps: its leaves read them anew, each for its own site.
+# What only settings read, and nothing that is imported keeps: leaves read them again, each for its own site.
 _SITES = ("SLIPSNISSE_VAR", "DATABASE_URL", "SLIPSNISSE_KEYS", "SLIPSNISSE_SECRET_KEY")
 _LIBRARIES = (
     "django.core.management", "django.db", "django.http", "django.template", "pydantic",
@@ -77,6 +81,15 @@ _SITE = {
 }
 
 
+_leaves: list[psutil.Process] = []
+
+
+def leaves() -> list[psutil.Process]:
+    """The leaves of this process that run. They are not its children."""
+    _leaves[:] = [leaf for leaf in _leaves if leaf.is_running()]
+    return [*_leaves]
+
+
 class Process:
     """A leaf, with the face of ``subprocess.Popen``."""
 
@@ -85,6 +98,8 @@ class Process:
         self.stdout: IO[str] | None = None
         self.returncode: int | None = None
         self.pid = int(self._hear(4 * HANG_LIMIT) or -1)  # the first of its kind waits for the imports
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+            _leaves.append(psutil.Process(self.pid))
 
     def __del__(self) -> None:
         self._news.close()  # a test that has killed it need not wait for it
@@ -218,49 +233,62 @@ def _early(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if _EARLY.fullmatch(name) and name not in _LATE}
 
 
-def _shared(kind: str, env: Mapping[str, str]) -> dict[str, str]:
-    """What a branch has in common with all that its leaves are asked with; the rest is of who asked first."""
-    if kind != _PROGRAM:
-        return dict(env)
+_Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+def _key(kind: str, env: Mapping[str, str]) -> _Key:
+    """The kind, and the variables that a branch shares with all its leaves; it has the others from its first request."""
     database = env.get("DATABASE_URL", "").partition(":")[0] or "sqlite"
-    return {name: value for name, value in env.items() if name not in _SITES} | {"DATABASE_URL": database}
+    shared = {name: value for name, value in env.items() if name not in _SITES} | {"DATABASE_URL": database}
+    return kind, frozenset(shared.items())
 
 
 _lock = threading.Lock()
 _root: socket.socket | None = None
-_branches: dict[tuple[str, frozenset[tuple[str, str]]], socket.socket] = {}
+_branches: dict[_Key, socket.socket] = {}
 
 
 def _branch(kind: str, env: Mapping[str, str]) -> socket.socket:
-    """The control socket of the branch for this kind and environment; made when first asked for."""
+    """This process's control socket of the branch for this kind and environment; made when first asked for."""
     with _lock:
-        key = (kind, frozenset(_shared(kind, env).items()))
+        key = _key(kind, env)
         if key not in _branches:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                _ask(_started_root(), {"branch": kind, "env": dict(env)}, [theirs.fileno()])
+                _ask(start_root(), {"branch": kind, "env": dict(env)}, [theirs.fileno()])
+            if not _branches:
+                atexit.register(_leave_branches)
             _branches[key] = ours
         return _branches[key]
 
 
-def _started_root() -> socket.socket:
+def start_root() -> socket.socket:
+    """Start the root unless it runs, and return its control socket. Processes that are forked from now on share it."""
     global _root
     if _root is None:
         _root, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
             command = [sys.executable, "-m", "tests.forkserver", str(number)]
-            process = subprocess.Popen(command, cwd=ROOT, pass_fds=[number])
-        atexit.register(_end, process)
+            process = subprocess.Popen(command, cwd=ROOT, pass_fds=[number], process_group=0)
+        atexit.register(_end, process, os.getpid())
     return _root
 
 
-def _end(root: subprocess.Popen[bytes]) -> None:
-    """Branches first: each ends its leaves, and then the root has only them to collect."""
-    for control in (*_branches.values(), _root):
-        assert control is not None
-        control.close()
-    root.wait()
+def _leave_branches() -> None:
+    """Each branch ends the leaves of this process. When it has done so, it closes its end of the control socket."""
+    for control in _branches.values():
+        with control, contextlib.suppress(OSError):  # it has gone
+            control.shutdown(socket.SHUT_WR)
+            control.recv(1)
+
+
+def _end(root: subprocess.Popen[bytes], starter: int) -> None:
+    """The root ends when every process that shares it has closed its side."""
+    assert _root is not None
+    _root.close()
+    if os.getpid() == starter:
+        root.wait()
 
 
 def _ask(control: socket.socket, job: dict[str, Any], descriptors: list[int]) -> None:
@@ -278,62 +306,120 @@ class Job:
     descriptors: list[int]
 
 
+@dataclass
+class Leaf:
+    """A process that a branch has forked."""
+
+    news: socket.socket
+    control: socket.socket  # of the process that asked for it
+
+
 class Forker:
-    """Forks for each request on ``control``, and tells the end of each leaf on the socket that came with it."""
+    """Forks for each request on one of its ``controls``. When a leaf ends, it sends the exit code to the socket of its request.
+
+    The first control belongs to the process that started this one, and they end together. A branch gets one more for each
+    test process that uses it.
+    """
 
     def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self._children: dict[int, socket.socket | None] = {}
+        self._controls = [control]
+        self._branches: dict[_Key, socket.socket] = {}  # of the root
+        self._leaves: dict[int, Leaf] = {}
 
     def serve(self) -> Job:
-        """Returns in the forked processes only; this one ends when the test process closes its side."""
+        """Returns in the forked processes only."""
         wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         while True:
-            waited: list[socket.socket | int] = [self._control, wake]
+            waited: list[socket.socket | int] = [*self._controls, wake]
             ready, _, _ = select.select(waited, [], [])
             if wake in ready:
                 os.read(wake, 4096)
                 self._reap()
-            if self._control in ready:
-                data, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST, 64)
-                if not data:
-                    self._end()
-                asked = Job(json.loads(data), descriptors)
-                _read_ahead(asked.what.get("args", ()))
-                if job := self._fork(asked):
+            for control in [control for control in self._controls if control in ready]:
+                if job := self._hear(control):
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     return job
 
-    def _fork(self, job: Job) -> Job | None:
-        assert len(os.listdir("/proc/self/task")) == 1, "a thread runs here: nobody may be forked"
-        parent = os.getpid()
-        if (pid := os.fork()) == 0:
-            die_with(parent)
-            return job
-        news = None
+    def _hear(self, control: socket.socket) -> Job | None:
+        """Do what is asked there. Returns a job in the process that is forked for it."""
+        data, descriptors, _, _ = socket.recv_fds(control, _LARGEST, 64)
+        if not data:
+            self._end_leaves(control)
+            return None
+        job = Job(json.loads(data), descriptors)
         if "args" in job.what:
-            news = socket.socket(fileno=job.descriptors.pop(0))
-        self._children[pid] = news
-        for each in job.descriptors:
+            _read_ahead(job.what["args"])
+            return self._fork_leaf(job, control)
+        if "branch" in job.what:
+            return self._use_branch(job)
+        self._controls.append(socket.socket(fileno=descriptors[0]))
+        return None
+
+    def _use_branch(self, job: Job) -> Job | None:
+        """Connect a test process to a branch. If there is no such branch yet, fork it."""
+        key = _key(job.what["branch"], job.what["env"])
+        if key not in self._branches:
+            self._branches[key], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                if not self._fork():
+                    return Job(job.what, [theirs.detach()])
+        with contextlib.suppress(OSError):  # the branch could not import the site; its next request fails
+            _ask(self._branches[key], {}, job.descriptors)
+        os.close(job.descriptors[0])
+        return None
+
+    def _fork_leaf(self, job: Job, control: socket.socket) -> Job | None:
+        if not (pid := self._fork()):
+            return job
+        self._leaves[pid] = Leaf(socket.socket(fileno=job.descriptors[0]), control)
+        for each in job.descriptors[1:]:
             os.close(each)
         return None
 
+    def _fork(self) -> int:
+        """The pid of the new process, and 0 in it."""
+        assert len(os.listdir("/proc/self/task")) == 1, "this process has threads, so it cannot be forked"
+        parent = os.getpid()
+        if pid := os.fork():
+            return pid
+        die_with(parent)
+        return 0
+
     def _reap(self) -> None:
-        while self._children:
+        while self._leaves:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            if news := self._children.pop(pid):
-                with contextlib.suppress(OSError), news:  # nobody waits for it any more
-                    news.send(str(os.waitstatus_to_exitcode(status)).encode())
+            with (
+                contextlib.suppress(OSError),
+                self._leaves.pop(pid).news as news,
+            ):  # the process that waited for it has ended
+                news.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+    def _end_leaves(self, control: socket.socket) -> None:
+        """The process at the other end of this control socket has ended, so its leaves end as well."""
+        last = control is self._controls[0]
+        for pid, leaf in [*self._leaves.items()]:
+            if last or leaf.control is control:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                self._leaves.pop(pid).news.close()
+        if last:
+            self._end()
+        self._controls.remove(control)
+        control.close()
 
     def _end(self) -> None:
-        for pid in self._children:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        """Branches end when the root closes its side."""
+        for link in self._branches.values():
+            with contextlib.suppress(OSError):  # it has gone
+                link.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()
         os._exit(0)
 
 
@@ -395,8 +481,7 @@ def _become_leaf(job: Job) -> None:
     os.chdir(job.what["cwd"])
     started.install()
     _take_environment(job.what["env"])
-    if _kind(job.what["args"]) == _PROGRAM:
-        take_site()
+    take_site()
     leave(_run(job.what["args"]))
 
 
@@ -441,17 +526,11 @@ def leave(code: int) -> NoReturn:
 
 def _take_environment(given: dict[str, str]) -> None:
     """Exactly this one, but for what imports of the branch have put into it."""
-    from django.conf import settings  # read by the branch
-
-    from controlplane import env
     from mcpregistry import failpoints
 
     for name in set(os.environ) - set(given) - {"DJANGO_SETTINGS_MODULE", "SLIPSNISSE_PROCESS", "CELERY_SKIP_CHECKS"}:
         del os.environ[name]
     os.environ.update(given)
-    settings.PREDECESSOR = int(os.environ.get(PREDECESSOR, "0"))
-    settings.MCP_HOLD_SECONDS = env.seconds("SLIPSNISSE_HOLD")
-    settings.PASS_ENV = env.words("SLIPSNISSE_PASS_ENV")
     failpoints.arm()
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 import psutil
 
+from tests import forkserver
+
 
 def runs(process: psutil.Process | int) -> bool:
     """Whether it still runs; given by its number where only that is known."""
@@ -23,8 +25,13 @@ def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def below(pid: int | None = None) -> set[psutil.Process]:
-    """All that run below this process, at any depth; below ours if none is named."""
-    return set(alive(psutil.Process(pid).children(recursive=True)))
+    """All that run below this process, at any depth; if none is named, below ours, with those that the fork server made."""
+    leaves = forkserver.leaves() if pid is None else []
+    found = set(leaves)
+    for each in (psutil.Process(pid), *leaves):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(each.children(recursive=True))
+    return set(alive(found))
 
 
 def command_line(process: psutil.Process) -> str:

@@ -172,3 +172,33 @@ def test_what_is_forked_is_counted_with_what_it_starts(tmp_path):
     counts = started.count(path)
     assert counts[started.SITE] == 1
     assert counts[started.OTHER] == 3, "the fork server, the program, and what that starts"
+
+
+SHARED = """
+import os, sys
+from tests import forkserver
+forkserver.start_root()
+for number in range(2):
+    if os.fork() == 0:
+        leaf = "import os; print(os.getppid(), flush=True)"
+        assert forkserver.popen(["-c", leaf], env=os.environ).wait() == 0
+        stays = forkserver.popen(["-c", "import time; time.sleep(10_000)"], env=os.environ)
+        print(stays.pid, flush=True)
+        sys.exit()
+    os.wait()
+input()
+"""
+
+
+@pytest.mark.exhaustive
+def test_forked_processes_share_imports_and_end_their_own_processes():
+    with subprocess.Popen(
+        [sys.executable, "-c", SHARED], cwd=ROOT, env=env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        branch, first, same_branch, second = (int(process.stdout.readline()) for _ in range(4))
+        assert branch == same_branch
+        assert psutil.pid_exists(branch)
+        assert not psutil.pid_exists(first)
+        eventually(lambda: not psutil.pid_exists(second))
+        process.communicate("\n")
+    assert not psutil.pid_exists(branch)

@@ -68,6 +68,8 @@ class Workers:
         self._config.pluginmanager.getplugin("terminalreporter").showfspath = False
         self._items = session.items
         self._fill_queue()
+        if any(item.get_closest_marker("e2e") for item in self._items):
+            forkserver.start_root()  # for all workers
         with _terminated_as_interrupted():
             try:
                 for _ in range(min(self._count, len(self._files))):

@@ -25,6 +25,7 @@ from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import PermitWish
 from mcpregistry.services.tasks.host_tasks import TaskWish
 from mcpregistry.services.upkeep import retention
+from tests.fakes.remembered import remembered
 from tests.services.rows import confirmed, dispatched, ended
 from tests.services.test_invariants import broken
 
@@ -40,6 +41,10 @@ def person(name: str, *groups: str, **fields: Any) -> User:
 
 @pytest.fixture(autouse=True)
 def _site() -> None:
+    remembered("tests/services/test_approvals.py", make_site)
+
+
+def make_site() -> None:
     server = confirmed("echo")
     observe.observe(server=server, listed=[{"name": "echo", "inputSchema": {"type": "object"}}])
     decisions.approve_waiting(server=server, actor="test")

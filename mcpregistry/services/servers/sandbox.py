@@ -53,10 +53,11 @@ def _check_program(server: Server) -> None:
             raise
         return  # without a sandbox nothing is opened for it
     own = tuple(map(os.path.realpath, _installed(server)))
+    private = _unreadable()
     written = os.path.join(server.cwd, server.command[0])  # also where nothing can be started there yet
     for place in map(os.path.realpath, [*needed, *([written] if os.path.isabs(written) else [])]):
         if not any(PurePath(place).is_relative_to(folder) for folder in own):
-            refuse_hidden(place, _unreadable())
+            refuse_hidden(place, private)
 
 
 def _needed(server: Server) -> list[str]:

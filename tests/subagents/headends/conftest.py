@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from httpx._config import create_ssl_context
 
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, Endpoint
@@ -23,6 +25,16 @@ from tests.calls.conftest import ACTOR
 from tests.subagents.kit import Bench
 from tests.subagents.runs.conftest import bench, worker, working
 from tests.waiting import HANG_LIMIT, until
+
+_ssl_context = functools.cache(create_ssl_context)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _certificates_read_once() -> Iterator[None]:
+    """Each client reads the certificates of this machine, which takes longer than its requests; here none uses TLS."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", _ssl_context)
+        yield
 
 
 @dataclass

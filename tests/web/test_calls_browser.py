@@ -91,6 +91,15 @@ def test_rows_are_cards_on_a_phone_and_stay_rows_elsewhere(window_of: Windows, c
 
 
 @pytest.mark.exhaustive
+def test_long_word_has_the_whole_width_of_a_card(window_of: Windows, crowd: Site) -> None:
+    window = window_of("admin", viewport={"width": 390, "height": 844})
+    window.goto("/admin/auth/user/")
+    address = window.locator("#result_list td", has_text="approver@example.org")
+    expect(address).to_have_css("grid-column-end", "-1")
+    assert address.bounding_box()["height"] < 45  # its label and one line
+
+
+@pytest.mark.exhaustive
 def test_a_link_says_at_once_that_it_works_and_rests_when_the_page_is_come_back_to(
     window_of: Windows, crowd: Site
 ) -> None:

@@ -3,6 +3,7 @@
 (() => {
   const phone = matchMedia("(max-width: 40rem)");
   const LONG = 25; // characters that fit into half of a phone
+  const WORD = /\S{19}/; // one that would be broken there
   const shown = "input, select, button, img, svg, progress, .sn-span, .material-symbols-outlined";
   const words = (cell) => {
     const seen = cell.cloneNode(true);
@@ -28,7 +29,7 @@
       at += cell.colSpan;
       const says = words(cell);
       cell.classList.toggle("sn-blank", /^[-–]?$/.test(says) && !cell.querySelector(shown));
-      cell.classList.toggle("sn-long", says.length > LONG || cell.childElementCount > 3);
+      cell.classList.toggle("sn-long", says.length > LONG || WORD.test(says) || cell.childElementCount > 3);
     }
     const cells = [...row.cells].filter((cell) => !cell.matches(".action-checkbox, .sn-pick"));
     first(row, cells)?.classList.add("sn-first");

@@ -23,7 +23,7 @@ from mcpregistry.domain.usage_sums import PARTS, Line, Lines, Name, Sums, advice
 from mcpregistry.models import CountedSpan, Invocation, SpanUsage
 from mcpregistry.models.usage import TOOK, Span
 from mcpregistry.queries.tallying import tallied_calls
-from mcpregistry.queries.usage_sums import COLUMNS, added_up, kind_for, name_of, stored, within
+from mcpregistry.queries.usage_sums import COLUMNS, added_up, kind_for, name_of, stored, used_buckets, within
 
 CHARACTERS = 4  # of a token, about
 DOLLAR = 100_000_000
@@ -219,7 +219,7 @@ def _counted(
     since, counted = period.since(now), counted_hours(now)
     live_from = _read_from(counted, now)
     edges = (since - HOUR * period.hours, since, live_from)
-    found = (_ahead(by, period, edges, wanted) or _read(by, edges, wanted)) if counted else _Found({}, {}, {})
+    found = (_ahead(by, period, edges, wanted) or _read(by, period, edges, wanted)) if counted else _Found({}, {}, {})
     live = _live(tallied_calls(max(live_from, since), priced=priced).by_key, by, wanted)
     for name, tally in live.items():
         found.now[name] = merged([found.now[name], tally]) if name in found.now else tally
@@ -286,11 +286,14 @@ def _ahead(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found | No
     return _Found(now, before, {row.name: row.advice for row in rows if row.advice}, None if fits else lines.total)
 
 
-def _read(by: By, edges: _Edges, wanted: Wanted) -> _Found:
+def _read(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found:
     """From hours and days."""
     begins, since, until = edges
     conditions = {COLUMNS[part]: value for part, value in wanted.of_parts(by).items()}
-    now, before = (added_up(_PARTS[by], *each, conditions) for each in ((since, until), (begins, since)))
+    buckets = used_buckets(period.name, begins, until)
+    now, before = (
+        added_up(_PARTS[by], *each, conditions, buckets=buckets) for each in ((since, until), (begins, since))
+    )
     return _Found(now, before, {})
 
 

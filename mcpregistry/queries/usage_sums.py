@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from django.db.models import BigIntegerField, Count, Field, Max, OuterRef, Q, QuerySet, Subquery, Sum, TextField
 from django.db.models.functions import Cast, Coalesce
 
-from mcpregistry.domain.usage import Tally, spans
+from mcpregistry.domain.usage import BUCKETS, Tally, merged, spans
 from mcpregistry.domain.usage_sums import PARTS, Kind, Lines, Name, Sums, unpacked
 from mcpregistry.models import CountedSpan, SpanUsage, UsageSums
 from mcpregistry.models.usage import TOOK, Span
 
 COLUMNS = {"server": "server_slug", "tool": "tool_name", "agent": "agent_slug", "endpoint": "endpoint_slug"}
-_SUMS = ("calls", "errors", "refused", "sent", "size", "cost", *TOOK)
+_SUMS = ("calls", "errors", "refused", "sent", "size", "cost")
 # Sums of small numbers are whole ones in either database: to convert forty of each row anew takes longer than to add them up.
 _LARGE = ("size", "cost")
-_ADDED = {f"sum_{name}": Sum(name, output_field=None if name in _LARGE else Field()) for name in _SUMS}
+_ADDED = {f"sum_{name}": Sum(name, output_field=None if name in _LARGE else Field()) for name in (*_SUMS, *TOOK)}
 _NEWEST = Max("last", output_field=Field())  # as the database has it: Django takes longer to convert thousands of them
 _CODES = Cast("codes", TextField())  # thousands of rows share a few texts: each is parsed once
 
@@ -66,15 +66,35 @@ def kind_for(parts: Iterable[str]) -> Kind | None:
     return next((kind for kind, has in PARTS.items() if {*parts} <= {*has}), None)
 
 
+def used_buckets(period: str, begins: datetime, until: datetime) -> Sequence[int]:
+    """The buckets of durations that have calls in a period or the one before; all buckets if no sums are stored for it."""
+    lines = stored(name_of(Kind.SERVERS, period), begins, until)
+    if lines is None:
+        return range(BUCKETS)
+    took = merged(tally for tally in lines.total[1:3] if isinstance(tally, Tally)).took
+    return [bucket for bucket, count in enumerate(took) if count]
+
+
 def added_up(
-    parts: Sequence[str], since: datetime, until: datetime, conditions: Mapping[str, str] | None = None
+    parts: Sequence[str],
+    since: datetime,
+    until: datetime,
+    conditions: Mapping[str, str] | None = None,
+    *,
+    buckets: Sequence[int] = range(BUCKETS),
 ) -> Sums:
-    """Hours and days of [since, until), by the database; only the codes of failures are added up here."""
+    """Hours and days of [since, until), by the database; only the codes of failures are added up here. ``buckets`` limits the
+    durations that are read to those that have calls at all: half of a page's time goes into these columns."""
     rows: QuerySet[Any, Any] = SpanUsage.objects.filter(within(since, until), **(conditions or {}))
     columns = [COLUMNS[part] for part in parts]
     codes = _codes(rows.filter(errors__gt=0).order_by().annotate(text=_CODES).values_list(*columns, "text"))
-    sums = rows.order_by().values_list(*columns).annotate(**_ADDED, newest=_NEWEST)
-    return dict(_tally(row[: len(parts)], row[len(parts) :], codes) for row in sums)
+    added = {f"sum_{name}": _ADDED[f"sum_{name}"] for name in (*_SUMS, *(TOOK[bucket] for bucket in buckets))}
+    sums = rows.order_by().values_list(*columns).annotate(**added, newest=_NEWEST)
+    found = {}
+    for row in sums:
+        name, values = row[: len(parts)], row[len(parts) :]
+        found[name] = _tally(values, codes.get(name, {}), buckets)
+    return found
 
 
 def _codes(rows: Iterable[tuple[str, ...]]) -> dict[Name, dict[str, int]]:
@@ -89,10 +109,13 @@ def _codes(rows: Iterable[tuple[str, ...]]) -> dict[Name, dict[str, int]]:
     return found
 
 
-def _tally(name: Name, sums: tuple[Any, ...], codes: dict[Name, dict[str, int]]) -> tuple[Name, Tally]:
-    """``sums`` in the order of ``_SUMS``, and when the last call came."""
-    calls, errors, refused, sent, size, cost, *took, last = sums
-    return name, Tally(calls, errors, refused, sent, size, cost, _moment(last), codes.get(name, {}), took)
+def _tally(sums: tuple[Any, ...], codes: dict[str, int], buckets: Sequence[int]) -> Tally:
+    """``sums`` in the order of ``_SUMS``, then of ``buckets``, and when the last call came."""
+    calls, errors, refused, sent, size, cost, *counts, last = sums
+    took = [0] * BUCKETS
+    for bucket, count in zip(buckets, counts, strict=True):
+        took[bucket] = count
+    return Tally(calls, errors, refused, sent, size, cost, _moment(last), codes, took)
 
 
 def _moment(value: datetime | str) -> datetime:

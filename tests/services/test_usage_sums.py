@@ -52,6 +52,7 @@ def of_hours(monkeypatch: pytest.MonkeyPatch, now: datetime) -> dict[Any, Any]:
     with monkeypatch.context() as patch:
         patch.setattr(usage, "stored", lambda *_: None)
         patch.setattr(overview, "stored", lambda *_: None)
+        patch.setattr(queries, "stored", lambda *_: None)  # then all buckets are read
         return said(now)
 
 

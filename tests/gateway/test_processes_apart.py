@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.stage import ACTOR, Stage, outside
-from tests.gateway.doors import Doors, doors
+from tests.gateway.doors import Corpus, Doors, doors
 from tests.gateway.talking import Scene
 from tests.gateway.test_beside_calls import scene as beside
 from tests.gateway.test_host_sessions import GUIDE, told, updates
@@ -94,6 +96,26 @@ async def test_changes_by_every_process_reach_the_stream_at_one_of_them(stage: S
         for at in processes:
             await until(lambda at=at: counted(at, session, scene.slug))
         await stream.leave()
+
+
+async def test_requests_at_the_same_time_are_served_by_a_process_that_does_not_know_the_session(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await outside(Scene, stage, "legacy")
+    async with running(stage, scene.slug, 2) as (first, other):
+        session = await first.opened()
+        corpus, manager = Corpus("tools/list", session=session), other.app._manager
+        serve = manager._serve
+
+        async def serve_late(*arguments: Any, **options: Any) -> None:
+            await asyncio.sleep(0.1)  # the other requests come in the meantime
+            await serve(*arguments, **options)
+
+        monkeypatch.setattr(manager, "_serve", serve_late)
+        requests = (corpus.request(id=number) for number in range(1, 9))
+        usual = list(corpus.usual.items())
+        answers = await asyncio.gather(*(other.ask(False, "POST", request, usual) for request in requests))
+    assert [status for status, *_ in answers] == [200] * 8
 
 
 async def counted(at: Doors, session: str, slug: str) -> bool:

@@ -41,7 +41,7 @@ from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
 from mcpregistry.downstream.pool.handshakes import RememberedEras
 from mcpregistry.downstream.pool.loglines import OnLog
-from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, shown
+from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, opened, shown
 from mcpregistry.downstream.pool.room import crowds_of, make_room
 from mcpregistry.downstream.pool.routes import Routes
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
@@ -84,12 +84,12 @@ class Pool:
         opener = watched.opener
         slot = self._slot_at(watched.server_id, None, watched.session, opener.host, opener.asks)
         await self._loaded(slot)
-        if not slot.session:
-            await slot.connected()
-        else:
+        if slot.session:
             slot = await self._routes.choose(slot, opener.host, (RESOURCE, ""), None, None, caller=opener.caller)
-            await self._entered(slot, None, opener.caller, opener.host)
-            self._leave(slot)
+        try:
+            await opened(slot, opener.caller, opener.host)
+        finally:
+            self._tidy(slot)
         await slot.left()
 
     async def _connected(self, server_id: int) -> Connection:

@@ -42,6 +42,12 @@ def opening(slot: Slot, caller: str, host: Forwarding) -> Iterator[None]:
         slot.openers.pop(caller, None)
 
 
+async def opened(slot: Slot, caller: str, host: Forwarding) -> None:
+    """Open the slot's connection for a subscription of this host, without a place on it. Raises DownstreamError."""
+    with opening(slot, caller, host) if slot.session else contextlib.nullcontext():
+        await slot.connected()
+
+
 async def asked(
     slot: Slot, what: str, seconds: float, request: Callable[[Connection, float], Awaitable[dict[str, Any]]]
 ) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class SessionManager(StreamableHTTPSessionManager):
             await self._sessions.end(session_id)
             await accepted(200, session_id, send)
             return
-        if session is not None and session_id not in self._server_instances:
+        if session is not None and session_id not in self._connections:  # another request may be taking it up
             await self._take_up(session, scope)
         if session is None:
             scope, receive = await self._without_stale_session(scope, receive)

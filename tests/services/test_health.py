@@ -132,14 +132,14 @@ def test_a_rule_that_changed_while_the_test_waited_decides_about_its_call(sent):
     assert claim_tests(1) == [asked[0].pk]
     rule.outcome, rule.name = "deny", "nothing runs"
     rule.save()
-    vouched = queue_test(server=server, actor="shell:ann", call_tool="look", call_arguments={})
-    assert claim_tests(2) == [vouched.pk]
+    by_command = queue_test(server=server, actor="shell:ann", call_tool="look", call_arguments={})
+    assert claim_tests(2) == [by_command.pk]
     refused = ServerTest.objects.get(pk=asked[1].pk)
     assert (refused.verdict, refused.error_code, refused.finished_at is None) == ("failed", "DENIED", False)
     assert "nothing runs" in refused.error
     assert AuditEntry.objects.filter(kind="server.test_called", body__contains="DENIED").count() == 1
     server.refresh_from_db()
-    assert server.consecutive_failures == 0, "this says nothing about the server"
+    assert server.consecutive_failures == 0
 
 
 @pytest.mark.django_db

@@ -30,7 +30,7 @@ _STEERS = re.compile(
     re.IGNORECASE,
 )
 ADDRESSES = ("url", "base_url")  # fields that hold an address
-# A value that begins as a path does: files and folders steer, whatever the variable is called.
+# A value that is a path is shown under any name: files and folders steer programs.
 _PATH = re.compile(r"(?:(?:/|\.{1,2}/|~/)[\w./~-]{0,400}:?)+")
 _OF_PACKAGES = re.compile(_PACKAGES, re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.:-]+\}")

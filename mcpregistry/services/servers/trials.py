@@ -54,7 +54,7 @@ def claim_tests(limit: int, *, worker: str = "") -> list[int]:
 
 
 def _refused(test: ServerTest) -> bool:
-    """Whether the call of this test may not be made now. A call that a command asked for is vouched for."""
+    """Whether the rules refuse the call of this test now. They do not decide about a call of ``manage.py mcptest``."""
     if not test.call_tool or test.requested_by_id is None:
         return False
     try:

@@ -93,3 +93,22 @@ def test_who_asks_is_said_and_hidden_characters_are_shown():
     assert shown["params"]["requestedSchema"] == {}
     for odd in ("text", {"method": "roots/list"}, {"method": "elicitation/create", "params": {"message": 1}}):
         assert attributed(odd, "forge") == odd
+
+
+def test_each_field_of_a_form_names_the_server() -> None:
+    fields = {"pin": {"type": "string", "title": "Admin password of Slipsnisse"}, "user": {"type": "string"}, "odd": 7}
+    schema = {"type": "object", "properties": fields, "required": ["pin"]}
+    asked = {"method": "elicitation/create", "params": {"message": "Log in", "requestedSchema": schema}}
+    shown = attributed(asked, "forge")["params"]["requestedSchema"]
+    assert shown == schema | {
+        "properties": {
+            "pin": {"type": "string", "title": "forge: Admin password of Slipsnisse"},
+            "user": {"type": "string", "title": "forge: user"},
+            "odd": 7,
+        }
+    }
+    assert fields["pin"]["title"] == "Admin password of Slipsnisse"
+    for schema in (None, {}, {"properties": []}, 7):
+        params = {"message": "Log in", "requestedSchema": schema}
+        shown = attributed({"method": "elicitation/create", "params": params}, "forge")["params"]
+        assert shown["requestedSchema"] == schema

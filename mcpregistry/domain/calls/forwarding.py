@@ -162,7 +162,7 @@ def names_web_page(params: object) -> bool:
 
 
 def attributed(request: Any, server: str) -> Any:
-    """The server's question with the server's name in front, because hosts say that questions come from us.
+    """The server's question with its name before the message and each field's title: hosts say that we ask.
 
     Anything but an ``elicitation/create`` with a message comes back unchanged.
     """
@@ -171,4 +171,22 @@ def attributed(request: Any, server: str) -> Any:
     params = request.get("params")
     if not isinstance(params, dict) or not isinstance(params.get("message"), str):
         return request
-    return request | {"params": params | {"message": f"The server {server} asks: {printable(params['message'])}"}}
+    message = f"The server {server} asks: {printable(params['message'])}"
+    return request | {"params": params | {"message": message} | _titled(params.get("requestedSchema"), server)}
+
+
+def _titled(schema: Any, server: str) -> dict[str, Any]:
+    """The form's schema with the server's name in each title; empty if it has no fields."""
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(fields, dict):
+        return {}
+    titled = {
+        name: field | _title(name, field, server) if isinstance(field, dict) else field
+        for name, field in fields.items()
+    }
+    return {"requestedSchema": schema | {"properties": titled}}
+
+
+def _title(name: str, field: Mapping[str, Any], server: str) -> dict[str, str]:
+    own = field.get("title")
+    return {"title": f"{server}: {printable(own if isinstance(own, str) else name)}"}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from mcpregistry.domain.text.redaction import masked_words
+from mcpregistry.domain.text.redaction import SHAPED, masked_words
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 _PACKAGES = (
@@ -19,6 +19,8 @@ _LOADS = (
     r"|GIT_(?:ASKPASS|EDITOR|SEQUENCE_EDITOR|PAGER|EXTERNAL_DIFF|SSL\w*|ALTERNATE\w*|TRACE\w*|ALLOW_PROTOCOL|INDEX_FILE|OBJECT_DIRECTORY)"
     r"|(?:SSH|SUDO)_ASKPASS|EDITOR|VISUAL|PAGER|BROWSER|MANPAGER|LESSOPEN|BASH_\w+|BASHOPTS|ENV|ZDOTDIR|PROMPT_COMMAND|SHELLOPTS|PS4|IFS|CDPATH"
     r"|\w+_CA_BUNDLE|SSLKEYLOGFILE|BUNDLE_(?:GEMFILE|BIN|APP_CONFIG|MIRROR\w*)|\w+_(?:API_)?BASE|\w+_(?:COMMAND|CMD|SHELL|BINARY|PRELOAD|PLUGINS?|HOOKS?)"
+    r"|KUBECONFIG|PG(?:HOST\w*|PORT|USER|DATABASE|SERVICE\w*|OPTIONS|SSL\w*|PASSFILE)|ODBC\w*INI|LDAP(?:CONF|RC|URI|BASE)|KRB5(?:_CONFIG|CCNAME|_KTNAME)"
+    r"|SSH_AUTH_SOCK|\w+_(?:WRAPPER|RSH|SSH|BIN)|CC|CXX|CPP|LD|AR|AS|MAKE|\w+FLAGS|\w+RC|TERM|PS1|VIMINIT"
     r"|GLIBC_TUNABLES|MALLOC_\w+|LOCALDOMAIN|HOSTALIASES|RES_OPTIONS|LOCPATH|NLSPATH|TERMINFO\w*|GTK_\w+|QT_\w+|GDK_\w+|PLAYWRIGHT_\w+|PUPPETEER_\w+"
 )
 _STEERS = re.compile(
@@ -28,6 +30,8 @@ _STEERS = re.compile(
     re.IGNORECASE,
 )
 ADDRESSES = ("url", "base_url")  # fields that hold an address
+# A value that is a path is shown under any name: files and folders steer programs.
+_PATH = re.compile(r"(?:(?:/|\.{1,2}/|~/)[\w./~-]{0,400}:?)+")
 _OF_PACKAGES = re.compile(_PACKAGES, re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.:-]+\}")
 
@@ -44,7 +48,9 @@ def shown_env(env: Mapping[str, str]) -> dict[str, str | None]:
 def _shown(name: str, value: str) -> str | None:
     if _REFERENCE.fullmatch(value):
         return value
-    if is_secret_name(name) or not _STEERS.fullmatch(name):
+    if is_secret_name(name) or SHAPED.search(value):
+        return None
+    if not _STEERS.fullmatch(name) and not _PATH.fullmatch(value):
         return None
     return _address(name, value) if "://" in value else value
 

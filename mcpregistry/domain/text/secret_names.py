@@ -6,8 +6,8 @@ import re
 
 _SECRET = re.compile(
     r"(?i:secret|password|passwd|passphrase|credential|api[-_.]?key|private[-_.]?key|access[-_.]?key|authorization)"
-    r"|(?i:^|[-_.])(?i:token|auth|bearer|key|pat|pwd)$"
-    r"|(?<=[a-z])(?:Token|Auth|Bearer|Key|Pat|Pwd)$"
+    r"|(?i:^|[-_.])(?i:token|auth|bearer|key|pat|pwd|pass|pw)$"
+    r"|(?<=[a-z])(?:Token|Auth|Bearer|Key|Pat|Pwd|Pass)$"
 )
 _NO_SECRET = re.compile(r"(?i)^(max|min|num|context|buffer|output|input)[-_.]?tokens?$")
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from mcpregistry.domain.errors import Interrupted
+from mcpregistry.domain.errors import Denied, Interrupted
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.services.records import audit
+from mcpregistry.services.servers.calls_of_tests import refuse_call
 from mcpregistry.services.servers.checks import QUEUED, RUNNING, learn, left_out, mark_failed, send_test
 
 if TYPE_CHECKING:
@@ -41,11 +42,29 @@ def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | N
 
 
 def claim_tests(limit: int, *, worker: str = "") -> list[int]:
-    """Claim queued tests, the oldest first: of many callers, each test goes to exactly one."""
+    """Claim queued tests, the oldest first: of many callers, each test goes to exactly one.
+
+    Rules may have changed since a test was asked for: one whose call they no longer let run has failed then.
+    """
     queued = ServerTest.objects.filter(verdict=QUEUED)
     found = queued.order_by("requested_at", "pk").values_list("pk", flat=True)[:limit]
     started = {"verdict": RUNNING, "started_at": timezone.now(), "error": "", "worker": worker}
-    return [pk for pk in found if queued.filter(pk=pk).update(**started)]
+    claimed = [pk for pk in found if queued.filter(pk=pk).update(**started)]
+    return [pk for pk in claimed if not _refused(ServerTest.objects.select_related("server").get(pk=pk))]
+
+
+def _refused(test: ServerTest) -> bool:
+    """Whether the rules refuse the call of this test now. They do not decide about a call of ``manage.py mcptest``."""
+    if not test.call_tool or test.requested_by_id is None:
+        return False
+    try:
+        refuse_call(test.server, test.call_tool, test.call_arguments)
+    except Denied as error:
+        facts = {"finished_at": timezone.now(), "error_code": error.code, "error": plain(str(error))}
+        ServerTest.objects.filter(pk=test.pk, verdict=RUNNING).update(verdict=ServerTest.Verdict.FAILED, **facts)
+        _note_call(test, ServerTest.Verdict.FAILED, error.code)
+        return True
+    return False
 
 
 def record_check(*, server_id: int, report: TestReport, process: str = "") -> bool:
@@ -93,11 +112,15 @@ def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
     running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
     running.update(**{name: getattr(test, name) for name in _RESULT})  # the reaper may have given it up
     if test.call_tool:
-        audit.record(
-            kind="server.test_called", actor="worker", subject=f"server:{test.server.slug}", call=test.call_tool,
-            verdict=test.verdict, code=code,
-        )  # fmt: skip
+        _note_call(test, test.verdict, code)
     return test
+
+
+def _note_call(test: ServerTest, verdict: str, code: str) -> None:
+    subject = f"server:{test.server.slug}"
+    audit.record(
+        kind="server.test_called", actor="worker", subject=subject, call=test.call_tool, verdict=verdict, code=code
+    )
 
 
 _RESULT = (

@@ -80,9 +80,11 @@ def test_a_first_start_that_fails_leaves_nothing_and_the_next_one_works(
     live_db: None, tmp_path: Path, broken: dict[str, Any]
 ) -> None:
     before = everything()
-    with pytest.raises(Refused):
+    with pytest.raises(Refused) as refused:
         served(write(tmp_path, broken, "expert", "log"))
     assert everything() == before
+    is_ended = "FAKE_CRASH" in broken.get("env", {})
+    assert ("The end of its log:\n  cannot find my configuration" in refused.value.problems[0]) is is_ended
     served(write(tmp_path, git("log"), "expert", "log"))
     assert uses("expert") == {"git::log"}
 

@@ -25,6 +25,7 @@ from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import FileInvalid
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access import agents
@@ -38,6 +39,7 @@ from mcpregistry.services.servers.lifecycle import confirm_launch, delete_server
 from mcpregistry.services.servers.prober import Prober
 
 _FAMILY = "slipsnisse"
+_LAST_LINES = 10  # of a server's log
 _OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")  # never handed to a server or a provider
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-[^}]*)?\}")
 
@@ -203,13 +205,20 @@ def _learn(prober: Prober, server: Server) -> str:
     try:
         report = prober.test(server.pk)
         if report.discovery is None or report.error is not None:
-            return f"The server '{server.slug}' does not work: {report.error or 'it told nothing.'}"
+            why = f"The server '{server.slug}' does not work: {report.error or 'it told nothing.'}"
+            return "\n".join([why, *_last_words(report.stderr)])
         checks.learn(server=server, discovery=report.discovery, process="runmcp")
         return ""
     except SlipsnisseError as error:
         return f"The server '{server.slug}' does not work: {error}"
     finally:
         connections.close_all()
+
+
+def _last_words(stderr: str) -> list[str]:
+    """The end of what the server wrote to its log, for there is no page on which it could be read."""
+    lines = [printable(line, 300) for line in stderr.splitlines() if line.strip()][-_LAST_LINES:]
+    return ["The end of its log:", *(f"  {line}" for line in lines)] if lines else []
 
 
 def _endpoint(name: str, path: Path, actor: str) -> Endpoint:

@@ -47,9 +47,11 @@ def is_from_sandbox(client: Address, server: Address) -> bool:
 
     Looks through the processes of this machine, which takes some milliseconds.
     """
+    if not _is_of_this_machine(client[0]):
+        return False
     processes = [*_processes()]
     inside = _inside(processes)
-    if not inside or not _is_of_this_machine(client[0]):
+    if not inside:
         return False
     rows = _rows(_plain(client), _plain(server))
     if rows and all(row.inode and row.user != os.geteuid() for row in rows):
@@ -57,13 +59,23 @@ def is_from_sandbox(client: Address, server: Address) -> bool:
     sockets = {f"socket:[{row.inode}]" for row in rows if row.inode}
     if any(_holds(pid, sockets) for pid in inside):
         return True
-    answers = {_holds(pid, sockets) for pid in _others(processes, inside)}
-    return True not in answers and not (sockets and None in answers)
+    return not _may_be_outside(_others(processes, inside), sockets)
+
+
+def _may_be_outside(others: Iterator[int], sockets: set[str]) -> bool:
+    """Whether one of these processes holds a socket, or, if none does, cannot be looked into."""
+    is_closed = False
+    for pid in others:
+        answer = _holds(pid, sockets)
+        if answer:
+            return True
+        is_closed |= answer is None
+    return bool(sockets) and is_closed
 
 
 def _others(processes: list[_Process], inside: set[int]) -> Iterator[int]:
     """Processes of this user outside of the sandboxes; not the first of the machine, which opens no connections."""
-    for each in processes:
+    for each in reversed(processes):  # whoever connects was often started last
         if each.pid not in inside and each.user == os.geteuid() and each.pid != 1 and not each.is_zombie:
             yield each.pid
 
@@ -111,14 +123,17 @@ def _is_of_this_machine(host: str) -> bool:
 
 def _rows(client: Address, server: Address) -> list[_Row]:
     """The client's sockets. A rule of the firewall may have led it here from another port: then all with its address count."""
-    found = [row for row in _sockets() if row.local == client]
+    found = [row for row in _sockets(client[1]) if row.local == client]
     return [row for row in found if row.remote == server] or found
 
 
-def _sockets() -> Iterator[_Row]:
+def _sockets(port: int) -> Iterator[_Row]:
+    """Those with this port of their own."""
     for table in _TABLES:
         for line in _read(table).decode().splitlines()[1:]:
             words = line.split()
+            if not words[1].endswith(f":{port:04X}"):
+                continue
             yield _Row(_address(words[1]), _address(words[2]), int(words[7]), int(words[9]))
 
 

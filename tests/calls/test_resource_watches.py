@@ -126,6 +126,22 @@ async def test_one_connection_serves_the_watches_of_all_processes(start: Start, 
     await until(lambda: has_none(first, server, SESSION))
 
 
+async def test_a_second_host_opens_no_second_stream_at_a_modern_server(start: Start, server: Server) -> None:
+    process = await start("modern")
+    ends = [await process.watch(server) for _ in range(3)]
+    connection = process.pool.sessions.all()[0].connection
+    assert connection is not None
+    streams: list[object] = []
+    client = connection._client
+    listen = client.listen
+    client.listen = lambda **options: streams.append(options) or listen(**options)
+    for end in ends[1:]:
+        end()
+    ends.append(await process.watch(server))
+    await process.watch(server, uri="repo://me/issues/7")
+    assert [each["resource_subscriptions"] for each in streams] == [[URI, "repo://me/issues/7"]]
+
+
 @ERAS
 async def test_a_watch_is_made_again_when_the_owner_has_died(start: Start, server: Server, era: str) -> None:
     first, second = [await start(era) for _ in range(2)]

@@ -60,10 +60,15 @@ async def _listen(follower: Follower, client: Client) -> None:
     """The next stream is open before the last one is closed, so that nothing is missed between them."""
     before: asyncio.Task[None] | None = None
     now: asyncio.Task[None] | None = None
+    listened: list[str] = []
     try:
         while True:
             follower.changed.clear()
             uris, opened = follower.wanted, asyncio.Event()
+            if uris == listened and all(uri in follower.answers for uri in uris):
+                await follower.changed.wait()
+                continue
+            listened = uris
             now = asyncio.ensure_future(_stream(follower, client, uris, opened)) if uris else None
             if now is not None:
                 await opened.wait()

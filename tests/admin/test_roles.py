@@ -54,7 +54,7 @@ VERBS = {
     ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
     ("token", "rotate"): ADMIN, ("invitation", "withdraw"): ADMIN, ("agent", "connect"): VIEWER, ("server", "set-up"): VIEWER, ("policyrule", "live"): ADMIN, ("hostsession", "end"): OPERATOR,
     ("install", "approve"): ADMIN, ("install", "use"): OPERATOR, ("install", "configure"): OPERATOR, ("install", "roll-back"): OPERATOR, ("install", "remove"): OPERATOR,
-    ("conversation", "end"): OPERATOR, ("energypool", "fill"): ADMIN, ("registrysource", "sync"): OPERATOR, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
+    ("conversation", "end"): OPERATOR, ("effortagent", "answer-all"): ADMIN, ("energypool", "fill"): ADMIN, ("registrysource", "sync"): OPERATOR, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
     ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
     ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,
     ("proposal", "apply"): OPERATOR, ("proposal", "decline"): OPERATOR,

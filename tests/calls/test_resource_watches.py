@@ -137,6 +137,8 @@ async def test_a_second_host_opens_no_second_stream_at_a_modern_server(start: St
     client.listen = lambda **options: streams.append(options) or listen(**options)
     for end in ends[1:]:
         end()
+    followers = process.pool.watches.of(server.pk, SESSION)._followers
+    await until(lambda: not any(each.changed.is_set() for each in followers))
     ends.append(await process.watch(server))
     await process.watch(server, uri="repo://me/issues/7")
     assert [each["resource_subscriptions"] for each in streams] == [[URI, "repo://me/issues/7"]]

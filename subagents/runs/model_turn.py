@@ -159,8 +159,8 @@ class Thinking:
         if seconds <= _SHORT_WAIT:
             await asyncio.sleep(max(0.0, seconds))
             return True
-        await db_call(records.sleep, held, waiting=False, wake_at=reckoned_now() + timedelta(seconds=seconds))
-        return False
+        wake_at = reckoned_now() + timedelta(seconds=seconds)
+        return not await db_call(records.sleep, held, waiting=False, wake_at=wake_at)
 
 
 async def _without_energy(held: Lease, short: Shortage, left: float, final: Exit | None) -> bool:
@@ -176,8 +176,7 @@ async def _without_energy(held: Lease, short: Shortage, left: float, final: Exit
         )
     wake_at = reckoned_now() + timedelta(seconds=min(max(short.seconds, _SHORT_WAIT), _LOOK_AGAIN))
     what_for = f"energy: {short.available:.1f} of about {short.needed:.1f} units are left in '{short.pool}'"
-    await db_call(records.sleep, held, waiting=False, wake_at=wake_at, what_for=what_for)
-    return False
+    return not await db_call(records.sleep, held, waiting=False, wake_at=wake_at, what_for=what_for)
 
 
 async def _kept(held: Lease, reply: Reply, *, number: int, **facts: Any) -> None:

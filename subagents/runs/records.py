@@ -300,13 +300,16 @@ def must_conclude(lease: Lease, reason: Exit) -> None:
             Run.objects.filter(pk=run.id).update(final_reason=reason)
 
 
-def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "") -> None:
+def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "") -> bool:
     """Give the run back until then. ``waiting``: for a person, which does not count as the run's time.
 
-    ``what_for``: what else it waits for, for whoever looks.
+    ``what_for``: what else it waits for, for whoever looks. Returns False, and gives nothing back, if it was cancelled meanwhile: it
+    would be cancelled only when it wakes.
     """
     now = database_now()
     with fenced(lease) as run:
+        if run.cancel_requested:
+            return False
         since = (run.waiting_since or now) if waiting else None
         _move_run(
             run, RunState.WAITING if waiting else RunState.RUNNING, waiting_since=since, lease_until=None, worker="",
@@ -316,6 +319,7 @@ def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "")
             _say(run, "A person is asked about what it wants to do next.")
         elif what_for:
             _say(run, f"Waiting for {what_for}.")
+    return True
 
 
 def resumed(lease: Lease) -> None:

@@ -86,9 +86,9 @@ async def find_out(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[C
             await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
         else:
             open_ones += 1
-    if open_ones:
-        await db_call(records.sleep, held, waiting=False, wake_at=reckoned_now() + _PATIENCE)
-    return not open_ones
+    if not open_ones:
+        return True
+    return not await db_call(records.sleep, held, waiting=False, wake_at=reckoned_now() + _PATIENCE)
 
 
 def _found(invocation: str, writer: str) -> Ended | State | None:
@@ -106,9 +106,7 @@ async def look_at_waiting(held: Lease, seen: RunView, tools: Toolbox, calls: Seq
             await db_call(records.resumed, held)
             await results.admit(call, found, was=CallState.WAITING)
             news = True
-    if not news:
-        await db_call(records.sleep, held, waiting=True, wake_at=reckoned_now() + _PATIENCE)
-    return news
+    return news or not await db_call(records.sleep, held, waiting=True, wake_at=reckoned_now() + _PATIENCE)
 
 
 class _Results:

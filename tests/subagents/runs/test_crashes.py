@@ -23,7 +23,7 @@ from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.transcript import UNKNOWN_OUTCOME
 from subagents.leased import leases
 from subagents.models import Run, ToolCall
-from subagents.runs import lease, records
+from subagents.runs import engine, lease, records
 from subagents.services import runs
 from tests.subagents.kit import Bench, calls, states
 from tests.waiting import until
@@ -171,6 +171,28 @@ async def test_a_call_of_a_worker_that_has_lost_the_run_is_given_up_at_once(
     await db_call(reap_calls, timezone.now() + timedelta(minutes=5))
     assert await db_call(runs.decided) == [run.pk]
     assert (await here.drive(run)).answer == UNKNOWN_OUTCOME
+
+
+async def test_a_run_that_is_cancelled_right_before_it_sleeps_ends_at_once(
+    bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wakes it then is not heard, for it is under way still."""
+    sleeps = records.sleep
+
+    def cancelled_first(held: leases.Lease, **options: Any) -> bool:
+        runs.cancel(run_id=held.key, actor="test")
+        return sleeps(held, **options)
+
+    def prepare() -> Run:
+        run = prepared(bench)
+        Configuration.objects.update(default_outcome="ask")
+        approver()
+        return run
+
+    monkeypatch.setattr(records, "sleep", cancelled_first)
+    monkeypatch.setattr(engine, "_wishes", lambda keys: dict.fromkeys(keys, False))
+    done = await driven(worker, await db_call(prepare))
+    assert (done.state, done.exit) == (RunState.CANCELLED, Exit.CANCELLED)
 
 
 def approver() -> User:

@@ -171,13 +171,13 @@ def new_folder(runs: Path) -> Path:
 
 
 def options_of_legs(exhaustive: bool) -> list[tuple[str, list[str]]]:
-    """Names and options of pytest. Many tests wait, so there are three workers for each core, besides those for PostgreSQL.
+    """Names and options of pytest. Many tests wait, so there are seven workers for two cores, besides those for PostgreSQL.
 
     Both legs should end at about the same time, or a core has nothing to do while the last workers wait. In the gate, the
     tests on PostgreSQL take a seventh of the time; with the exhaustive tests they take a quarter.
     """
     on_postgres = CORES if exhaustive else 1
-    return [("SQLite", [f"--workers={3 * CORES}"]), ("PostgreSQL", [f"--workers={on_postgres}", "--postgres"])]
+    return [("SQLite", [f"--workers={7 * CORES // 2}"]), ("PostgreSQL", [f"--workers={on_postgres}", "--postgres"])]
 
 
 def environment() -> dict[str, str]:

@@ -40,14 +40,15 @@ class Sizes:
 def fill(sizes: Sizes, now: datetime) -> None:
     """Everything, into an empty site. ``now``: when the last call came."""
     chance = random.Random(1)
-    _configured(sizes, now)
+    fill_configuration(sizes, now)
     names = _Names(sizes, chance)
     _calls(names.calls(sizes.calls, now), "web")
     _held(names, sizes.pending, now)
     _settled(now)
 
 
-def _configured(sizes: Sizes, now: datetime) -> None:
+def fill_configuration(sizes: Sizes, now: datetime) -> None:
+    """Servers, tools, agents and grants, but no calls."""
     from mcpregistry.domain.definitions.definition import definition_hash
     from mcpregistry.domain.text.canonical import stored
     from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Tool

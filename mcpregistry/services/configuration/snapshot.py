@@ -51,6 +51,7 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
+from mcpregistry.models.access import everything
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.models.tool import said_in
 from mcpregistry.services.configuration.capabilities import Meanings, meanings
@@ -311,9 +312,16 @@ def _permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
 def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
     by_agent: dict[int, list[GrantSpec]] = defaultdict(list)
     by_endpoint: dict[int, list[GrantSpec]] = defaultdict(list)
-    columns = ("agent_id", "endpoint_id", "server_id", "tool_id", "argument_pins", "expires_at", "kind", "uri")
-    for agent, endpoint, server, tool, pins, until, kind, uri in Grant.objects.order_by("id").values_list(*columns):
-        spec = GrantSpec(server, tool, pins, _epoch(until), kind, uri)
+    columns = ("id", "agent_id", "endpoint_id", "server_id", "tool_id", "expires_at", "kind", "uri")
+    pinned = _unusual(Grant.objects.order_by(), "argument_pins", {})
+    alike: dict[tuple[Any, ...], GrantSpec] = {}  # of thousands of agents, many are granted the same
+    for key, agent, endpoint, *granted in Grant.objects.order_by("id").values_list(*columns):
+        spec = alike.get(tuple(granted)) if key not in pinned else None
+        if spec is None:
+            server, tool, until, kind, uri = granted
+            spec = GrantSpec(server, tool, pinned.get(key, {}), _epoch(until), kind, uri)
+            if key not in pinned:
+                alike[tuple(granted)] = spec
         if agent is not None:
             by_agent[agent].append(spec)
         elif endpoint is not None:
@@ -329,9 +337,37 @@ def grant_spec(grant: Grant) -> GrantSpec:
 
 
 def _agents(grants: dict[int, list[GrantSpec]], budgets: dict[int, set[str]]) -> dict[str, AgentSpec]:
-    rows = list(Agent.objects.filter(enabled=True))
-    known = meanings(name for row in rows for name in row.capabilities)
-    return {row.slug: _agent(row, grants[row.id], known, frozenset(budgets[row.id])) for row in rows}
+    enabled = Agent.objects.filter(enabled=True)
+    capabilities = _unusual(enabled.order_by(), "capabilities", everything())
+    known = meanings({*everything(), *(name for names in capabilities.values() for name in names)})
+    usual = _clear(everything(), known)
+    columns = ("id", "slug", "calls_per_minute", "hold_seconds", "energy_pool_id")
+    return {
+        slug: AgentSpec(
+            id=key,
+            slug=slug,
+            capabilities=_clear(capabilities[key], known) if key in capabilities else usual,
+            calls_per_minute=rate,
+            grants=Grants(grants[key]),
+            hold_seconds=hold,
+            energy_pool=pool,
+            budgets=frozenset(budgets[key]),
+        )
+        for key, slug, rate, hold, pool in enabled.values_list(*columns)
+    }
+
+
+def _unusual(rows: QuerySet[Any], column: str, usual: object) -> dict[int, Any]:
+    """Return a column of JSON by the key of its row, of the few rows that have another value than the usual one.
+
+    To parse the JSON of every row costs more than to read all other columns.
+    """
+    return dict(rows.exclude(**{column: usual}).values_list("pk", column))
+
+
+def _clear(names: Iterable[str], known: Meanings) -> frozenset[str]:
+    """The capabilities that only one tool has."""
+    return frozenset(known[name][0] for name in names if len(known[name]) == 1)
 
 
 def _budgets() -> tuple[dict[int, set[str]], dict[int, set[str]]]:
@@ -344,14 +380,6 @@ def _budgets() -> tuple[dict[int, set[str]], dict[int, set[str]]]:
         elif budget.endpoint_id is not None:
             by_endpoint[budget.endpoint_id].add(budget.unit)
     return by_agent, by_endpoint
-
-
-def _agent(agent: Agent, grants: list[GrantSpec], known: Meanings, budgets: frozenset[str]) -> AgentSpec:
-    clear = frozenset(known[name][0] for name in agent.capabilities if len(known[name]) == 1)
-    return AgentSpec(
-        agent.id, agent.slug, clear, agent.calls_per_minute, Grants(grants), agent.hold_seconds, agent.energy_pool_id,
-        budgets,
-    )  # fmt: skip
 
 
 def _endpoint(endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str]) -> EndpointSpec:

@@ -33,7 +33,8 @@ from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.sessions import session_in
 from mcpregistry.downstream.peers.channels import Channels, unpack_host
-from mcpregistry.downstream.peers.client import OwnerGoneError, Relay
+from mcpregistry.downstream.peers.client import Relay
+from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
 from mcpregistry.downstream.peers.messages import (
     RelayedCall,
     RelayedHost,
@@ -72,6 +73,7 @@ class Placement:
         self._owners: dict[Key, Owner] = {}
         self._renewed = 0.0  # monotonic
         self._channels = Channels()
+        self.connections = PeerConnections()
         self._server = PeerServer(Handlers(process, owns=self.owns, perform=self._perform, hear=self._channels.hear))
         self._renewing: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
@@ -92,7 +94,7 @@ class Placement:
             return
         self._renewing.cancel()
         await asyncio.gather(self._renewing, return_exceptions=True)
-        await self._server.close()
+        await asyncio.gather(self._server.close(), self.connections.close())
         self._owners.clear()  # what closes from now on is lost, not given back
         with contextlib.suppress(Error):  # then the leases run out
             await db_call(placement.release_process, self._us.process)
@@ -190,7 +192,7 @@ class Placement:
         still_owns = partial(self.still_owns, (call.server, call.session), owner)
         callbacks = {each: options.get(each) for each in _CALLBACKS}
         try:
-            return await Relay(call, host, callbacks, still_owns).run(owner.address)
+            return await Relay(call, host, callbacks, still_owns).run(owner.address, self.connections)
         except (Busy, ConnectionFailed):  # it may hang: the next call looks whether it still renews its lease
             self._owners.pop((call.server, call.session), None)
             raise
@@ -246,7 +248,8 @@ class Placement:
     async def _perform(self, call: RelayedCall, ask: Ask | None, callbacks: Callbacks) -> dict[str, Any]:
         """Make a call of another process. Raises what ``Pool.call`` raises."""
         return await self._call_here(
-            (call.server, call.session), call.name, call.arguments.encode(), host=unpack_host(call.host, ask), meta=call.meta, timeout=call.timeout,
+            (call.server, call.session), call.name, call.arguments.encode(), host=unpack_host(call.host, ask, self.connections), meta=call.meta,
+            timeout=call.timeout,
             max_result_bytes=call.max_result_bytes, idempotent=call.idempotent, revision=call.revision, kind=call.kind,
             definition=call.definition, by=call.by, caller=call.caller, asks=None if call.asks is None else frozenset(call.asks),
             **callbacks,

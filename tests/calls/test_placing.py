@@ -266,7 +266,7 @@ async def test_a_host_is_reached_between_its_calls_from_another_process(processe
     first, second = await processes(stdio_target("crash"))
     channel = Heard()
     told = first.placement.pack(Forwarding(channel=channel))
-    remote = RemoteChannel(told.address, told.channel)
+    remote = RemoteChannel(told.address, told.channel, second.placement.connections)
     assert await remote.ask("roots/list", {"n": 1}) == {"roots": [{"uri": "file:///roots/list/1"}]}
     with pytest.raises(Unanswered, match="Nobody is here"):
         await remote.ask("never", {})
@@ -280,7 +280,7 @@ async def test_a_host_is_reached_between_its_calls_from_another_process(processe
     gc.collect()
     for address in (told.address, second.placement._us.address, "/nowhere"):
         with pytest.raises(Unanswered, match="has ended"):
-            await RemoteChannel(address, told.channel).ask("roots/list", {"n": 1})
+            await RemoteChannel(address, told.channel, second.placement.connections).ask("roots/list", {"n": 1})
 
 
 async def test_few_owners_elsewhere_are_remembered(

@@ -1,9 +1,11 @@
-"""What two processes say to each other. The first frame on a connection has one key: ``call`` (RelayedCall), ``word`` (RelayedWord),
+"""What two processes say to each other. An exchange begins with a frame that has one key: ``call`` (RelayedCall), ``word`` (RelayedWord),
 ``request`` (RelayedRequest), ``watch`` (RelayedWatch), ``notice`` (RelayedNotice) or ``hello``.
 
 A call: the owner of the session's connection answers ``taken`` or ``not_owner``. The other process sends ``go``: before it, the owner does
 nothing. Then the owner sends events until the call has ended, each an object with one key: ``sent``, ``progress``, ``log``, ``ask``, and
 at last ``result`` or ``error``. Answers to ``ask`` come back as ``answer``.
+
+After a call without questions, a word or a notice, the connection can be used for the next exchange. After all others it is closed.
 
 A word: something for a host while none of its calls is out, sent to the process that serves the host. It answers ``result`` or ``unanswered``.
 

@@ -66,14 +66,14 @@ class ListenStreams:
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
         pending = _Pending()
 
-        def hear(event: ServerEvent) -> None:
+        def add_if_wanted(event: ServerEvent) -> None:
             if event_matches(wanted, uris, event):
                 pending.add(event)
 
         async def send(notification: Any) -> None:
             await ctx.session.send_notification(notification, related_request_id=ctx.request_id)
 
-        unsubscribe = self._bus.subscribe(hear)
+        unsubscribe = self._bus.subscribe(add_if_wanted)
         self._streams.add(pending)
         try:
             acknowledged = t.SubscriptionsAcknowledgedNotificationParams(notifications=wanted, _meta=meta)
@@ -92,7 +92,7 @@ class ListenStreams:
 
 
 def _honoured(asked: t.SubscriptionFilter) -> t.SubscriptionFilter:
-    """Return what the acknowledgement says: what was asked for, without what is false or empty."""
+    """Return the filter for the acknowledgement: the filter of the host without its false and empty members."""
     return t.SubscriptionFilter(
         tools_list_changed=asked.tools_list_changed or None,
         prompts_list_changed=asked.prompts_list_changed or None,

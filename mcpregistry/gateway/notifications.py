@@ -64,7 +64,7 @@ class Changes:
         self._audiences: dict[tuple[str, str], _Audience] = {}
         self._own: set[ListenStreams] = set()  # of streams that hear of resources as well
         self._task: asyncio.Task[None] | None = None
-        self._due: dict[Connection, dict[Push, None]] = {}  # what each older host is still to be told
+        self._due: dict[Connection, dict[Push, None]] = {}  # notifications that wait for each older host
         self._pushing: set[asyncio.Task[None]] = set()
         self._look = asyncio.Event()
         self.closing: list[Callable[[], None]] = []  # other streams that end with ours
@@ -154,7 +154,7 @@ class Changes:
             self._push(push, connection)
 
     def _push(self, push: Push, connection: Connection) -> None:
-        """Tell an older host. One that does not read delays no other, and is told once for each list when it reads again."""
+        """Notify an older host. A host that does not read does not delay the others. It gets one notification for each list when it reads again."""
         if (due := self._due.get(connection)) is not None:
             due[push] = None
             return

@@ -179,7 +179,7 @@ async def test_a_session_whose_stream_is_not_read_keeps_little_and_delays_nobody
 
 
 async def test_host_that_reads_late_hears_of_a_changed_list_once(stage, slug):
-    """Of the older era on the stream of its session, whose buffers are full, and of the newer one on its own stream."""
+    """Both on the stream of a session, whose buffers are full, and on a stream of subscriptions/listen."""
     async with doors(slug, stage.tokens[slug]) as at:
         unread, read = [await at.opened() for _ in range(2)]
         listen = Corpus("subscriptions/listen", notifications={"toolsListChanged": True})
@@ -194,16 +194,16 @@ async def test_host_that_reads_late_hears_of_a_changed_list_once(stage, slug):
             channel.complete(f"page-{number}")
         for changes in range(1, CHANGES + 1):
             at.app.gateway.changes.outdated(Caller(slug, slug, "http"))
-            await until(lambda seen=changes: times_told(heard) == seen)
-        assert times_told(older) == times_told(modern) == 0
+            await until(lambda seen=changes: count_changes(heard) == seen)
+        assert count_changes(older) == count_changes(modern) == 0
         older.reads.set()
         modern.reads.set()
-        await until(lambda: times_told(older) and times_told(modern))
-        await until(settled(lambda: times_told(older) + times_told(modern)))
-        assert times_told(older) <= 2
-        assert times_told(modern) <= CHANGES // 2
+        await until(lambda: count_changes(older) and count_changes(modern))
+        await until(settled(lambda: count_changes(older) + count_changes(modern)))
+        assert count_changes(older) <= 2
+        assert count_changes(modern) <= CHANGES // 2
         await asyncio.gather(older.leave(), modern.leave(), heard.leave())
 
 
-def times_told(stream: Stream) -> int:
+def count_changes(stream: Stream) -> int:
     return stream.body.count("tools/list_changed")

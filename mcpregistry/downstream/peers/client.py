@@ -17,9 +17,9 @@ from mcpregistry.downstream.peers.connections import (
     OwnerGoneError,
     PeerConnection,
     PeerConnections,
-    busy,
     connected,
-    other_keys,
+    make_busy_error,
+    make_other_keys_error,
 )
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import (
@@ -190,9 +190,9 @@ async def confirm_taken(reader: asyncio.StreamReader, *, is_new: bool = True) ->
         async with asyncio.timeout(TAKEN_SECONDS):
             frame = await read_frame(reader, MOST_BYTES)
     except TimeoutError:
-        raise busy("does not answer") from None
+        raise make_busy_error("does not answer") from None
     except ssl.SSLError:
-        raise (other_keys() if is_new else OwnerGoneError()) from None
+        raise (make_other_keys_error() if is_new else OwnerGoneError()) from None
     if frame is None or "other_process" in frame:
         raise OwnerGoneError(is_dead=frame is not None)
     if "not_owner" in frame:

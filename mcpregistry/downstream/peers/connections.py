@@ -37,7 +37,7 @@ async def connected(address: str) -> AsyncIterator[Streams]:
 
 @dataclass(eq=False)
 class PeerConnection:
-    """``is_new``: it was made for this exchange. Set ``is_reusable`` when the exchange has ended and neither side says more."""
+    """``is_new``: it was made for this exchange. Set ``is_reusable`` when the exchange has ended and neither side sends more."""
 
     address: str
     reader: asyncio.StreamReader
@@ -102,7 +102,7 @@ class PeerConnections:
         self._idle[connection] = asyncio.ensure_future(self._watch(connection))
 
     async def _watch(self, connection: PeerConnection) -> None:
-        """Close it when the other process does, or has said something unasked, or when it was idle for too long."""
+        """Close it when the other process closes it or sends something, or when it was idle for too long."""
         with contextlib.suppress(OSError):
             async with asyncio.timeout(IDLE_SECONDS):
                 await connection.reader.read(1)
@@ -122,12 +122,12 @@ async def _connect(address: str) -> PeerConnection:
     except (FileNotFoundError, ConnectionError):
         raise OwnerGoneError from None
     except ssl.SSLError:
-        raise other_keys() from None
+        raise make_other_keys_error() from None
     except OSError as error:  # too many files are open, its queue is full, or its machine is away
-        raise busy(f"cannot be reached ({error.strerror or 'no answer'})") from None
+        raise make_busy_error(f"cannot be reached ({error.strerror or 'no answer'})") from None
 
 
-def busy(what: str) -> Busy:
+def make_busy_error(what: str) -> Busy:
     """Return the error for a process that may be alive."""
     return Busy(
         f"The process of the site that has this session's connection {what}.",
@@ -135,7 +135,7 @@ def busy(what: str) -> Busy:
     )
 
 
-def other_keys() -> Busy:
+def make_other_keys_error() -> Busy:
     """Return the error for a process that does not accept this one's certificate, or the other way round."""
     return Busy(
         "The process of the site that has this session's connection does not accept this one, or the other way round.",

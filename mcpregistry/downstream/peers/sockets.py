@@ -1,8 +1,8 @@
 """How the processes of a site reach each other: over Unix sockets on one machine, over TLS on several.
 
 An address is the path of a socket, or HOST:PORT. A Unix socket lies in a folder that only the site's user can read. With TLS (1.3),
-both sides show a certificate that is made from a key of the site, and accept no other: whoever has no key of the site gets no
-further than the handshake, whose number and time are bounded (``tls_listener``).
+both sides show a certificate that is made from a key of the site, and accept no other: a program without a key of the site does not
+get beyond the handshake. Handshakes are bounded in number and time (``tls_listener``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Accepts connections over TLS. Whoever does not finish the handshake costs the site a bounded number of sockets for a few seconds."""
+"""Accepts connections over TLS. Connections that do not finish the handshake are bounded in number and time."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.sessions import session_in
 from mcpregistry.downstream.peers.channels import Channels, unpack_host
-from mcpregistry.downstream.peers.client import Relay
+from mcpregistry.downstream.peers.client import Relay, end_session_at
 from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
 from mcpregistry.downstream.peers.messages import (
     RelayedCall,
@@ -74,7 +74,11 @@ class Placement:
         self._renewed = 0.0  # monotonic
         self._channels = Channels()
         self.connections = PeerConnections()
-        self._server = PeerServer(Handlers(process, owns=self.owns, perform=self._perform, hear=self._channels.hear))
+        self._server = PeerServer(
+            Handlers(
+                process, owns=self.owns, perform=self._perform, hear=self._channels.hear, end_session=pool.end_session
+            )
+        )
         self._renewing: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[None]] = set()
@@ -140,12 +144,13 @@ class Placement:
         self._server.handlers = msgspec.structs.replace(self._server.handlers, serve=serve)
 
     def end_session(self, session: str) -> None:
-        """``Pool.end_session``. Forgets besides who has the connections of this session."""
+        """``Pool.end_session``, also in the other processes that are known to have connections of this session."""
         self._pool.end_session(session)
-        for key in [
+        elsewhere = [
             key for key, owner in self._owners.items() if session_in(key[1]) == session and not self.is_us(owner)
-        ]:
-            del self._owners[key]
+        ]
+        for address in {self._owners.pop(key).address for key in elsewhere}:
+            self._spawn(end_session_at(address, session, self.connections))
 
     def serve_watches(self, watch: Watch, greet: Callable[[], None]) -> None:
         """Let other processes follow resources here; see ``downstream.peers.server.Handlers``."""
@@ -259,18 +264,31 @@ class Placement:
         while True:
             await asyncio.sleep(_RENEW_EVERY)
             try:
-                began = time.monotonic()
+                began, had_lapsed = time.monotonic(), not self._leases_hold
                 await db_call(placement.renew, self._us.process)
                 self._renewed = began
+                if had_lapsed:
+                    await self._close_lost()
             except Error:  # tried again; without a lease nothing is called here
                 log.exception("placement.not_renewed")
+
+    async def _close_lost(self) -> None:
+        """This process did not renew its leases in time: close the connections that others have replaced. Raises a database error."""
+        for key in [key for key, owner in self._owners.items() if self.is_us(owner)]:
+            async with self._lock(key):
+                if not await db_call(placement.is_owner, self._place(key), self._us.process):
+                    self._owners.pop(key, None)
+                    await self._pool.sessions.close(*key)
 
     def release(self, server_id: int, session: str) -> None:
         """The connection of a session has closed here; see ``Pool``."""
         if (server_id, session) in self._owners:
-            task = asyncio.ensure_future(self._give_back((server_id, session)))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._spawn(self._give_back((server_id, session)))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _give_back(self, key: Key) -> None:
         async with self._lock(key):

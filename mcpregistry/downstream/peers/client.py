@@ -154,6 +154,14 @@ async def send_notice(address: str, notice: RelayedNotice, connections: PeerConn
     return isinstance(answer, dict) and bool(answer.get("sent"))
 
 
+async def end_session_at(address: str, session: str, connections: PeerConnections) -> None:
+    """Have another process close the connections of a session that has ended. Never raises; otherwise they close when they are idle."""
+    try:
+        await exchange_frames(address, {"end_session": session}, connections)
+    except (OwnerGoneError, Busy, ssl.SSLError):
+        log.info("peer.session_not_ended", address=address)
+
+
 async def exchange_frames(address: str, frame: Mapping[str, Any], connections: PeerConnections) -> Any:
     """Send one frame and return the one that answers it; None if the process has ended. Raises as ``connected``, and ssl.SSLError."""
     async with connections.using(address) as connection:

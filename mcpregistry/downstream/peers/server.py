@@ -52,8 +52,8 @@ class Handlers(msgspec.Struct, frozen=True):
     ``owns``: whether it has the connection of this call. ``perform`` makes the call there with the host's questions going to ``ask``
     (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process. ``serve``
     answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP. ``watch`` serves a
-    link for subscriptions until it ends, ``notify`` returns whether a notice was for a stream of this process, and ``greet`` hears of
-    a process that has started.
+    link for subscriptions until it ends, ``notify`` returns whether a notice was for a stream of this process, ``greet`` hears of
+    a process that has started, and ``end_session`` closes the connections of a session.
     """
 
     process: str
@@ -64,6 +64,7 @@ class Handlers(msgspec.Struct, frozen=True):
     watch: Watch | None = None
     notify: Callable[[RelayedNotice], Awaitable[bool]] | None = None
     greet: Callable[[], None] = lambda: None
+    end_session: Callable[[str], None] = lambda _: None
 
 
 class PeerServer:
@@ -135,6 +136,10 @@ class _Exchange:
             return True
         if "notice" in frame:
             await self._notify(msgspec.convert(frame["notice"], RelayedNotice))
+            return True
+        if "end_session" in frame:
+            self._handlers.end_session(str(frame["end_session"]))
+            write_frame(self._writer, {"done": True})
             return True
         if "request" in frame and self._handlers.serve is not None:
             await self._serve(msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve)

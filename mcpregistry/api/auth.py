@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import structlog
 from django.conf import settings
+from django.contrib.auth import get_user
 from django.contrib.auth.models import User
 from django.db import Error
 from django.http import HttpRequest
@@ -199,6 +200,24 @@ def allowed(who: Principal, rule: Rule) -> Principal:
         if who.user is None or not who.user.has_perm(permission):
             raise Denied(f"This needs the permission '{name}'.", remedy="Ask an admin for a role that has it.")
     return who
+
+
+def is_still_allowed(request: HttpRequest, rule: Rule) -> bool:
+    """Whether a request that was admitted would be admitted now. For answers that last; asks the database."""
+    if "Authorization" in request.headers:
+        token = find_token(request.headers["Authorization"].partition(" ")[2].strip())
+        found = None if token is None else Principal(user=token.user, agent=token.agent)
+    else:
+        request.session = type(request.session)(request.session.session_key)  # to be read again
+        person = get_user(request)
+        found = Principal(user=person) if isinstance(person, User) else None
+    if found is None:
+        return False
+    try:
+        allowed(found, rule)
+    except Denied:
+        return False
+    return True
 
 
 def gates(rule: Rule, *, is_async: bool) -> list[Any]:

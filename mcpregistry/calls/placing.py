@@ -15,7 +15,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -33,7 +33,8 @@ from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.sessions import session_in
 from mcpregistry.downstream.peers.channels import Channels, unpack_host
-from mcpregistry.downstream.peers.client import OwnerGoneError, Relay
+from mcpregistry.downstream.peers.client import Relay, end_session_at
+from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
 from mcpregistry.downstream.peers.messages import (
     RelayedCall,
     RelayedHost,
@@ -72,7 +73,12 @@ class Placement:
         self._owners: dict[Key, Owner] = {}
         self._renewed = 0.0  # monotonic
         self._channels = Channels()
-        self._server = PeerServer(Handlers(process, owns=self.owns, perform=self._perform, hear=self._channels.hear))
+        self.connections = PeerConnections()
+        self._server = PeerServer(
+            Handlers(
+                process, owns=self.owns, perform=self._perform, hear=self._channels.hear, end_session=pool.end_session
+            )
+        )
         self._renewing: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[None]] = set()
@@ -92,7 +98,7 @@ class Placement:
             return
         self._renewing.cancel()
         await asyncio.gather(self._renewing, return_exceptions=True)
-        await self._server.close()
+        await asyncio.gather(self._server.close(), self.connections.close())
         self._owners.clear()  # what closes from now on is lost, not given back
         with contextlib.suppress(Error):  # then the leases run out
             await db_call(placement.release_process, self._us.process)
@@ -138,12 +144,13 @@ class Placement:
         self._server.handlers = msgspec.structs.replace(self._server.handlers, serve=serve)
 
     def end_session(self, session: str) -> None:
-        """``Pool.end_session``. Forgets besides who has the connections of this session."""
+        """``Pool.end_session``, also in the other processes that are known to have connections of this session."""
         self._pool.end_session(session)
-        for key in [
+        elsewhere = [
             key for key, owner in self._owners.items() if session_in(key[1]) == session and not self.is_us(owner)
-        ]:
-            del self._owners[key]
+        ]
+        for address in {self._owners.pop(key).address for key in elsewhere}:
+            self._spawn(end_session_at(address, session, self.connections))
 
     def serve_watches(self, watch: Watch, greet: Callable[[], None]) -> None:
         """Let other processes follow resources here; see ``downstream.peers.server.Handlers``."""
@@ -190,7 +197,7 @@ class Placement:
         still_owns = partial(self.still_owns, (call.server, call.session), owner)
         callbacks = {each: options.get(each) for each in _CALLBACKS}
         try:
-            return await Relay(call, host, callbacks, still_owns).run(owner.address)
+            return await Relay(call, host, callbacks, still_owns).run(owner.address, self.connections)
         except (Busy, ConnectionFailed):  # it may hang: the next call looks whether it still renews its lease
             self._owners.pop((call.server, call.session), None)
             raise
@@ -246,7 +253,8 @@ class Placement:
     async def _perform(self, call: RelayedCall, ask: Ask | None, callbacks: Callbacks) -> dict[str, Any]:
         """Make a call of another process. Raises what ``Pool.call`` raises."""
         return await self._call_here(
-            (call.server, call.session), call.name, call.arguments.encode(), host=unpack_host(call.host, ask), meta=call.meta, timeout=call.timeout,
+            (call.server, call.session), call.name, call.arguments.encode(), host=unpack_host(call.host, ask, self.connections), meta=call.meta,
+            timeout=call.timeout,
             max_result_bytes=call.max_result_bytes, idempotent=call.idempotent, revision=call.revision, kind=call.kind,
             definition=call.definition, by=call.by, caller=call.caller, asks=None if call.asks is None else frozenset(call.asks),
             **callbacks,
@@ -256,18 +264,31 @@ class Placement:
         while True:
             await asyncio.sleep(_RENEW_EVERY)
             try:
-                began = time.monotonic()
+                began, had_lapsed = time.monotonic(), not self._leases_hold
                 await db_call(placement.renew, self._us.process)
                 self._renewed = began
+                if had_lapsed:
+                    await self._close_lost()
             except Error:  # tried again; without a lease nothing is called here
                 log.exception("placement.not_renewed")
+
+    async def _close_lost(self) -> None:
+        """This process did not renew its leases in time: close the connections that others have replaced. Raises a database error."""
+        for key in [key for key, owner in self._owners.items() if self.is_us(owner)]:
+            async with self._lock(key):
+                if not await db_call(placement.is_owner, self._place(key), self._us.process):
+                    self._owners.pop(key, None)
+                    await self._pool.sessions.close(*key)
 
     def release(self, server_id: int, session: str) -> None:
         """The connection of a session has closed here; see ``Pool``."""
         if (server_id, session) in self._owners:
-            task = asyncio.ensure_future(self._give_back((server_id, session)))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._spawn(self._give_back((server_id, session)))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _give_back(self, key: Key) -> None:
         async with self._lock(key):

@@ -21,7 +21,8 @@ from mcpregistry.domain.calls.forwarding import asking_without_call
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.downstream.peers.channels import unpack_host
-from mcpregistry.downstream.peers.client import OwnerGoneError, greet
+from mcpregistry.downstream.peers.client import greet
+from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
 from mcpregistry.downstream.peers.frames import write_frame
 from mcpregistry.downstream.peers.links import ServedLink, follow_at
 from mcpregistry.downstream.peers.messages import RelayedWatch
@@ -161,7 +162,7 @@ class ResourceWatches:
             write_frame(writer, {"not_owner": True})
             return
         write_frame(writer, {"taken": True})
-        opener = _opener(watch)
+        opener = _opener(watch, self._placement.connections)
 
         async def add(uri: str, listener: Listener) -> Any:
             return await self._pool.watches.add(
@@ -171,10 +172,10 @@ class ResourceWatches:
         await ServedLink(reader, writer, add, owns).run()
 
 
-def _opener(watch: RelayedWatch) -> Opener | None:
+def _opener(watch: RelayedWatch, connections: PeerConnections) -> Opener | None:
     if not watch.session:
         return None
-    host = unpack_host(watch.host, None)
+    host = unpack_host(watch.host, None, connections)
     if watch.host.can_ask:
         host = replace(host, ask=asking_without_call(host))
     return Opener(watch.caller, host, None if watch.asks is None else frozenset(watch.asks))

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
-import structlog
 from mcp import types as t
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
-    ListenHandler,
     PromptsListChanged,
     ResourcesListChanged,
     ToolsListChanged,
@@ -31,14 +29,14 @@ from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.listening import ListenStreams
 
-log = structlog.get_logger(__name__)
-
+Push = Callable[[Connection], Awaitable[None]]
 MOST_OWN = 1024  # streams that hear of resources
 _TICK = 0.5  # seconds between looks for grants that ran out
 
 # How hosts of the modern and of the older era are told, by kind.
-_TOLD: Mapping[str, tuple[type[Any], Callable[[Connection], Awaitable[None]]]] = {
+_TOLD: Mapping[str, tuple[type[Any], Push]] = {
     TOOL: (ToolsListChanged, Connection.send_tool_list_changed),
     PROMPT: (PromptsListChanged, Connection.send_prompt_list_changed),
     RESOURCE: (ResourcesListChanged, Connection.send_resource_list_changed),
@@ -55,7 +53,7 @@ class _Audience:
     sessions: WeakSet[Connection] = field(default_factory=WeakSet)
 
     def __post_init__(self) -> None:
-        self.listen = ListenHandler(self.bus)
+        self.streams = ListenStreams(self.bus)
 
 
 class Changes:
@@ -64,8 +62,9 @@ class Changes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._audiences: dict[tuple[str, str], _Audience] = {}
-        self._own: set[ListenHandler] = set()  # of streams that hear of resources as well
+        self._own: set[ListenStreams] = set()  # of streams that hear of resources as well
         self._task: asyncio.Task[None] | None = None
+        self._due: dict[Connection, dict[Push, None]] = {}  # notifications that wait for each older host
         self._pushing: set[asyncio.Task[None]] = set()
         self._look = asyncio.Event()
         self.closing: list[Callable[[], None]] = []  # other streams that end with ours
@@ -82,12 +81,13 @@ class Changes:
 
     def close(self) -> None:
         """End every listen stream gracefully; hosts learn at once that we are going."""
-        if self._task:
-            self._task.cancel()
+        for task in [self._task, *self._pushing]:
+            if task is not None:
+                task.cancel()
         for audience in self._audiences.values():
-            audience.listen.close()
-        for handler in self._own:
-            handler.close()
+            audience.streams.close()
+        for streams in self._own:
+            streams.close()
         for close in self.closing:
             close()
 
@@ -103,15 +103,15 @@ class Changes:
         own, where it hears of more than its caller's lists.
         """
         if bus is None:
-            return await self._audience(caller).listen(ctx, params)
+            return await self._audience(caller).streams.serve(ctx, params)
         if len(self._own) >= MOST_OWN:
             raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Close one first.")
-        handler = ListenHandler(bus)
-        self._own.add(handler)
+        streams = ListenStreams(bus)
+        self._own.add(streams)
         try:
-            return await handler(ctx, params)
+            return await streams.serve(ctx, params)
         finally:
-            self._own.discard(handler)
+            self._own.discard(streams)
 
     def remember(self, caller: Caller, connection: Connection) -> None:
         """A host of the older era has finished its handshake."""
@@ -151,14 +151,24 @@ class Changes:
         event, push = _TOLD[kind]
         await audience.bus.publish(event())
         for connection in list(audience.sessions):
-            task = asyncio.ensure_future(_push(push, connection))  # a host that does not read must not delay the others
-            self._pushing.add(task)
-            task.add_done_callback(self._pushing.discard)
+            self._push(push, connection)
 
+    def _push(self, push: Push, connection: Connection) -> None:
+        """Notify an older host. A host that does not read does not delay the others. It gets one notification for each list when it reads again."""
+        if (due := self._due.get(connection)) is not None:
+            due[push] = None
+            return
+        self._due[connection] = {push: None}
+        task = asyncio.ensure_future(self._send_due(connection))
+        self._pushing.add(task)
+        task.add_done_callback(self._pushing.discard)
 
-async def _push(push: Callable[[Connection], Awaitable[None]], connection: Connection) -> None:
-    try:
-        async with asyncio.timeout(1.0):
-            await push(connection)
-    except TimeoutError:
-        log.info("host.does_not_read")
+    async def _send_due(self, connection: Connection) -> None:
+        due = self._due[connection]
+        try:
+            while due:
+                push = next(iter(due))
+                del due[push]
+                await push(connection)
+        finally:
+            del self._due[connection]

@@ -45,7 +45,6 @@ Context = ServerRequestContext[Any, Any]
 MOST = 1_000  # URIs of one session or stream
 PATIENCE = 10.0  # seconds for a server to take a subscription
 SETTLE = 0.05  # one word for a burst of changes
-READ_SECONDS = 1.0  # for a host to take a notification
 _NO_RESOURCE = -32002  # MCP 2025-11-25
 
 
@@ -331,10 +330,4 @@ async def _tell(connection: Connection, session: _Session) -> None:
         await asyncio.sleep(SETTLE)
         for uri in sorted(session.due):
             session.due.discard(uri)
-            try:
-                async with asyncio.timeout(READ_SECONDS):
-                    await connection.send_resource_updated(uri)
-            except TimeoutError:  # it stays due: the host hears of it when it reads again
-                log.info("host.does_not_read")
-                session.due.add(uri)
-                break
+            await connection.send_resource_updated(uri)  # waits while the host does not read

@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
+from django.db import Error
 from django.db.models import QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Path, Query, Status
 
 from mcpregistry.api import lookup
-from mcpregistry.api.auth import Principal, actor, principal
+from mcpregistry.api.auth import Principal, actor, is_still_allowed, principal
 from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.permissions import TABLE, Rule
@@ -58,6 +59,7 @@ router = Routes(tags=["expert tools"])
 
 Name = Annotated[Text, Path(min_length=1, max_length=60)]
 RunId = Annotated[Text, Path(min_length=1, max_length=32)]
+_LOOK_SECONDS = 1.0  # between looks whether the caller may still watch
 _SILENT_SECONDS = 15.0  # proxies drop a stream that is silent for a minute
 
 
@@ -105,21 +107,37 @@ def get_run_accounting(request: HttpRequest, run_id: RunId) -> Entries:
 async def watch_run(request: HttpRequest, run_id: RunId) -> StreamingHttpResponse:
     """Watch a run by server-sent events: ``run`` with the whole run whenever something has changed.
 
-    The stream ends with the run.
+    The stream ends with the run, or when the token is revoked or the session of the browser ends.
     """
     await db_call(_own, principal(request), run_id)
-    response = StreamingHttpResponse(_events(current_engine().feed, run_id), content_type="text/event-stream")
+    events = _events(current_engine().feed, request, run_id)
+    response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["Cache-Control"] = "no-store"
     return response
 
 
-async def _events(feed: Feed, run_id: str) -> AsyncIterator[bytes]:
+async def _events(feed: Feed, request: HttpRequest, run_id: str) -> AsyncIterator[bytes]:
     watch: Watch[_Shown] = Watch(feed, RUN_TOPIC, _shown)
-    told = _Shown("", ended=False)
-    while not told.ended:
-        now = await watch.until_not(run_id, told, _SILENT_SECONDS)
-        yield b": still running\n\n" if now == told else f"event: run\ndata: {now.text}\n\n".encode()
-        told = now
+    last, silent = _Shown("", ended=False), 0.0
+    while not last.ended:
+        now = await watch.until_not(run_id, last, _LOOK_SECONDS)
+        try:
+            if not await db_call(_may_still_watch, request):
+                return
+        except Error:  # whether the token was revoked is not known; the client opens the stream again
+            return
+        silent += _LOOK_SECONDS
+        if now != last:
+            yield f"event: run\ndata: {now.text}\n\n".encode()
+        elif silent >= _SILENT_SECONDS:
+            yield b": still running\n\n"
+        else:
+            continue
+        last, silent = now, 0.0
+
+
+def _may_still_watch(request: HttpRequest) -> bool:
+    return is_still_allowed(request, TABLE["GET /runs/{run_id}/events"])
 
 
 @dataclass(frozen=True, slots=True)

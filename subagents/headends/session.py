@@ -27,6 +27,8 @@ from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.servers.sessions import nameless_session
 from mcpregistry.domain.text.canonical import canonical, digest
+from mcpregistry.gateway.http.access import Access
+from mcpregistry.gateway.identity import Caller
 from mcpregistry.models import ApprovalRequest, Invocation
 from subagents.domain.formats import FORMAT, JSON, OWN_FORMAT, SCHEMA, AnswerFormat, takes_formats
 from subagents.domain.lifecycle import Exit, RunState
@@ -96,6 +98,8 @@ class SharedState:
     def __post_init__(self) -> None:
         self.queue = Queue(self.engine.feed, self.engine.process)
         self.watch: Watch[Seen] = Watch(self.engine.feed, RUN_TOPIC, seen)
+        self.access = Access(self.engine)
+        self.access.start()
 
     def begin_stop(self) -> None:
         """End all open requests. Their runs continue."""
@@ -105,6 +109,7 @@ class SharedState:
     async def close(self) -> None:
         """Stop watching, and stop renewing leases."""
         self.begin_stop()
+        self.access.close()
         await self.queue.close()
 
 
@@ -120,6 +125,9 @@ class Session:
         self.is_joinable = False  # the same question gets the answer of this run
         self._over = False  # the client gets an answer or an error
         self.status = "waiting for a place"  # a phrase, for clients that show it
+        self.caller, self.token_hash = Caller(agent, headend.endpoint, headend.kind), question.token_hash
+        self.session = b""  # for ``Access``: it belongs to no session of a host
+        self._access_ended = asyncio.Event()
 
     @property
     def call(self) -> str:
@@ -159,13 +167,14 @@ class Session:
         Raises ClientLeftError if the client disconnects, and HeadendError in all other cases without an answer.
         """
         working = asyncio.ensure_future(self._answer())
-        leaving = asyncio.ensure_future(left.wait())
+        ending = [asyncio.ensure_future(event.wait()) for event in (left, self._access_ended)]
+        self._shared.access.add(self)
         try:
-            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                self._check_token()
-                return await asyncio.to_thread(truncate, working.result(), self._question.max_tokens)
-            raise ClientLeftError
+            await asyncio.wait({working, *ending}, return_when=asyncio.FIRST_COMPLETED)
+            if left.is_set() and not working.done():
+                raise ClientLeftError
+            self._check_access()
+            return await asyncio.to_thread(truncate, working.result(), self._question.max_tokens)
         except SlipsnisseError as error:
             raise from_error(error, started=self._begun) from None
         except Error:
@@ -177,12 +186,17 @@ class Session:
                 started=self._begun,
             ) from None
         finally:
-            leaving.cancel()
-            working.cancel()
+            self._shared.access.remove(self)
+            for task in (working, *ending):
+                task.cancel()
             if self._calling is not None and self._question.key:
                 await asyncio.gather(
                     self._calling, return_exceptions=True
                 )  # a repeated request joins the run, so it has to exist
+
+    def end(self, why: str) -> None:
+        """End the request, because its access has ended; see ``Access``."""
+        self._access_ended.set()
 
     async def leave(self) -> None:
         """Release the place. A second call does nothing.
@@ -199,7 +213,7 @@ class Session:
     async def _answer(self) -> Reply:
         assert self._place is not None
         await self._shared.queue.wait_for_turn(self._headend, self._place, self._report_position)
-        self._check_token()
+        self._check_access()
         if self._place.joins and (known := await self._join_run(self._place.call)) is not None:
             return known
         self._begun = True
@@ -207,15 +221,16 @@ class Session:
         outcome = await (asyncio.shield(self._calling) if self._question.key else self._calling)
         return await self._follow_run(outcome.invocation_id) if outcome.task_id else self._read_outcome(outcome)
 
-    def _check_token(self) -> None:
-        """Raise HeadendError (401) if the token was revoked in the meantime."""
-        if self._shared.engine.agent_of(self._question.token_hash) is not None:
+    def _check_access(self) -> None:
+        """Raise HeadendError (401) if the access of the client has ended in the meantime."""
+        if not self._access_ended.is_set() and self._shared.access.holds(self):
             return
         state = "The run stays in the record." if self._begun else "No run was started."
         raise HeadendError(
             401,
             "UNAUTHENTICATED",
-            f"The token has expired or was revoked in the meantime. {state}",
+            "The token has expired or was revoked in the meantime, or its agent or endpoint was disabled or deleted. "
+            + state,
             started=self._begun,
         )
 

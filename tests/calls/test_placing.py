@@ -121,6 +121,37 @@ async def test_an_owner_whose_lease_has_run_out_is_replaced(processes: Start, se
     await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
 
 
+async def test_former_owner_closes_its_connection_when_it_renews_its_leases_again(
+    processes: Start, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    await first.call(server, "pid")
+    await first.call(server, "pid", session="ann/http:2")
+    await db_call(
+        lambda: SessionOwner.objects.filter(session=SESSION).update(lease_until=database_now() - timedelta(seconds=1))
+    )
+    await second.call(server, "pid")
+    first.placement._renewed -= 60
+    monkeypatch.setattr(placing, "_RENEW_EVERY", 0.01)
+    first.placement._renewing.cancel()
+    first.placement._renewing = asyncio.create_task(first.placement._renew())
+    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
+    assert first.pool.sessions.holds(server.pk, "ann/http:2")
+    assert second.pool.sessions.holds(server.pk, SESSION)
+
+
+async def test_end_of_a_session_closes_its_connection_in_the_process_that_has_it(
+    processes: Start, server: Server
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    for session in (SESSION, "ann/http:2"):
+        await first.call(server, "pid", session=session)
+        await second.call(server, "pid", session=session)
+    second.placement.end_session("http:1")
+    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
+    assert first.pool.sessions.holds(server.pk, "ann/http:2")
+
+
 async def test_a_connection_that_is_closed_is_owned_by_nobody(processes: Start, server: Server) -> None:
     first, second = await processes(stdio_target("crash"))
     await first.call(server, "pid")
@@ -266,7 +297,7 @@ async def test_a_host_is_reached_between_its_calls_from_another_process(processe
     first, second = await processes(stdio_target("crash"))
     channel = Heard()
     told = first.placement.pack(Forwarding(channel=channel))
-    remote = RemoteChannel(told.address, told.channel)
+    remote = RemoteChannel(told.address, told.channel, second.placement.connections)
     assert await remote.ask("roots/list", {"n": 1}) == {"roots": [{"uri": "file:///roots/list/1"}]}
     with pytest.raises(Unanswered, match="Nobody is here"):
         await remote.ask("never", {})
@@ -280,7 +311,7 @@ async def test_a_host_is_reached_between_its_calls_from_another_process(processe
     gc.collect()
     for address in (told.address, second.placement._us.address, "/nowhere"):
         with pytest.raises(Unanswered, match="has ended"):
-            await RemoteChannel(address, told.channel).ask("roots/list", {"n": 1})
+            await RemoteChannel(address, told.channel, second.placement.connections).ask("roots/list", {"n": 1})
 
 
 async def test_few_owners_elsewhere_are_remembered(

@@ -19,10 +19,11 @@ from mcpregistry.calls import placing
 from mcpregistry.calls.placing import STATE_IS_NEW
 from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.errors import Busy
-from mcpregistry.downstream.peers import sockets
-from mcpregistry.downstream.peers.client import connected
+from mcpregistry.downstream.peers import sockets, tls_listener
+from mcpregistry.downstream.peers.connections import connected
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.sockets import Host, identify
+from mcpregistry.downstream.peers.tls_listener import TLSListener
 from mcpregistry.models import Server, SessionOwner
 from tests.calls.processes import Start, text_of
 from tests.fakes.targets import stdio_target
@@ -51,13 +52,15 @@ async def answered(streams: Streams) -> Any:
         writer.close()
 
 
-async def listening(heard: list[Any]) -> tuple[asyncio.Server, str]:
+async def listening(heard: list[Any]) -> tuple[TLSListener, str]:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.append(await read_frame(reader, 1_000_000))
         write_frame(writer, {"yes": True})
         writer.close()
 
-    return await sockets.listen(Host("127.0.0.1"), accept)
+    server, address = await sockets.listen(Host("127.0.0.1"), accept)
+    assert isinstance(server, TLSListener)
+    return server, address
 
 
 @several_machines
@@ -164,6 +167,41 @@ async def test_whoever_has_no_key_of_the_site_is_not_heard(dial: Callable[[str],
     identify([OLD])
     assert await answered(await sockets.dial(address)) == {"yes": True}
     assert len(heard) == 1
+    server.close()
+
+
+async def silent(address: str) -> Streams:
+    """Somebody who connects and never begins the handshake."""
+    return await without_tls(address)
+
+
+@pytest.mark.attack
+async def test_connection_without_handshake_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "HANDSHAKE_SECONDS", 0.05)
+    identify([OLD])
+    server, address = await listening([])
+    reader, writer = await silent(address)
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+    writer.close()
+    server.close()
+
+
+@pytest.mark.attack
+async def test_connections_without_handshake_are_bounded_and_keep_no_process_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tls_listener, "MOST_HANDSHAKES", 3)
+    identify([OLD])
+    server, address = await listening([])
+    attackers = [await silent(address) for _ in range(6)]
+    for reader, _ in attackers[:3]:
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    assert await answered(await sockets.dial(address)) == {"yes": True}
+    assert len(server._handshakes) <= 3
+    for _, writer in attackers:
+        writer.close()
     server.close()
 
 

@@ -36,6 +36,7 @@ BESIDE = {
     "runs.decided": "a hint: the clock wakes the run as well",
     "host_tasks.sighted": "a hint",
     "approvals._own": "REST looks who may withdraw: it is told 503, and nothing was done",
+    "runs._may_still_watch": "REST checks whether a stream may continue: the stream ends, and the reader opens it again",
     "runs._own": "REST looks whose run it is; the reader asks again",
     "slack.signing_secret": "Slack is told 500 and the person presses again; the vote is one transaction (tests/web)",
     "slack.take_once": "as above",

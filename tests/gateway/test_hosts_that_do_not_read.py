@@ -11,6 +11,7 @@ import pytest
 
 from mcpregistry.gateway.host_channels import OlderHostChannel
 from mcpregistry.gateway.http import lasting
+from mcpregistry.gateway.identity import Caller
 from mcpregistry.models import Grant
 from tests.fakes.stage import Stage, outside
 from tests.gateway.doors import Corpus, Doors, doors
@@ -21,6 +22,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.one_database, pytest.mark.attack]
 HELLO = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 SENT = 300
+CHANGES = 50
 
 
 @pytest.fixture
@@ -174,3 +176,34 @@ async def test_a_session_whose_stream_is_not_read_keeps_little_and_delays_nobody
         stuck.reads.set()
         await until(lambda: "were left out" in stuck.body)
         await asyncio.gather(stuck.leave(), heard.leave())
+
+
+async def test_host_that_reads_late_hears_of_a_changed_list_once(stage, slug):
+    """Both on the stream of a session, whose buffers are full, and on a stream of subscriptions/listen."""
+    async with doors(slug, stage.tokens[slug]) as at:
+        unread, read = [await at.opened() for _ in range(2)]
+        listen = Corpus("subscriptions/listen", notifications={"toolsListChanged": True})
+        older, modern = Unread(at, "GET", Corpus("ping", session=unread)), Unread(at, "POST", listen, listen.request())
+        heard = Stream(at, "GET", Corpus("ping", session=read))
+        await until(lambda: older.status == heard.status == 200 and "acknowledged" in modern.body)
+        older.reads.clear()
+        modern.reads.clear()
+        connection = at.app._manager._connections[unread]
+        channel = OlderHostChannel(connection, at.app.gateway.levels, None)
+        for number in range(100):
+            channel.complete(f"page-{number}")
+        for changes in range(1, CHANGES + 1):
+            at.app.gateway.changes.outdated(Caller(slug, slug, "http"))
+            await until(lambda seen=changes: count_changes(heard) == seen)
+        assert count_changes(older) == count_changes(modern) == 0
+        older.reads.set()
+        modern.reads.set()
+        await until(lambda: count_changes(older) and count_changes(modern))
+        await until(settled(lambda: count_changes(older) + count_changes(modern)))
+        assert count_changes(older) <= 2
+        assert count_changes(modern) <= CHANGES // 2
+        await asyncio.gather(older.leave(), modern.leave(), heard.leave())
+
+
+def count_changes(stream: Stream) -> int:
+    return stream.body.count("tools/list_changed")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.contrib.sessions.models import Session
 from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.db import db_call
-from mcpregistry.models import Agent
+from mcpregistry.models import Agent, Token
 from mcpregistry.services.access import agents, tokens
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, ToolCall
@@ -210,3 +211,53 @@ async def test_watching_tells_every_change_and_ends_with_the_run(expert: ExpertT
             ended = {"state": RunState.FAILED, "exit": Exit.AUTH, "finished_at": timezone.now()}
             await db_call(Run.objects.filter(pk=run.pk).update, **ended)
     assert seen == ["queued", "failed"]
+
+
+def revoke_tokens() -> None:
+    for token in Token.objects.all():
+        tokens.revoke_token(token=token, actor="test")
+
+
+def disable_agent() -> None:
+    row = Agent.objects.get(slug="ann")
+    row.enabled = False
+    agents.save_agent(agent=row, actor="test")
+
+
+def disable_person() -> None:
+    User.objects.update(is_active=False)
+
+
+def take_role() -> None:
+    User.objects.get().groups.clear()
+
+
+def log_out() -> None:
+    Session.objects.all().delete()
+
+
+@pytest.mark.parametrize(
+    ("who", "end_access"),
+    [
+        ("agent", revoke_tokens), ("agent", disable_agent), ("token", revoke_tokens), ("token", disable_person),
+        ("token", take_role), ("browser", disable_person), ("browser", log_out), ("browser", take_role),
+    ],
+)  # fmt: skip
+async def test_stream_of_a_run_ends_with_the_access_of_its_reader(
+    expert: ExpertTool, engine: Engine, who: str, end_access: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subagents.api.runs._LOOK_SECONDS", 0.05)
+    client, headers = AsyncClient(), dict[str, str]()
+    if who == "browser":
+        await db_call(person, "viewer")
+        await client.aforce_login(await db_call(User.objects.get))
+        headers = {"X-CSRFToken": "unchecked"}
+    else:
+        headers = (await db_call(*((agent, "ann") if who == "agent" else (person, "viewer")))).headers
+    run = await db_call(runs.start, expert="digest", arguments={"q": "x"}, origin="rest", caller="ann")
+    answer = await client.get(f"{BASE}/runs/{run.pk}/events", headers=headers)
+    events = aiter(answer.streaming_content)  # type: ignore[union-attr]
+    assert "queued" in (await anext(events)).decode()
+    await db_call(end_access)
+    await db_call(Run.objects.filter(pk=run.pk).update, state=RunState.FAILED, finished_at=timezone.now())
+    assert [each async for each in events] == []

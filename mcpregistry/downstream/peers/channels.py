@@ -17,11 +17,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mcpregistry.domain.calls.forwarding import Ask, Forwarding, HostChannel, Unanswered
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.downstream.peers.client import OwnerGoneError, connected
-from mcpregistry.downstream.peers.frames import read_frame, write_frame
+from mcpregistry.downstream.peers.client import exchange_frames
+from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
 from mcpregistry.downstream.peers.messages import RelayedHost, RelayedWord
 
-MOST_BYTES = 4 * 1024 * 1024  # of an answer of a host
 _MOST_WORDS = 200  # that wait for a host
 _GONE = "The process that served this host has ended."
 
@@ -53,19 +52,19 @@ class Channels:
         return None
 
 
-def unpack_host(told: RelayedHost, ask: Ask | None) -> Forwarding:
+def unpack_host(told: RelayedHost, ask: Ask | None, connections: PeerConnections) -> Forwarding:
     """The host that another process has packed. Its questions go to ``ask``."""
     return Forwarding(
         told.capabilities, told.answers, ask=ask, rounds=told.rounds, log_level=told.log_level,
-        channel=RemoteChannel(told.address, told.channel) if told.channel else None,
+        channel=RemoteChannel(told.address, told.channel, connections) if told.channel else None,
     )  # fmt: skip
 
 
 class RemoteChannel:
     """See ``HostChannel``. Its host is served by the process at ``address``."""
 
-    def __init__(self, address: str, channel: str) -> None:
-        self._address, self._channel = address, channel
+    def __init__(self, address: str, channel: str, connections: PeerConnections) -> None:
+        self._address, self._channel, self._connections = address, channel, connections
         self._words: deque[RelayedWord] = deque(maxlen=_MOST_WORDS)
         self._sending: asyncio.Task[None] | None = None
 
@@ -99,7 +98,4 @@ class RemoteChannel:
                 await self._said(self._words.popleft())
 
     async def _said(self, word: RelayedWord) -> Any:
-        async with connected(self._address) as (reader, writer):
-            write_frame(writer, {"word": word})
-            await writer.drain()
-            return await read_frame(reader, MOST_BYTES)
+        return await exchange_frames(self._address, {"word": word}, self._connections)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,14 @@ import structlog
 
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.errors import Busy, ConnectionFailed
+from mcpregistry.downstream.peers.connections import (
+    OwnerGoneError,
+    PeerConnection,
+    PeerConnections,
+    connected,
+    make_busy_error,
+    make_other_keys_error,
+)
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import (
     RelayedCall,
@@ -23,39 +31,11 @@ from mcpregistry.downstream.peers.messages import (
     unpack_event,
 )
 from mcpregistry.downstream.peers.server import MOST_BYTES, NotOwnerError
-from mcpregistry.downstream.peers.sockets import dial
 
 log = structlog.get_logger(__name__)
 
 TAKEN_SECONDS = 10.0  # for the owner to take a call
 LOOK_SECONDS = 10.0  # without an event, before it is checked whether the owner still has the session
-
-
-class OwnerGoneError(Exception):
-    """The owner does not listen at its address. Nothing was sent to the server. ``is_dead``: another process does."""
-
-    def __init__(self, *, is_dead: bool = False) -> None:
-        super().__init__()
-        self.is_dead = is_dead
-
-
-@contextlib.asynccontextmanager
-async def connected(address: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect to the process that listens at this address. Raises OwnerGoneError, and Busy if it may be alive."""
-    try:
-        reader, writer = await dial(address)
-    except (FileNotFoundError, ConnectionError):
-        raise OwnerGoneError from None
-    except ssl.SSLError:
-        raise _other_keys() from None
-    except OSError as error:  # too many files are open, its queue is full, or its machine is away
-        raise _busy(f"cannot be reached ({error.strerror or 'no answer'})") from None
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            await writer.wait_closed()
 
 
 class Relay:
@@ -67,28 +47,47 @@ class Relay:
     ) -> None:  # fmt: skip
         self._call, self._host, self._callbacks, self._still_owns = call, host, callbacks, still_owns
         self._asking: set[asyncio.Task[None]] = set()
+        self._has_asked = False
 
-    async def run(self, address: str) -> dict[str, Any]:
-        """Return the result. Raises OwnerGoneError, NotOwnerError, Busy, and the errors of ``Pool.call``."""
-        async with connected(address) as (reader, writer):
-            write_frame(writer, {"call": self._call})
-            await confirm_taken(reader)
-            write_frame(writer, {"go": True})
-            try:
-                return await self._follow(reader, writer)
-            finally:
-                for task in self._asking:
-                    task.cancel()
-                await asyncio.gather(*self._asking, return_exceptions=True)
+    async def run(self, address: str, connections: PeerConnections) -> dict[str, Any]:
+        """Return the result. Raises OwnerGoneError, NotOwnerError, Busy, and the errors of ``Pool.call``.
 
-    async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
-        while (frame := await self._next(reader)) is not None:
+        A kept connection may turn out to be closed. Then another one is used. The call cannot be made twice by this, because the owner
+        does nothing before ``go``, which is sent once.
+        """
+        while True:
+            async with connections.using(address) as connection:
+                if not await self._is_taken(connection, connections):
+                    continue
+                write_frame(connection.writer, {"go": True})
+                try:
+                    return await self._follow(connection)
+                finally:
+                    for task in self._asking:
+                        task.cancel()
+                    await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def _is_taken(self, connection: PeerConnection, connections: PeerConnections) -> bool:
+        """Offer the call. False if the connection is an old one that does not work any more."""
+        write_frame(connection.writer, {"call": self._call})
+        try:
+            await confirm_taken(connection.reader, is_new=connection.is_new)
+        except (OwnerGoneError, Busy) as error:
+            connections.drop(connection.address)
+            if connection.is_new or isinstance(error, Busy) or error.is_dead:
+                raise
+            return False
+        return True
+
+    async def _follow(self, connection: PeerConnection) -> dict[str, Any]:
+        while (frame := await self._next(connection.reader)) is not None:
+            connection.is_reusable = ("result" in frame or "error" in frame) and not self._has_asked
             if "result" in frame:
                 found: dict[str, Any] = frame["result"]
                 return found
             if "error" in frame:
                 raise unpack_error(frame["error"])
-            self._hear(frame, writer)
+            self._hear(frame, connection.writer)
         # Even without ``sent``: the owner may have died between that word and the server.
         raise ConnectionFailed(
             "The process of the site that had this session's connection has ended, or does not answer.",
@@ -117,6 +116,7 @@ class Relay:
         elif "log" in frame:
             self._tell("on_log", frame["log"])
         elif "ask" in frame:
+            self._has_asked = True  # an answer may still be on its way when the call ends
             task = asyncio.ensure_future(self._ask(frame["ask"], writer))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
@@ -147,13 +147,28 @@ async def greet(address: str) -> None:
         await writer.drain()
 
 
-async def send_notice(address: str, notice: RelayedNotice) -> bool:
+async def send_notice(address: str, notice: RelayedNotice, connections: PeerConnections) -> bool:
     """Have a notification sent by the process that has the stream of its session. False if that is not this process."""
-    async with connected(address) as (reader, writer):
-        write_frame(writer, {"notice": notice})
-        async with asyncio.timeout(TAKEN_SECONDS):
-            answer = await read_frame(reader, MOST_BYTES)
+    async with asyncio.timeout(TAKEN_SECONDS):
+        answer = await exchange_frames(address, {"notice": notice}, connections)
     return isinstance(answer, dict) and bool(answer.get("sent"))
+
+
+async def end_session_at(address: str, session: str, connections: PeerConnections) -> None:
+    """Have another process close the connections of a session that has ended. Never raises; otherwise they close when they are idle."""
+    try:
+        await exchange_frames(address, {"end_session": session}, connections)
+    except (OwnerGoneError, Busy, ssl.SSLError):
+        log.info("peer.session_not_ended", address=address)
+
+
+async def exchange_frames(address: str, frame: Mapping[str, Any], connections: PeerConnections) -> Any:
+    """Send one frame and return the one that answers it; None if the process has ended. Raises as ``connected``, and ssl.SSLError."""
+    async with connections.using(address) as connection:
+        write_frame(connection.writer, frame)
+        answer = await read_frame(connection.reader, MOST_BYTES)
+        connection.is_reusable = answer is not None
+        return answer
 
 
 async def relay_request(
@@ -174,30 +189,19 @@ async def relay_request(
             raise OwnerGoneError
 
 
-async def confirm_taken(reader: asyncio.StreamReader) -> None:
-    """Wait until the owner has taken a call or a watch. Raises OwnerGoneError, NotOwnerError and Busy."""
+async def confirm_taken(reader: asyncio.StreamReader, *, is_new: bool = True) -> None:
+    """Wait until the owner has taken a call or a watch. Raises OwnerGoneError, NotOwnerError and Busy.
+
+    ``is_new``: the connection was made for it, so that an error of TLS is the answer of the other process to the handshake.
+    """
     try:
         async with asyncio.timeout(TAKEN_SECONDS):
             frame = await read_frame(reader, MOST_BYTES)
     except TimeoutError:
-        raise _busy("does not answer") from None
+        raise make_busy_error("does not answer") from None
     except ssl.SSLError:
-        raise _other_keys() from None
+        raise (make_other_keys_error() if is_new else OwnerGoneError()) from None
     if frame is None or "other_process" in frame:
         raise OwnerGoneError(is_dead=frame is not None)
     if "not_owner" in frame:
         raise NotOwnerError
-
-
-def _busy(what: str) -> Busy:
-    return Busy(
-        f"The process of the site that has this session's connection {what}.",
-        remedy="Call again in a moment. If the process hangs, another one replaces it after half a minute.",
-    )
-
-
-def _other_keys() -> Busy:
-    return Busy(
-        "The process of the site that has this session's connection does not accept this one, or the other way round.",
-        remedy="All machines of the site need the same keys: an operator compares SLIPSNISSE_KEYS and runs `manage.py doctor`.",
-    )

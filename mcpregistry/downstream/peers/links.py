@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.downstream.peers.client import confirm_taken, connected
+from mcpregistry.downstream.peers.client import confirm_taken
+from mcpregistry.downstream.peers.connections import connected
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import RelayedWatch, pack_error, unpack_error
 from mcpregistry.downstream.pool.watching import Follower, Listener, Watched

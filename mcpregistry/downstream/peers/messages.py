@@ -1,15 +1,19 @@
-"""What two processes say to each other. The first frame on a connection has one key: ``call`` (RelayedCall), ``word`` (RelayedWord),
-``request`` (RelayedRequest), ``watch`` (RelayedWatch), ``notice`` (RelayedNotice) or ``hello``.
+"""What two processes say to each other. An exchange begins with a frame that has one key: ``call`` (RelayedCall), ``word`` (RelayedWord),
+``request`` (RelayedRequest), ``watch`` (RelayedWatch), ``notice`` (RelayedNotice), ``end_session`` or ``hello``.
 
 A call: the owner of the session's connection answers ``taken`` or ``not_owner``. The other process sends ``go``: before it, the owner does
 nothing. Then the owner sends events until the call has ended, each an object with one key: ``sent``, ``progress``, ``log``, ``ask``, and
 at last ``result`` or ``error``. Answers to ``ask`` come back as ``answer``.
+
+After a call without questions, a word, a notice or the end of a session, the connection can be used for the next exchange. After all others it is closed.
 
 A word: something for a host while none of its calls is out, sent to the process that serves the host. It answers ``result`` or ``unanswered``.
 
 A request of a host over HTTP, sent to the process that can answer it: that one authenticates it and answers each event of ASGI as ``event``.
 
 A notice: a notification for a host, sent to the processes one after the other until one answers ``sent`` with true: it has the stream.
+
+``end_session``: the name of a session that has ended. The other process closes its connections and answers ``done``.
 
 ``hello``: a process has started, and can be followed for subscriptions. It is not answered.
 """

@@ -1,6 +1,6 @@
 """Takes calls from the other processes of the site, for the connections that this process owns.
 
-There is one connection for each call. If it is closed, the call is cancelled. Only processes of the site can connect (``sockets``).
+A connection carries one call at a time. If it is closed, the call is cancelled. Only processes of the site can connect (``sockets``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import structlog
 
 from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
+from mcpregistry.downstream.peers import connections
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import (
     RelayedCall,
@@ -29,10 +30,14 @@ from mcpregistry.downstream.peers.messages import (
     pack_event,
 )
 from mcpregistry.downstream.peers.sockets import Host, listen
+from mcpregistry.downstream.peers.tls_listener import TLSListener
 
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 * 1024 * 1024  # of one frame; the limits of the call's server are stricter
+IDLE_SECONDS = (
+    4 * connections.IDLE_SECONDS
+)  # the process that has connected closes it earlier, unless its machine is gone
 Callbacks = Mapping[str, Any]
 Watch = Callable[[RelayedWatch, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -47,8 +52,8 @@ class Handlers(msgspec.Struct, frozen=True):
     ``owns``: whether it has the connection of this call. ``perform`` makes the call there with the host's questions going to ``ask``
     (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process. ``serve``
     answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP. ``watch`` serves a
-    link for subscriptions until it ends, ``notify`` returns whether a notice was for a stream of this process, and ``greet`` hears of
-    a process that has started.
+    link for subscriptions until it ends, ``notify`` returns whether a notice was for a stream of this process, ``greet`` hears of
+    a process that has started, and ``end_session`` closes the connections of a session.
     """
 
     process: str
@@ -59,6 +64,7 @@ class Handlers(msgspec.Struct, frozen=True):
     watch: Watch | None = None
     notify: Callable[[RelayedNotice], Awaitable[bool]] | None = None
     greet: Callable[[], None] = lambda: None
+    end_session: Callable[[str], None] = lambda _: None
 
 
 class PeerServer:
@@ -66,7 +72,7 @@ class PeerServer:
 
     def __init__(self, handlers: Handlers) -> None:
         self.handlers = handlers
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TLSListener | None = None
         self._address = ""
         self._exchanges: set[asyncio.Task[None]] = set()
 
@@ -99,22 +105,12 @@ class _Exchange:
         self._handlers, self._reader, self._writer = handlers, reader, writer
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._has_asked = False  # then an answer may come after the call has ended
 
     async def run(self) -> None:
         try:
-            frame = await read_frame(self._reader, MOST_BYTES) or {}
-            if "word" in frame:
-                await self._pass_on(msgspec.convert(frame["word"], RelayedWord))
-            elif "call" in frame:
-                await self._take(msgspec.convert(frame["call"], RelayedCall))
-            elif "request" in frame and self._handlers.serve is not None:
-                await self._serve(msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve)
-            elif "watch" in frame and self._handlers.watch is not None:
-                await self._watch(msgspec.convert(frame["watch"], RelayedWatch), self._handlers.watch)
-            elif "notice" in frame:
-                await self._notify(msgspec.convert(frame["notice"], RelayedNotice))
-            elif "hello" in frame:
-                self._handlers.greet()
+            while await self._handle(await self._next_frame()):
+                await self._writer.drain()
         except (msgspec.MsgspecError, SlipsnisseError):
             log.exception("peer.unreadable")
         except (ConnectionError, ssl.SSLError):
@@ -123,6 +119,35 @@ class _Exchange:
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 self._writer.close()
                 await self._writer.wait_closed()
+
+    async def _next_frame(self) -> Any:
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                return await read_frame(self._reader, MOST_BYTES) or {}
+        except TimeoutError:
+            return {}
+
+    async def _handle(self, frame: Mapping[str, Any]) -> bool:
+        """Serve what this frame begins. Returns whether the connection can be used again."""
+        if "call" in frame:
+            return await self._take(msgspec.convert(frame["call"], RelayedCall))
+        if "word" in frame:
+            await self._pass_on(msgspec.convert(frame["word"], RelayedWord))
+            return True
+        if "notice" in frame:
+            await self._notify(msgspec.convert(frame["notice"], RelayedNotice))
+            return True
+        if "end_session" in frame:
+            self._handlers.end_session(str(frame["end_session"]))
+            write_frame(self._writer, {"done": True})
+            return True
+        if "request" in frame and self._handlers.serve is not None:
+            await self._serve(msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve)
+        elif "watch" in frame and self._handlers.watch is not None:
+            await self._watch(msgspec.convert(frame["watch"], RelayedWatch), self._handlers.watch)
+        elif "hello" in frame:
+            self._handlers.greet()
+        return False
 
     async def _pass_on(self, word: RelayedWord) -> None:
         try:
@@ -158,31 +183,33 @@ class _Exchange:
 
         await serve(request, receive, send)
 
-    async def _take(self, call: RelayedCall) -> None:
+    async def _take(self, call: RelayedCall) -> bool:
         """Say whether the call is taken. Nothing of it is done before the other process has heard it, and so counts it as made."""
         if call.owner != self._handlers.process:
             write_frame(self._writer, {"other_process": True})
-            return
+            return False
         if not self._handlers.owns(call):
             write_frame(self._writer, {"not_owner": True})
-            return
+            return False
         write_frame(self._writer, {"taken": True})
-        if await read_frame(self._reader, MOST_BYTES) is not None:
-            await self._answer(call)
+        if await read_frame(self._reader, MOST_BYTES) is None:
+            return False
+        return await self._answer(call)
 
-    async def _answer(self, call: RelayedCall) -> None:
+    async def _answer(self, call: RelayedCall) -> bool:
+        """Make the call and send its last frame. Nothing is read when that is sent: the next frame may begin another call."""
         working = asyncio.ensure_future(self._work(call))
         listening = asyncio.ensure_future(self._listen())
         try:
             await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                write_frame(self._writer, working.result())
-                with contextlib.suppress(ConnectionError, ssl.SSLError):
-                    await self._writer.drain()
+            is_done = working.done()
         finally:
             for task in (working, listening):
                 task.cancel()
             await asyncio.gather(working, listening, return_exceptions=True)
+        if is_done:
+            write_frame(self._writer, working.result())
+        return is_done and not self._has_asked
 
     async def _work(self, call: RelayedCall) -> dict[str, Any]:
         """Return the last frame."""
@@ -205,6 +232,7 @@ class _Exchange:
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Put a question to the host by way of the other process. Raises Unanswered."""
+        self._has_asked = True
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         self._tell(ask={"number": number, "method": method, "params": dict(params)})

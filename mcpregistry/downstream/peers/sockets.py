@@ -1,8 +1,8 @@
 """How the processes of a site reach each other: over Unix sockets on one machine, over TLS on several.
 
 An address is the path of a socket, or HOST:PORT. A Unix socket lies in a folder that only the site's user can read. With TLS (1.3),
-both sides show a certificate that is made from a key of the site, and accept no other: whoever has no key of the site gets no
-further than the handshake.
+both sides show a certificate that is made from a key of the site, and accept no other: a program without a key of the site does not
+get beyond the handshake. Handshakes are bounded in number and time (``tls_listener``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from mcpregistry.downstream.peers.tls_listener import TLSListener
 
 HANDSHAKE_SECONDS = 5.0
 _CLOSE_SECONDS = 1.0
@@ -98,23 +100,16 @@ async def trouble_with(address: str) -> str:
     return ""
 
 
-async def listen(place: Path | Host, accept: Accept) -> tuple[asyncio.Server, str]:
-    """Listen for connections of other processes. Returns the server and its address. Raises OSError."""
+async def listen(place: Path | Host, accept: Accept) -> tuple[asyncio.Server | TLSListener, str]:
+    """Listen for connections of other processes. Returns what listens and its address. Raises OSError."""
     if isinstance(place, Path):
         listening = await asyncio.to_thread(_unix_socket, place)
         return await asyncio.start_unix_server(accept, sock=listening, backlog=_WAITING), str(place)
-    for port in range(place.first, place.last + 1):
-        try:
-            server = await asyncio.start_server(
-                accept, place.name.strip("[]"), port, ssl=_identity().server, backlog=_WAITING,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=_CLOSE_SECONDS,
-            )  # fmt: skip
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or port == place.last:
-                raise
-        else:
-            return server, f"{place.name}:{server.sockets[0].getsockname()[1]}"
-    raise AssertionError("there is always a port to try")
+    listening = await asyncio.to_thread(_network_socket, place)
+    listener = TLSListener(
+        listening, accept, _identity().server, handshake_seconds=HANDSHAKE_SECONDS, close_seconds=_CLOSE_SECONDS
+    )
+    return listener, f"{place.name}:{listening.getsockname()[1]}"
 
 
 def _identity() -> Identity:
@@ -130,6 +125,20 @@ def _unix_socket(path: Path) -> socket.socket:
     listening.bind(os.fspath(path))
     path.chmod(0o600)
     return listening
+
+
+def _network_socket(place: Host) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(place.name.strip("[]"), None, type=socket.SOCK_STREAM)[0]
+    for port in range(place.first, place.last + 1):
+        try:
+            listening = socket.create_server((address[0], port), family=family, backlog=_WAITING)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == place.last:
+                raise
+        else:
+            listening.setblocking(False)
+            return listening
+    raise AssertionError("there is always a port to try")
 
 
 def _certificate(key: bytes) -> tuple[str, str]:

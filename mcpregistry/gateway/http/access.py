@@ -1,6 +1,6 @@
 """What is open for hosts, and how it ends when their access ends: a token, an agent, an endpoint or a session.
 
-Every answer over HTTP and every connection that lasts is noted here while it is open. It is looked at when the configuration
+Every answer over HTTP, every connection that lasts, and every request to a headend is noted here while it is open. It is looked at when the configuration
 changes, when a session has ended in any process, and once a second for tokens that expire. So a stream on which nothing is
 sent ends, too. To the code that answers, this end looks like a host that closed its connection.
 """

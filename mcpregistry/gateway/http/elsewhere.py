@@ -9,7 +9,8 @@ from typing import Any
 import structlog
 
 from mcpregistry.domain.errors import Busy
-from mcpregistry.downstream.peers.client import OwnerGoneError, relay_request
+from mcpregistry.downstream.peers.client import relay_request
+from mcpregistry.downstream.peers.connections import OwnerGoneError
 from mcpregistry.downstream.peers.messages import RelayedRequest, pack_headers, unpack_headers
 
 log = structlog.get_logger(__name__)

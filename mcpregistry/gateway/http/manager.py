@@ -75,8 +75,9 @@ class SessionManager(StreamableHTTPSessionManager):
         self._connections: dict[str, Connection] = {}
         self._standing: dict[str, Standing] = {}
         gateway.channels.relay = self._relay
-        self._notices = Notices(gateway.engine.watches.neighbours, self._send_notice)
-        gateway.engine.placement.serve_notices(self._send_notice)
+        placement = gateway.engine.placement
+        self._notices = Notices(gateway.engine.watches.neighbours, self._send_notice, placement.connections)
+        placement.serve_notices(self._send_notice)
         sessions.ended.append(self._notices.forget)
         gateway.levels.keep, gateway.subscriptions.keep = sessions.set_log_level, sessions.subscribe
 

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.downstream.peers.client import OwnerGoneError, send_notice
+from mcpregistry.downstream.peers.client import send_notice
+from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
 from mcpregistry.downstream.peers.messages import RelayedNotice
 
 log = structlog.get_logger(__name__)
@@ -21,9 +22,10 @@ class Notices:
     """Of one web process. ``neighbours`` gives the addresses of the others, ``send_here`` sends what this process can send itself."""
 
     def __init__(
-        self, neighbours: Callable[[], Awaitable[list[str]]], send_here: Callable[[RelayedNotice], Awaitable[bool]]
-    ) -> None:
-        self._neighbours, self._send_here = neighbours, send_here
+        self, neighbours: Callable[[], Awaitable[list[str]]], send_here: Callable[[RelayedNotice], Awaitable[bool]],
+        connections: PeerConnections,
+    ) -> None:  # fmt: skip
+        self._neighbours, self._send_here, self._connections = neighbours, send_here, connections
         self._known: dict[str, str] = {}  # where the stream of a session was found
         self._nowhere: dict[str, float] = {}  # when it was found nowhere; monotonic
 
@@ -45,7 +47,7 @@ class Notices:
 
     async def _sent_by(self, address: str, notice: RelayedNotice) -> bool:
         try:
-            is_sent = await send_notice(address, notice)
+            is_sent = await send_notice(address, notice, self._connections)
         except (OwnerGoneError, SlipsnisseError, TimeoutError):
             log.info("session.notification_not_relayed", address=address)
             return False

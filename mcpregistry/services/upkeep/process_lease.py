@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 RENEW_EVERY = 2.5  # seconds
 RETRY_EVERY = 0.5  # seconds, while the database does not accept the renewal
 LONGEST_GAP = timedelta(seconds=5)  # between two renewals of a process that may declare others dead
+_AFTER_EXPIRY = 0.05  # seconds from the expiry of another lease to the look that finds it
 _START_SECONDS = _STOP_SECONDS = 5.0
 
 
@@ -77,7 +78,7 @@ class ProcessLease:
         pause = 0.0
         try:
             while not self._stopping.wait(pause):
-                pause = RENEW_EVERY if self._renewed() else RETRY_EVERY
+                pause = self._renew_and_watch()
                 self._has_tried.set()
             processes.leave(self.key)
         except Error as error:  # the lease expires by itself
@@ -85,17 +86,20 @@ class ProcessLease:
         finally:
             connections[DEFAULT_DB_ALIAS].close()
 
-    def _renewed(self) -> bool:
+    def _renew_and_watch(self) -> float:
+        """Renew the lease, and look at those of the others. Returns the seconds until the next time."""
         try:
             now = processes.renew(self.key, self.name)
             self._judge.note_renewal(now)
+            others = processes.others(self.key)
             if self._judge.may_judge(now):
-                self._bury(processes.dead(now), now)
+                self._bury([each for each in others if each.lease_until < now], now)
         except Exception as error:  # no error may end this thread, or the process would count as dead
             log.warning("process_lease.not_renewed", **fault_facts(error), exc_info=not isinstance(error, Error))
             connections[DEFAULT_DB_ALIAS].close()
-            return False
-        return True
+            return RETRY_EVERY
+        expiries = [(each.lease_until - now).total_seconds() for each in others if each.lease_until >= now]
+        return min([RENEW_EVERY, *(each + _AFTER_EXPIRY for each in expiries)])
 
     def _bury(self, dead: list[SiteProcess], now: datetime) -> None:
         """End what these processes had in progress, in another thread: this one must go on renewing."""

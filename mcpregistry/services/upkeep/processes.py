@@ -55,9 +55,9 @@ def leave(key: str) -> None:
     SiteProcess.objects.filter(pk=key).delete()
 
 
-def dead(now: datetime) -> list[SiteProcess]:
-    """Return the processes whose lease has expired. The caller must know that they could have renewed it."""
-    return list(SiteProcess.objects.filter(lease_until__lt=now).order_by("lease_until"))
+def others(key: str) -> list[SiteProcess]:
+    """Return the other processes, also those whose lease has expired."""
+    return list(SiteProcess.objects.exclude(pk=key).order_by("lease_until"))
 
 
 def is_alive(name: str, now: datetime) -> bool:

@@ -8,6 +8,7 @@ closes stale connections around each call, so write services synchronously and w
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, close_old_connections, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
+from django.db.utils import load_backend
 
 from mcpregistry.database_errors import is_read_only
 from mcpregistry.failpoints import database_point
@@ -122,6 +124,17 @@ def one_moment() -> Iterator[None]:
                 yield
             finally:
                 cursor.execute("ROLLBACK")  # nothing was written
+
+
+def unpooled() -> BaseDatabaseWrapper:
+    """Return a connection to the default database that belongs to the caller alone. It opens when it is first used, and the caller
+    closes it.
+    """
+    known = connections[DEFAULT_DB_ALIAS]
+    settings: dict[str, Any] = copy.deepcopy(known.settings_dict)
+    settings["OPTIONS"].pop("pool", None)
+    wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, DEFAULT_DB_ALIAS)
+    return wrapper
 
 
 def distrust_pool() -> None:

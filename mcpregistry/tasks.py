@@ -24,7 +24,7 @@ from mcpregistry.services.policy import findings, permits
 from mcpregistry.services.records import call_hours, seals, sinks, usage_sums, verification, words
 from mcpregistry.services.servers import checks, connections, placement, trials
 from mcpregistry.services.servers.targets import passed_variables
-from mcpregistry.services.upkeep import reaping, retention, statistics
+from mcpregistry.services.upkeep import deaths, reaping, retention, statistics
 from mcpregistry.worker_runtime import runtime
 
 log = structlog.get_logger(__name__)
@@ -175,8 +175,16 @@ def _bury_predecessor(**_: Any) -> None:
         dead, now = connections.process_name("worker", settings.PREDECESSOR), database_now()
         buried = {
             "calls": reaping.bury_predecessor("worker", settings.PREDECESSOR),
-            "checks": checks.free_checks(dead),
-            "tests": trials.give_up_of(dead, now),
-            "installs": sweeping.take_back_of(dead, now),
+            **{what: take_back(dead, now) for what, take_back in _TAKEN_BACK.items()},
         }
         log.info("buried", **buried)
+
+
+# What other workers do or end if the worker with this name is dead.
+_TAKEN_BACK: dict[str, deaths.WhenDead] = {
+    "checks": lambda worker, now: checks.free_checks(worker),
+    "tests": trials.give_up_of,
+    "installs": sweeping.take_back_of,
+}
+for _what, _take_back in _TAKEN_BACK.items():
+    deaths.when_dead(_what, _take_back)

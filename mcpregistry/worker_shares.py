@@ -24,6 +24,7 @@ from mcpregistry.services.registry import sources, sync
 from mcpregistry.services.servers import checks, trials
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.services.servers.prober import Prober
+from mcpregistry.services.upkeep.process_lease import ProcessLease
 
 log = structlog.get_logger(__name__)
 
@@ -99,6 +100,7 @@ class Shares:
     def __init__(self) -> None:
         self._prober = Prober()
         self._process = process_name("worker")
+        self._lease = ProcessLease.hold("worker")
         self._stopping = False
         self._tests: Share[int] = Share(TESTS, partial(trials.claim_tests, worker=self._process), self._test)
         claim = partial(checks.claim_due, worker=self._process)
@@ -139,6 +141,7 @@ class Shares:
             log.warning("shares.not_ended")
         finally:
             self._prober.close()
+            self._lease.release()
 
     async def _ended(self) -> None:
         for share in (self._tests, self._checks, self._failing):

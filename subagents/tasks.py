@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -15,6 +17,7 @@ from django.utils import timezone
 
 from mcpregistry.db import database_now
 from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.upkeep import deaths
 from mcpregistry.worker_runtime import runtime
 from subagents import energy
 from subagents.effort import cycle
@@ -141,7 +144,7 @@ def _free_predecessors(**_: object) -> None:
     """Runs of the worker that we replace are anybody's now, see ``mcpregistry.tasks``."""
     if settings.PREDECESSOR:
         dead = process_name("worker", settings.PREDECESSOR)
-        log.info("freed", runs=lease.free(dead), maintenance=request_lease.free(dead), agents=cycle.AGENTS.free(dead))
+        log.info("freed", **{what: free(dead) for what, free in _FREED.items()})
 
 
 @worker_init.connect
@@ -196,3 +199,21 @@ def _load() -> None:
         log.warning("warm_up_failed", exc_info=True)
     finally:
         connection.close()
+
+
+_FREED: dict[str, Callable[[str], list[str]]] = {
+    "runs": lease.free,
+    "maintenance": request_lease.free,
+    "agents": cycle.AGENTS.free,
+}
+
+
+def _take_over_from(worker: str, now: datetime) -> int:
+    """Free what a dead worker had, and look for it at once instead of at the clock's next tick."""
+    freed = sum(len(free(worker)) for free in _FREED.values())
+    if freed:
+        _look()
+    return freed
+
+
+deaths.when_dead("runs", _take_over_from)

@@ -44,6 +44,7 @@ from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.services.configuration.snapshot import follow
 from mcpregistry.services.servers.connections import ConnectionLog, process_name
 from mcpregistry.services.servers.targets import target_for
+from mcpregistry.services.upkeep.process_lease import ProcessLease
 
 log = structlog.get_logger(__name__)
 
@@ -89,6 +90,7 @@ class Engine:
         self._connects = process != "worker"  # which serves no host: it connects when a call comes
         self._stopping = False
         self._draining: asyncio.Task[None] | None = None
+        self._lease: ProcessLease | None = None
 
     def _release_session(self, server_id: int, session: str) -> None:
         self.placement.release(server_id, session)
@@ -98,6 +100,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.live.start)
         self.feed.start()
+        self._lease = await loop.run_in_executor(None, ProcessLease.hold, self.recorder.process)
         self.recorder.start(loop)
 
         def adopt(snapshot: Snapshot) -> None:
@@ -133,6 +136,8 @@ class Engine:
         await loop.run_in_executor(None, self.recorder.close)
         await self.pool.close()
         await loop.run_in_executor(None, self.connections.close)
+        if self._lease is not None:
+            await loop.run_in_executor(None, self._lease.release)
         await loop.run_in_executor(None, self.feed.stop)
 
     def begin_stop(self, grace: float = DRAIN_SECONDS) -> None:

@@ -43,6 +43,7 @@ from mcpregistry.downstream.peers.messages import (
     RelayedWatch,
     pack_host,
 )
+from mcpregistry.downstream.peers.neighbours import is_alive
 from mcpregistry.downstream.peers.server import Callbacks, Handlers, NotOwnerError, PeerServer, Watch
 from mcpregistry.downstream.peers.sockets import Host, identify
 from mcpregistry.downstream.pool.pool import Pool
@@ -111,7 +112,7 @@ class Placement:
             return await self._pool.call(server_id, name, arguments_json, session=session, host=host, **options)
         key = (server_id, session)
         for attempt in range(_TRIES):
-            owner = await self._owner(key)
+            owner = await self.owner(key)
             if self.is_us(owner):
                 return await self._call_here(key, name, arguments_json, host=host, **options)
             try:
@@ -164,21 +165,9 @@ class Placement:
         """Whether this is this process."""
         return owner.process == self._us.process
 
-    async def owner(self, key: Key) -> Owner:
-        """The process that has this connection, or opens it; this one, if none has. Raises a database error."""
-        return await self._owner(key)
-
-    async def give_back(self, key: Key) -> None:
-        """Give up a connection that this process owns but has not opened."""
-        await self._give_back(key)
-
     def forget(self, key: Key) -> None:
         """The owner that is known may not have this connection any more."""
         self._owners.pop(key, None)
-
-    async def replace(self, key: Key, gone: Owner, error: OwnerGoneError, attempt: int) -> None:
-        """The owner could not be reached at this attempt, counted from 0. Waits for a moment if it may still live."""
-        await self._replace(key, gone, is_dead=error.is_dead or self._is_dead(gone, attempt))
 
     async def still_owns(self, key: Key, owner: Owner) -> bool:
         """Whether this process still has the connection; true if the database does not answer."""
@@ -202,7 +191,8 @@ class Placement:
             self._owners.pop((call.server, call.session), None)
             raise
 
-    async def _owner(self, key: Key) -> Owner:
+    async def owner(self, key: Key) -> Owner:
+        """The process that has this connection, or opens it; this one, if none has. Raises a database error."""
         async with self._lock(key):
             owner = self._owners.get(key)
             if owner is not None and (not self.is_us(owner) or self._leases_hold):
@@ -219,11 +209,14 @@ class Placement:
 
     def _is_dead(self, owner: Owner, refusals: int) -> bool:
         """Whether a process that refused a connection, after others that it refused for this call, has ended."""
-        return refusals >= _REFUSALS if self._machine == ALL_MACHINES else not _lives(owner.process)
+        return refusals >= _REFUSALS if self._machine == ALL_MACHINES else not _runs_here(owner.process)
 
-    async def _replace(self, key: Key, gone: Owner, *, is_dead: bool) -> None:
-        """The owner does not listen where it did. If it has not ended, it is leaving, and gives up its sessions in a moment."""
-        if not is_dead:
+    async def replace(self, key: Key, gone: Owner, error: OwnerGoneError, attempt: int) -> None:
+        """The owner could not be reached at this attempt, counted from 0.
+
+        If it has not ended, it is leaving and gives up its sessions in a moment, so this waits for a moment.
+        """
+        if not (error.is_dead or self._is_dead(gone, attempt)):
             self._owners.pop(key, None)
             await asyncio.sleep(_PAUSE)
             return
@@ -283,14 +276,15 @@ class Placement:
     def release(self, server_id: int, session: str) -> None:
         """The connection of a session has closed here; see ``Pool``."""
         if (server_id, session) in self._owners:
-            self._spawn(self._give_back((server_id, session)))
+            self._spawn(self.give_back((server_id, session)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _give_back(self, key: Key) -> None:
+    async def give_back(self, key: Key) -> None:
+        """Give up a connection that this process owns but has not opened."""
         async with self._lock(key):
             owner = self._owners.get(key)
             if owner is None or not self.is_us(owner) or self._pool.sessions.holds(*key):
@@ -347,15 +341,10 @@ def peer_marker() -> Path:
     return Path(settings.VAR_DIR, "run", f"{machine_name()[-16:]}-{os.getpid()}.peer")
 
 
-def _lives(process: str) -> bool:
-    """Whether a process of this machine lives; ``process`` is its name."""
-    import psutil  # which is needed only after a death
-
+def _runs_here(process: str) -> bool:
+    """Whether the process with this name, of this machine, is alive."""
     pid = process.rpartition(":")[2]
-    try:
-        return pid.isdecimal() and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return pid.isdecimal() and is_alive(int(pid))
 
 
 def _with_note(result: dict[str, Any]) -> dict[str, Any]:

@@ -509,7 +509,7 @@ class Migration(migrations.Migration):
                 name='EnergyEntry',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                    ('kind', models.CharField(choices=[('call', 'call'), ('turn', 'turn of a model'), ('maintenance', 'background sub-agent'), ('grant', 'given by a person'), ('setting', 'the pool was changed')], max_length=12)),
+                    ('kind', models.CharField(choices=[('call', 'call'), ('correction', 'correction of a call'), ('turn', 'turn of a model'), ('maintenance', 'background sub-agent'), ('grant', 'given by a person'), ('setting', 'the pool was changed')], max_length=12)),
                     ('amount', models.FloatField(help_text='Units taken; below zero: given.')),
                     ('before', models.FloatField()),
                     ('after', models.FloatField()),
@@ -522,7 +522,7 @@ class Migration(migrations.Migration):
                 options={
                     'verbose_name_plural': 'energy entries',
                     'ordering': ['-id'],
-                    'indexes': [models.Index(fields=['pool', '-id'], name='energy_entries_of_pool')],
+                    'indexes': [models.Index(fields=['pool', '-id'], name='energy_entries_of_pool'), models.Index(condition=models.Q(('kind', 'call'), ('seconds', None)), fields=['reference'], name='energy_supposed')],
                     'constraints': [models.UniqueConstraint(condition=models.Q(('reference', ''), _negated=True), fields=('kind', 'reference'), name='energy_charged_once')],
                 },
             ),
@@ -1209,6 +1209,14 @@ class Migration(migrations.Migration):
                 options={
                     'constraints': [models.UniqueConstraint(fields=('server', 'machine', 'session'), name='one_owner_per_session')],
                 },
+            ),
+            migrations.CreateModel(
+                name='SiteProcess',
+                fields=[
+                    ('id', models.CharField(help_text='Unique for each start; the writer of its calls begins with it.', max_length=64, primary_key=True, serialize=False)),
+                    ('name', models.CharField(db_index=True, help_text='Kind, host and process id, e.g. web@box:4711.', max_length=100)),
+                    ('lease_until', models.DateTimeField(help_text="By the database's clock.")),
+                ],
             ),
             migrations.CreateModel(
                 name='HostMessage',

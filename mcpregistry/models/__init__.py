@@ -26,6 +26,7 @@ from mcpregistry.models.second_factor import RecoveryCode, SecondFactor
 from mcpregistry.models.server import Connection, Server, ServerEvent
 from mcpregistry.models.server_tests import ServerTest
 from mcpregistry.models.session_owner import SessionOwner
+from mcpregistry.models.site_process import SiteProcess
 from mcpregistry.models.tool import Definition, Tool
 from mcpregistry.models.usage import CountedSpan, SpanFailure, SpanUsage, UsageSums
 
@@ -84,6 +85,7 @@ __all__ = [
     "ServerEvent",
     "ServerTest",
     "SessionOwner",
+    "SiteProcess",
     "SlackIdentity",
     "SpanFailure",
     "SpanUsage",

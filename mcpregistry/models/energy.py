@@ -123,6 +123,7 @@ class EnergyEntry(models.Model):
 
     class Kind(models.TextChoices):
         CALL = "call", "call"
+        CORRECTION = "correction", "correction of a call"
         TURN = "turn", "turn of a model"
         MAINTENANCE = "maintenance", "background sub-agent"
         GRANT = "grant", "given by a person"
@@ -143,7 +144,10 @@ class EnergyEntry(models.Model):
     class Meta:
         verbose_name_plural = "energy entries"
         ordering = ["-id"]
-        indexes = [models.Index(fields=["pool", "-id"], name="energy_entries_of_pool")]
+        indexes = [
+            models.Index(fields=["pool", "-id"], name="energy_entries_of_pool"),
+            models.Index(fields=["reference"], condition=Q(kind="call", seconds=None), name="energy_supposed"),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["kind", "reference"], condition=~Q(reference=""), name="energy_charged_once"
@@ -161,8 +165,10 @@ class EnergyEntry(models.Model):
     @classmethod
     def of_call(cls, call: str = "pk") -> Subquery:
         """Units that a call has cost, for a query of calls or of rows that name one in ``call``; null: nothing."""
-        rows = cls.objects.filter(~Q(reference=""), kind=cls.Kind.CALL, reference=OuterRef(call))
-        return Subquery(rows.values("amount")[:1], output_field=models.FloatField())
+        kinds = [cls.Kind.CALL, cls.Kind.CORRECTION]
+        rows = cls.objects.filter(~Q(reference=""), kind__in=kinds, reference=OuterRef(call)).order_by()
+        sums = rows.values("reference").annotate(sum=models.Sum("amount"))
+        return Subquery(sums.values("sum"), output_field=models.FloatField())
 
     @property
     def overdraft(self) -> float:

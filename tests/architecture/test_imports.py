@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -45,6 +47,18 @@ def test_only_one_room_imports(module, room):
         if any(name == module or name.startswith(f"{module}.") for name in _imports(path))
     }
     assert [path for path in sorted(users) if not path.startswith(f"{room}/")] == []
+
+
+def test_site_imports_no_package_that_only_tests_install():
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    for_tests = {re.split(r"[\[>=<]", name)[0].replace("-", "_") for group in groups.values() for name in group}
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path in _sources()
+        for name in _imports(path)
+        if name.split(".")[0] in for_tests
+    }
+    assert found == set()
 
 
 def test_every_module_is_named_for_what_it_is():

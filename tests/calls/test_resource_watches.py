@@ -74,7 +74,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 async def start(live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    monkeypatch.setattr("mcpregistry.downstream.peers.neighbours._lives", lambda pid: True)
+    monkeypatch.setattr("mcpregistry.downstream.peers.neighbours.is_alive", lambda pid: True)
     monkeypatch.setattr("mcpregistry.downstream.pool.watching.RETRY_FIRST", 0.05)
     made: list[Watching] = []
 

@@ -17,11 +17,22 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.domain.specs import ToolSpec
 from mcpregistry.ids import ordered_id
-from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation, Invocation, Server, Tool, ToolUsage
+from mcpregistry.models import (
+    Agent,
+    EnergyEntry,
+    EnergyPool,
+    EnergyReservation,
+    Invocation,
+    Server,
+    SiteProcess,
+    Tool,
+    ToolUsage,
+)
 from mcpregistry.services.access import agents
 from mcpregistry.services.energy import estimates, pools, reservations, usage
 from mcpregistry.services.energy.estimates import Work
-from mcpregistry.services.upkeep import reaping, retention
+from mcpregistry.services.records import ending
+from mcpregistry.services.upkeep import processes, reaping, retention
 from mcpregistry.services.upkeep.invariants import energy as rules
 
 
@@ -136,7 +147,7 @@ def test_a_call_is_charged_once_by_what_its_record_says(state, seconds, cost):
 
 
 @pytest.mark.parametrize(("after", "cost"), [(95, 5), (1, 2)])
-def test_a_call_whose_process_died_costs_its_estimate_at_most(after: int, cost: int):
+def test_a_call_whose_process_is_not_known_costs_its_estimate_at_most(after: int, cost: int):
     """Its record knows when it was sent and that nobody has ended it since, not when its work ended."""
     row, call_id = pool(), call(State.UNKNOWN, after)
     Invocation.objects.update(error_code=SUPPOSED)
@@ -152,8 +163,55 @@ def test_a_call_that_its_lease_ended_costs_its_estimate():
     Invocation.objects.update(dispatched_at=sent, lease_until=sent + timedelta(seconds=90))
     reserve(row, 5, call_id)
     assert reaping.reap_calls(database_now()) == 1
-    assert reservations.settle_due() == 1
     assert level(row) == pytest.approx(95, abs=1e-3)
+    assert reservations.settle_due() == 0
+
+
+def of_dead_process(sent: float, sign: float) -> tuple[EnergyPool, SiteProcess]:
+    """A call with a small estimate, sent so many seconds before its process was last known to be alive, ``sign`` seconds ago."""
+    row, call_id = pool(), call()
+    now = database_now()
+    until = now - timedelta(seconds=sign) + processes.LEASE
+    process = SiteProcess.objects.create(pk="web:box:7:aaaa", name="web@box:7", lease_until=until)
+    Invocation.objects.update(
+        writer="web:box:7:aaaa.1",
+        dispatched_at=now - timedelta(seconds=sign + sent),
+        lease_until=now + timedelta(hours=1),
+    )
+    reserve(row, 1, call_id)
+    return row, process
+
+
+@pytest.mark.both_databases
+def test_call_of_dead_process_is_charged_until_its_last_sign_of_life():
+    row, process = of_dead_process(sent=20, sign=15)
+    assert reaping.bury_process(process, database_now()) == 1
+    assert level(row) == pytest.approx(100 - 40, abs=0.1)
+
+
+def test_call_sent_after_the_last_sign_of_life_costs_no_time():
+    row, process = of_dead_process(sent=-2, sign=15)
+    assert reaping.bury_process(process, database_now()) == 1
+    assert level(row) == pytest.approx(100, abs=0.1)
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("by_clock", [False, True])
+def test_late_end_corrects_what_was_charged_once(by_clock: bool):
+    row, process = of_dead_process(sent=20, sign=15)
+    reaping.bury_process(process, database_now())
+    found = Invocation.objects.get()
+    end = ending.ended(State.SUCCEEDED, received_at=found.received_at, now=found.dispatched_at + timedelta(seconds=25))
+    assert reservations.settle_due() == 0, "nothing is known yet"
+    assert ending.write(found, end, actor="test")
+    settle = reservations.settle_due if by_clock else lambda: reservations.settle(call_id=found.pk)
+    assert [settle(), settle()] == [1, 0]
+    assert level(row) == pytest.approx(100 - 50, abs=0.1)
+    charged = reservations.charged(call_id=found.pk, pool_id=row.pk)
+    assert charged is not None
+    assert charged.amount == pytest.approx(50, abs=0.1)
+    shown = Invocation.objects.annotate(cost=EnergyEntry.of_call()).values_list("cost", flat=True)
+    assert list(shown) == [pytest.approx(50, abs=0.1)]
 
 
 def test_a_call_that_is_out_is_not_charged_and_one_without_a_record_is_forgotten():

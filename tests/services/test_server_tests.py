@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import User
+from django.db import OperationalError
 from django.template.loader import render_to_string
 from django.utils import timezone
 
 from mcpregistry.domain.errors import AuthFailed, Conflict, TimedOut
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import Server, ServerTest, Tool
-from mcpregistry.services.servers import checks, lifecycle, sandbox
+from mcpregistry.services.servers import checks, lifecycle, sandbox, trials
 from mcpregistry.services.servers.checks import queue_test, request_test
 from mcpregistry.services.servers.trials import (
     LOST_AFTER,
@@ -187,3 +189,26 @@ def test_queued_tests_are_claimed_once_the_oldest_first():
     assert claim_tests(2) == [rows[2].pk]
     assert claim_tests(2) == []
     assert {test.verdict for test in ServerTest.objects.all()} == {"running"}
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(("fails_at", "claimed"), [(1, 0), (2, 1)])
+def test_tests_stay_queued_if_the_database_fails_while_they_are_claimed(monkeypatch, fails_at, claimed):
+    """Each was claimed, and only then its rules were looked at: without a transaction it would run with nobody."""
+    server, user = confirmed(), User.objects.create(username="bob")
+    waiting = [queued(server, user=user, call_tool="echo", call_arguments={"n": n}).pk for n in range(3)]
+    asked = iter(range(1, 10))
+
+    def refuse(*_: object) -> None:
+        if next(asked) == fails_at:
+            raise OperationalError("gone")
+
+    monkeypatch.setattr(trials, "refuse_call", refuse)
+    if claimed:
+        assert claim_tests(3) == waiting[:claimed]
+    else:
+        with pytest.raises(OperationalError):
+            claim_tests(3)
+    running = ServerTest.objects.filter(verdict="running").values_list("pk", flat=True)
+    assert [*running] == waiting[:claimed]
+    assert claim_tests(3) == waiting[claimed:]

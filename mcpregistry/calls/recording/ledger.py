@@ -39,7 +39,7 @@ INSERT = insert_into(Invocation._meta.db_table, INSERT_COLUMNS)
 # between the last look and this statement loses.
 _CLAIM = (
     f"UPDATE {Invocation._meta.db_table} SET state = '{State.DISPATCHED.value}', fence = fence + 1, "  # noqa: S608
-    f"dispatched_at = %s, lease_until = %s WHERE id = %s AND state = '{State.READY.value}' AND binding = %s "
+    f"dispatched_at = %s, lease_until = %s, writer = %s WHERE id = %s AND state = '{State.READY.value}' AND binding = %s "
     f"AND fence = %s AND EXISTS (SELECT 1 FROM {ApprovalRequest._meta.db_table} r WHERE r.call_id = "
     f"{Invocation._meta.db_table}.id AND r.execute_by > %s) "
     f"AND (SELECT revision FROM {Configuration._meta.db_table} WHERE id = 1) = %s"
@@ -62,10 +62,10 @@ def bound_by(row: Intent | Refused) -> dict[str, str]:
     return begun | bound.of_end(whole, *recorded(row.get("result"))) if whole["finished_at"] else begun
 
 
-def claim_values(row: Claim) -> list[Any]:
-    """The parameters of the claim for one row."""
+def claim_values(row: Claim, writer: str) -> list[Any]:
+    """Return the parameters of the claim for one row. The call then belongs to the process of ``writer``."""
     now = moment(row["dispatched_at"])
-    return [now, moment(row["lease_until"]), row["id"], row["binding"], row["fence"], now, row["revision"]]
+    return [now, moment(row["lease_until"]), writer, row["id"], row["binding"], row["fence"], now, row["revision"]]
 
 
 Work = list[tuple[str, Sequence[Sequence[Any]]]]  # each statement once

@@ -12,9 +12,7 @@ recorder is a writer with its own audit chain: one global chain would serialise 
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
+import itertools
 import threading
 import time
 from contextlib import suppress
@@ -38,11 +36,13 @@ from mcpregistry.services.records.audit import Chain, Fact
 from mcpregistry.services.records.call_rows import Claim, Intent, Refused
 from mcpregistry.services.records.ending import End
 from mcpregistry.services.records.sql import vendor
+from mcpregistry.services.upkeep import processes
 
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 5_000  # about a second of work
 _NAP = 0.0002  # seconds
+_chains = itertools.count(1)  # all recorders of a process count together, so that each chain has its own name
 # Seconds between attempts to write ends that the database did not take. The reaper comes by far less often.
 RETRY = 0.25
 FLUSH_SECONDS = 10.0  # for how long that is tried when the process ends
@@ -81,7 +81,7 @@ class Recorder:
         return self._thread is not None and self._thread.is_alive() and not self._stopped
 
     def _new_writer(self) -> str:
-        return f"{self.process}:{socket.gethostname()[:24]}:{os.getpid()}:{secrets.token_hex(4)}"
+        return f"{processes.writer_base(self.process)}.{next(_chains):x}"
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the thread; ``loop`` is where callers wait."""
@@ -267,7 +267,7 @@ class Recorder:
             work, chain = self._work([item for item in batch if item not in lost])
             return work
 
-        tries = [ledger.claim_values(claim) for _, claim in claims]
+        tries = [ledger.claim_values(claim, self.writer) for _, claim in claims]
         changed = ledger.BACKENDS[vendor()]([], ledger.Claims(tries, rest))
         self._chain = chain
         ended = self._checked(batch, changed)

@@ -6,7 +6,6 @@ keeps waiting would be told late.
 
 from __future__ import annotations
 
-import copy
 import secrets
 import selectors
 import socket
@@ -16,14 +15,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.utils import load_backend
 
-from mcpregistry.db import note_clock
+from mcpregistry.db import note_clock, unpooled
 from mcpregistry.models import Change, Configuration
 from mcpregistry.models.feed import CONFIGURATION, channel, topics
 
@@ -230,12 +227,3 @@ def _delivered(patience: float) -> bool:
         return source.delivers
     finally:
         source.close()
-
-
-def unpooled() -> BaseDatabaseWrapper:
-    """A connection to the default database that is nobody else's; made when first used, closed by whoever asked."""
-    known = connections[DEFAULT_DB_ALIAS]
-    settings: dict[str, Any] = copy.deepcopy(known.settings_dict)
-    settings["OPTIONS"].pop("pool", None)
-    wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, DEFAULT_DB_ALIAS)
-    return wrapper

@@ -25,7 +25,7 @@ def neighbours_of(marker: Path) -> list[str]:
         pid = path.stem.rpartition("-")[2]
         if path == marker or not pid.isdecimal():
             continue
-        if not _lives(int(pid)):
+        if not is_alive(int(pid)):
             path.unlink(missing_ok=True)
             continue
         with contextlib.suppress(FileNotFoundError):  # it has just ended
@@ -33,11 +33,16 @@ def neighbours_of(marker: Path) -> list[str]:
     return found
 
 
-def _lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine is alive. One that has ended and that its parent has not waited for is not (on Linux)."""
     try:
         os.kill(pid, 0)
     except PermissionError:
-        return True
+        pass
     except (ProcessLookupError, OverflowError):
         return False
-    return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # no such folder here, or it ends at this moment
+        return not Path("/proc/self/stat").exists()
+    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")

@@ -132,17 +132,47 @@ def _shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None
 
 
 @transaction.atomic
-def settle(*, call_id: str) -> bool:
-    """Charge the call if its record says that it has ended. False: it goes on, or was settled already."""
+def settle(*, call_id: str, until: datetime | None = None) -> bool:
+    """Charge the call if its record says that it has ended. Returns False if it is still in progress, or was settled already.
+
+    ``until``: when the dead process that had sent it was last known to be alive, if that is known.
+    """
     for note in _NOTE.rows(call_id=call_id):
-        return bool(_settled(locked(note.pool_id), [call_id], database_now()))
-    return False
+        return bool(_settled(locked(note.pool_id), [call_id], database_now(), until))
+    return _corrected(call_id)
 
 
 def settle_due() -> int:
-    """Charge every call that has ended without being charged; the clock does it. Returns how many."""
+    """Charge every call that has ended without being charged, and correct what was charged for a supposed end.
+
+    The clock calls it. Returns how many calls.
+    """
     waiting = _ended(EnergyReservation.objects.all()).values_list("call_id", flat=True)[:_AT_ONCE]
-    return sum(settle(call_id=call_id) for call_id in waiting)
+    known = Invocation.objects.filter(pk=OuterRef("reference"), finished_at__isnull=False).exclude(error_code=SUPPOSED)
+    wrong = _supposed().filter(Exists(known)).values_list("reference", flat=True)[:_AT_ONCE]
+    return sum(settle(call_id=call_id) for call_id in [*waiting, *wrong])
+
+
+def _supposed() -> Any:
+    """Entries of calls whose supposed end was charged, and not corrected."""
+    corrections = EnergyEntry.objects.filter(kind=Kind.CORRECTION, reference=OuterRef("reference"))
+    return EnergyEntry.objects.filter(~Q(reference=""), ~Exists(corrections), kind=Kind.CALL, seconds=None)
+
+
+def _corrected(call_id: str) -> bool:
+    """Charge the difference if the call was charged by a supposed end, and the real one came later."""
+    for found in _supposed().filter(reference=call_id):
+        pool = locked(found.pool_id)
+        charged = _supposed().filter(pk=found.pk).first()
+        call = next(iter(_RECORD.rows(id=call_id)), None)
+        if charged is None or call is None or call.error_code == SUPPOSED:
+            return False
+        seconds = _seconds(call, 0.0)
+        amount = 0.0 if seconds is None else _cost(pool, call, seconds)
+        facts = {"agent": charged.agent_slug, "reference": call_id, "seconds": seconds or 0.0}
+        charge(pool, Kind.CORRECTION, amount - charged.amount, now=database_now(), **facts)
+        return True
+    return False
 
 
 @transaction.atomic
@@ -151,8 +181,8 @@ def charged(*, call_id: str, pool_id: int) -> Charged | None:
     there is no such pool any more. A call that cost nothing has no entry: then the level is that of this moment.
     """
     settle(call_id=call_id)
-    for entry in _ENTRY.rows(reference=call_id):
-        return Charged(entry.amount, entry.after)
+    if entries := _ENTRIES.rows(reference=call_id):
+        return Charged(sum(entry.amount for entry in entries), entries[-1].after)
     if _NOTE.rows(call_id=call_id):
         return None
     pool = EnergyPool.objects.filter(pk=pool_id).first()
@@ -195,19 +225,20 @@ def _ended(reservations: Any) -> Any:
     return reservations.filter(~Exists(out), kind=_CALL)
 
 
-def _settled(pool: EnergyPool, calls: list[str], now: datetime) -> int:
-    """Of a pool that is locked: who comes second finds the reservation gone."""
+def _settled(pool: EnergyPool, calls: list[str], now: datetime, until: datetime | None = None) -> int:
+    """Of a pool that is locked: who comes second finds the reservation gone. ``until``: see ``settle``."""
     done = 0
     for note in [each for call in calls for each in _NOTE.rows(call_id=call) if each.pool_id == pool.pk]:
         call = next(iter(_RECORD.rows(id=note.call_id)), None)
         if call is not None and call.finished_at is None:
             continue
-        seconds = _seconds(call, note)
+        seconds = _seconds(call, note.waited, until)
         if call is not None and seconds is not None:
-            amount = pool.rates.of_call(seconds, len(call.arguments.encode()) + call.result_bytes)
-            if call.error_code == SUPPOSED:  # the time at which its work ended is not known
-                amount, seconds = min(amount, note.amount), None
-            _take(pool, amount, note, seconds, now)
+            amount = _cost(pool, call, seconds)
+            is_supposed = call.error_code == SUPPOSED
+            if is_supposed and until is None:  # how long it worked is not known
+                amount = min(amount, note.amount)
+            _take(pool, amount, note, None if is_supposed else seconds, now)
         _forget(note.id)
         done += 1
     return done
@@ -226,9 +257,9 @@ _NOTE = Select(
     )
 )
 _TAKEN = Select(EnergyReservation.objects.filter(pool=Given("pool")).values_list("amount", named=True))
-_ENTRY = Select(
-    EnergyEntry.objects.filter(~Q(reference=""), kind=Kind.CALL, reference=Given("reference"))
-    .order_by()
+_ENTRIES = Select(
+    EnergyEntry.objects.filter(~Q(reference=""), kind__in=[Kind.CALL, Kind.CORRECTION], reference=Given("reference"))
+    .order_by("id")
     .values_list("amount", "after", named=True)
 )
 _RECORD = Select(
@@ -239,14 +270,19 @@ _RECORD = Select(
 
 
 def _take(pool: EnergyPool, amount: float, note: Any, seconds: float | None, now: datetime) -> None:
-    if amount > 0:
+    if amount > 0 or seconds is None:  # a supposed end is written down in any case, so that it can be corrected
         charge(pool, Kind.CALL, amount, now=now, agent=note.agent_slug, reference=note.call_id, seconds=seconds)
 
 
-def _seconds(call: Any, note: Any) -> float | None:
+def _cost(pool: EnergyPool, call: Any, seconds: float) -> float:
+    return pool.rates.of_call(seconds, len(call.arguments.encode()) + call.result_bytes)
+
+
+def _seconds(call: Any, waited: float, until: datetime | None = None) -> float | None:
     """Of its work, by what the record says: none (None) of a call that was never sent; one that failed took as long
-    as one that did not. It waited for energy after it was recorded, which is no work.
+    as one that did not. It waited for energy after it was recorded, which is no work. ``until``: see ``settle``.
     """
     if call is None or call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT:
         return None
-    return max(0.0, float((call.finished_at - call.dispatched_at).total_seconds()) - note.waited)
+    end = call.finished_at if until is None else min(until, call.finished_at)
+    return max(0.0, float((end - call.dispatched_at).total_seconds()) - waited)

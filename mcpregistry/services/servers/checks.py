@@ -11,15 +11,18 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import Error, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from mcpregistry.database_errors import fault_facts
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
@@ -38,6 +41,8 @@ from mcpregistry.services.servers.targets import refuse_unless_runnable
 
 if TYPE_CHECKING:
     from mcpregistry.downstream.pool.discovery import Discovery
+
+log = structlog.get_logger(__name__)
 
 QUEUED, RUNNING = ServerTest.Verdict.QUEUED, ServerTest.Verdict.RUNNING
 _MARGIN = timedelta(seconds=30)  # for the end of a server's processes, and for writing what was seen
@@ -184,11 +189,27 @@ def claim_due(limit: int, *, answering: bool, worker: str = "") -> list[int]:
     works = Q(consecutive_failures=0, last_ok_at__isnull=False)
     chosen = due.filter(works if answering else ~works).order_by("next_check_at", "pk")
     found = chosen.values_list("pk", "connect_timeout", "request_timeout")[:limit]
-    return [
-        pk
-        for pk, connect, request in found
-        if due.filter(pk=pk).update(check_until=_longest(now, connect, request), check_by=worker)
-    ]
+    until = {pk: _longest(now, connect, request) for pk, connect, request in found}
+    return claim_each(until, lambda pk: due.filter(pk=pk).update(check_until=until[pk], check_by=worker))
+
+
+def claim_each(keys: Iterable[int], claim: Callable[[int], object]) -> list[int]:
+    """Claim one after the other. Returns those whose ``claim`` returned something true.
+
+    If the database fails in the middle, the caller gets what was claimed before: nobody else would work on that. Raises the error if
+    nothing was claimed.
+    """
+    claimed: list[int] = []
+    for key in keys:
+        try:
+            if claim(key):
+                claimed.append(key)
+        except Error as error:
+            if not claimed:
+                raise
+            log.warning("not_all_claimed", claimed=len(claimed), **fault_facts(error))
+            break
+    return claimed
 
 
 def free_checks(worker: str) -> int:

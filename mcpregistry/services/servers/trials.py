@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
+from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -17,7 +19,7 @@ from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.calls_of_tests import refuse_call
-from mcpregistry.services.servers.checks import QUEUED, RUNNING, learn, left_out, mark_failed, send_test
+from mcpregistry.services.servers.checks import QUEUED, RUNNING, claim_each, learn, left_out, mark_failed, send_test
 
 if TYPE_CHECKING:
     from mcpregistry.downstream.pool.events import TestReport
@@ -44,13 +46,20 @@ def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | N
 def claim_tests(limit: int, *, worker: str = "") -> list[int]:
     """Claim queued tests, the oldest first: of many callers, each test goes to exactly one.
 
-    Rules may have changed since a test was asked for: one whose call they no longer let run has failed then.
+    Rules may have changed since a test was asked for: one whose call they no longer let run has failed then. If the database fails
+    in the middle, the caller gets what was claimed before, and the rest stays queued.
     """
-    queued = ServerTest.objects.filter(verdict=QUEUED)
-    found = queued.order_by("requested_at", "pk").values_list("pk", flat=True)[:limit]
-    started = {"verdict": RUNNING, "started_at": timezone.now(), "error": "", "worker": worker}
-    claimed = [pk for pk in found if queued.filter(pk=pk).update(**started)]
-    return [pk for pk in claimed if not _refused(ServerTest.objects.select_related("server").get(pk=pk))]
+    found = ServerTest.objects.filter(verdict=QUEUED).order_by("requested_at", "pk").values_list("pk", flat=True)
+    return claim_each(found[:limit], partial(_claimed, worker=worker))
+
+
+@transaction.atomic
+def _claimed(test_id: int, *, worker: str) -> bool:
+    """Claim a test, and apply the rules to its call, both or neither. Returns whether the worker is to run it."""
+    queued = ServerTest.objects.filter(pk=test_id, verdict=QUEUED)
+    if not queued.update(verdict=RUNNING, started_at=timezone.now(), error="", worker=worker):
+        return False
+    return not _refused(ServerTest.objects.select_related("server").get(pk=test_id))
 
 
 def _refused(test: ServerTest) -> bool:

@@ -150,12 +150,15 @@ def finish(
 def orphans(now: datetime | None = None) -> list[str]:
     """Tasks at remote servers that nobody follows, a batch at a time."""
     now = now or database_now()
-    waiting = _followed_calls().filter(lease_until__lt=now).order_by("lease_until")
+    waiting = followed_calls().filter(lease_until__lt=now).order_by("lease_until")
     return list(waiting.values_list("host_task__pk", flat=True)[:_BATCH])
 
 
-def _followed_calls() -> QuerySet[Invocation]:
-    """From the few open calls to their tasks, not the other way round: ended tasks are many."""
+def followed_calls() -> QuerySet[Invocation]:
+    """Return the open calls whose task at a remote server some process follows.
+
+    From the few open calls to their tasks, not the other way round: ended tasks are many.
+    """
     remote = Invocation.objects.open().filter(state=State.DISPATCHED, host_task__server__isnull=False)
     return remote.exclude(host_task__downstream_id="").exclude(host_task__server__transport=_STDIO)
 
@@ -183,7 +186,7 @@ def release(*, followed: Followed, now: datetime | None = None) -> None:
 
 def left_to_followers(now: datetime) -> list[str]:
     """Keys of calls that the reaper does not end yet: some process will follow their task."""
-    left = _followed_calls().filter(lease_until__lt=now, lease_until__gte=now - PATIENCE).order_by("lease_until")
+    left = followed_calls().filter(lease_until__lt=now, lease_until__gte=now - PATIENCE).order_by("lease_until")
     return list(left.values_list("pk", flat=True))
 
 

@@ -10,26 +10,27 @@ If the call was dispatched, it may have taken effect, so its end is unknown, unt
 
 from __future__ import annotations
 
-import socket
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.lifecycle import SUPPOSED, State, may_move
-from mcpregistry.models import Figure, Invocation
+from mcpregistry.models import Figure, Invocation, SiteProcess
 from mcpregistry.services.approvals import held_calls
+from mcpregistry.services.energy import reservations
 from mcpregistry.services.records import ending
 from mcpregistry.services.servers import connections, placement
 from mcpregistry.services.tasks import long_calls, remote_tasks
+from mcpregistry.services.upkeep import processes
 
 ACTOR = "reaper"
 INTERRUPTED = timedelta(seconds=30)  # the clock, which comes every ten seconds, could not look for so long
 GRACE = timedelta(seconds=30)  # for which living processes are then waited for: they renew and write within seconds
 _BATCH = 200
-_READ = ("state", "fence", "received_at", "binding", "outcome", "server_slug", "tool_name")
+_READ = ("state", "fence", "received_at", "binding", "outcome", "server_slug", "tool_name", "writer")
 
 _ENDS: dict[State, tuple[State, str]] = {
     State.DISPATCHED: (State.UNKNOWN, f"No end of this call was recorded in time. {LOOK_FIRST}"),
@@ -40,16 +41,11 @@ assert all(may_move(old, new) for old, (new, _) in _ENDS.items())
 
 
 def bury(kind: str, pid: int, now: datetime) -> int:
-    """End the calls that a process of this host had out when it died; whoever says so must know it. Returns how many.
+    """End the calls that a process of this host had sent when it died; the caller must know that it is dead.
 
-    Not those that people had approved: another process may be running them. Nor those that end with their work, which
-    workers do.
+    Returns how many. Calls that end with their work stay open: workers end them.
     """
-    mine = Q(writer__startswith=f"{kind}:{socket.gethostname()[:24]}:{pid}:")
-    out = Invocation.objects.open().filter(mine, state=State.DISPATCHED, approval__isnull=True, lease_until__gt=now)
-    out = out.exclude(long_calls.handed_over(now)).exclude(pk__in=remote_tasks.left_to_followers(now))
-    out.update(lease_until=now - timedelta(microseconds=1))
-    return reap_calls(now)
+    return _end_calls_of(processes.host_prefix(kind, pid), now)
 
 
 def bury_predecessor(kind: str, pid: int) -> int:
@@ -60,27 +56,48 @@ def bury_predecessor(kind: str, pid: int) -> int:
     return bury(kind, pid, database_now())
 
 
+def bury_process(process: SiteProcess, now: datetime) -> int:
+    """The same as ``bury``, for a process whose lease has expired. Returns how many calls it ended.
+
+    Tasks of remote servers stay open: the processes that follow them have leases of their own for these calls.
+    """
+    return _end_calls_of(f"{process.pk}.", now, but=remote_tasks.followed_calls())
+
+
+def _end_calls_of(prefix: str, now: datetime, *, but: QuerySet[Invocation] | None = None) -> int:
+    """End what writers with this prefix had sent, except for the calls ``but``."""
+    out = Invocation.objects.open().filter(writer__startswith=prefix, state=State.DISPATCHED)
+    out = out.exclude(long_calls.handed_over(now))
+    out = out if but is None else out.exclude(pk__in=but.values("pk"))
+    calls = list(out.values_list("pk", flat=True))
+    return sum(_expire_and_end(call_id, now) for call_id in calls)
+
+
 def give_up(call_id: str, writer: str) -> bool:
     """End a call that belongs to work which its process has lost, for it has not renewed its lease. Returns whether it did.
 
-    ``writer``: of the process that has the work now. Its own calls stay, and so does a call that people had approved or whose task
-    somebody follows: these go on in another process.
+    ``writer``: of the process that has the work now. Its own calls stay open, and so does a call whose task another process follows.
+    The process that lost the work may only have been slow. If it then knows the end, that replaces this one in the record of the
+    call; the work itself goes on with the unknown end.
     """
     now = database_now()
-    own = writer.rpartition(":")[0]
-    out = Invocation.objects.open().filter(
-        pk=call_id, state=State.DISPATCHED, approval__isnull=True, lease_until__gt=now
-    )
-    out = out.exclude(writer__startswith=f"{own}:").exclude(long_calls.handed_over(now))
-    if not out.update(lease_until=now - timedelta(microseconds=1)) or call_id in remote_tasks.left_to_followers(now):
-        return False
-    return _end(call_id, now)
+    out = Invocation.objects.open().filter(pk=call_id, state=State.DISPATCHED, lease_until__gt=now)
+    out = out.exclude(writer__startswith=f"{processes.base_of(writer)}.").exclude(long_calls.handed_over(now))
+    return out.exists() and _expire_and_end(call_id, now)
+
+
+def _expire_and_end(call_id: str, now: datetime) -> bool:
+    """End a call whose process is dead, or has lost its work, unless another process follows its task."""
+    out = Invocation.objects.open().filter(pk=call_id, state=State.DISPATCHED, lease_until__gt=now)
+    out.update(lease_until=now - timedelta(microseconds=1))
+    return call_id not in remote_tasks.left_to_followers(now) and _end(call_id, now, is_dead=True)
 
 
 def bury_everything(now: datetime) -> int:
     """No process lives that has worked on this database, which has just come from a backup: whatever they had out ends
     now, as after a crash. Returns how many calls."""
     connections.forget_stale(now + connections.STALE_AFTER)
+    SiteProcess.objects.all().delete()
     out = Invocation.objects.open().filter(state=State.DISPATCHED, lease_until__gt=now)
     out.update(lease_until=now - timedelta(microseconds=1))
     held_calls.expire_due(now)
@@ -125,12 +142,19 @@ def reap_calls(now: datetime) -> int:
 
 
 @transaction.atomic
-def _end(call_id: str, now: datetime) -> bool:
-    """Under a lock: if its process ends it in the same moment, or renews its lease, that stands."""
+def _end(call_id: str, now: datetime, *, is_dead: bool = False) -> bool:
+    """Under a lock: if its process ends it in the same moment, or renews its lease, that stands.
+
+    ``is_dead``: its process is known to be dead, or has lost its work. Energy is charged until the process was last known to be alive.
+    """
     held = Invocation.objects.select_for_update().filter(pk=call_id, state__in=_ENDS, lease_until__lt=now)
     call = held.only(*_READ).first()
     if call is None:
         return False
     state, reason = _ENDS[State(call.state)]
     ended = ending.ended(state, received_at=call.received_at, now=now, reason=reason, code=SUPPOSED)
-    return ending.write(call, ended, actor=ACTOR)
+    if not ending.write(call, ended, actor=ACTOR):
+        return False
+    if state is State.UNKNOWN:
+        reservations.settle(call_id=call_id, until=processes.last_sign(call.writer, now, is_dead=is_dead))
+    return True

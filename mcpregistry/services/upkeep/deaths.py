@@ -1,0 +1,36 @@
+"""What ends with a process that is dead, whether its supervisor reports it or its lease has expired.
+
+Only calls are ended here. What workers work on belongs to other packages, which register with ``when_dead``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from mcpregistry.models import SiteProcess
+from mcpregistry.services.servers import connections
+from mcpregistry.services.upkeep import processes, reaping
+
+log = structlog.get_logger(__name__)
+
+# Takes the name of the dead process, and the time. Returns how much it ended or freed. Must be safe to call again.
+WhenDead = Callable[[str, datetime], int]
+_when_dead: dict[str, WhenDead] = {}
+
+
+def when_dead(what: str, function: WhenDead) -> None:
+    """Call ``function`` for each process whose lease has expired; ``what`` names in the log what it counts."""
+    _when_dead[what] = function
+
+
+def bury(process: SiteProcess, now: datetime) -> None:
+    """End the calls of a process whose lease has expired, and free what it worked on."""
+    done = {"calls": reaping.bury_process(process, now)}
+    if not processes.is_alive(process.name, now):
+        connections.forget_process(process.name)
+        done |= {what: function(process.name, now) for what, function in _when_dead.items()}
+    if any(done.values()):
+        log.warning("process_dead", process=process.name, **done)

@@ -1,0 +1,81 @@
+"""Which processes of the site are alive: one row for each, with a lease that the process renews (``process_lease.py``).
+
+A process that was only paused (SIGSTOP, a suspended machine, no network) creates its row again when it continues. Its calls may have
+been ended as unknown in the meantime; what it then knows replaces that end (``services.records.ending``).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from datetime import datetime, timedelta
+from functools import cache
+
+from mcpregistry.db import database_now
+from mcpregistry.models import SiteProcess
+
+LEASE = timedelta(seconds=10)
+KEPT = timedelta(minutes=1)  # for so long the row of a dead process stays, so that every living process can act on it
+
+
+def writer_base(kind: str) -> str:
+    """Return what the names of all writers of this process begin with, followed by a dot: its key in the table.
+
+    It is different for each start, because containers often have the same host name and process id.
+    """
+    return f"{host_prefix(kind, os.getpid())}{_instance(os.getpid())}"
+
+
+def host_prefix(kind: str, pid: int) -> str:
+    """Return what the writers of a process of this host begin with, whenever it was started."""
+    return f"{kind}:{socket.gethostname()[:24]}:{pid}:"
+
+
+def base_of(writer: str) -> str:
+    """Return the key of the process that has this writer."""
+    return writer.rpartition(".")[0]
+
+
+@cache
+def _instance(pid: int) -> str:
+    return secrets.token_hex(4)
+
+
+def renew(key: str, name: str) -> datetime:
+    """Renew the lease of a process, or create its row. Returns the time of the database."""
+    now = database_now()
+    if not SiteProcess.objects.filter(pk=key).update(lease_until=now + LEASE):
+        SiteProcess.objects.create(pk=key, name=name, lease_until=now + LEASE)
+    return now
+
+
+def leave(key: str) -> None:
+    """Delete the row of a process that stops in order: it has ended its calls itself."""
+    SiteProcess.objects.filter(pk=key).delete()
+
+
+def others(key: str) -> list[SiteProcess]:
+    """Return the other processes, also those whose lease has expired."""
+    return list(SiteProcess.objects.exclude(pk=key).order_by("lease_until"))
+
+
+def is_alive(name: str, now: datetime) -> bool:
+    """Whether a living process has this name."""
+    return SiteProcess.objects.filter(name=name, lease_until__gte=now).exists()
+
+
+def forget(process: SiteProcess) -> None:
+    """Delete the row of a dead process, unless it has come back."""
+    SiteProcess.objects.filter(pk=process.pk, lease_until=process.lease_until).delete()
+
+
+def last_sign(writer: str, now: datetime, *, is_dead: bool) -> datetime | None:
+    """Return when the dead process that ``writer`` belongs to was last known to be alive; None if that is not known.
+
+    ``is_dead``: the caller knows that it is dead, or lost its work. Otherwise its lease must have expired.
+    """
+    process = SiteProcess.objects.filter(pk=base_of(writer)).first()
+    if process is None or not (is_dead or process.lease_until < now):
+        return None
+    return process.lease_until - LEASE

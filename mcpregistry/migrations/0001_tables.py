@@ -1401,7 +1401,7 @@ class Migration(migrations.Migration):
                     ('error_code', models.CharField(blank=True, max_length=40)),
                     ('result', models.TextField(blank=True)),
                     ('result_bytes', models.BigIntegerField(default=0)),
-                    ('origin', models.CharField(help_text='stdio, http, rest or run', max_length=10)),
+                    ('origin', models.CharField(help_text='stdio, http, rest, run, test or trial', max_length=10)),
                     ('host_name', models.CharField(blank=True, max_length=100, verbose_name='host')),
                     ('request_id', models.CharField(blank=True, max_length=100)),
                     ('writer', models.CharField(help_text='The process that recorded it.', max_length=64)),

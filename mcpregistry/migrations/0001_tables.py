@@ -1447,6 +1447,8 @@ class Migration(migrations.Migration):
                     ('count', models.PositiveIntegerField(default=0)),
                     ('began_at', models.DateTimeField(help_text="Of the period in which they are counted, by the database's clock.")),
                     ('locked_until', models.DateTimeField(blank=True, null=True)),
+                    ('next_at', models.DateTimeField(blank=True, help_text='When the next attempt is looked at, if attempts at the account are paced.', null=True)),
+                    ('known_until', models.DateTimeField(blank=True, help_text='Until when the network counts as one from which the person logs in.', null=True)),
                 ],
                 options={
                     'indexes': [models.Index(fields=['began_at'], name='attempts_by_time')],

@@ -65,6 +65,7 @@ def examine() -> list[Finding]:
         _seals,
         _startup_code,
         _sandbox,
+        find_hidden_processes,
         _installers,
     ]
     return [finding for probe in probes for finding in probe()]
@@ -317,6 +318,20 @@ def _strict(said: Protection, strict_ones: list[str]) -> Iterable[Finding]:
         yield Finding(False, f"servers with a strict sandbox ({', '.join(strict_ones)}): {said}", bubblewrap.REMEDY)
     else:
         yield Finding(True, f"no strict sandbox here, and no server asks for one: {said}. {bubblewrap.REMEDY}")
+
+
+def find_hidden_processes() -> Iterable[Finding]:
+    """Whether the site can see all processes, by which it recognizes programs in its sandboxes."""
+    from mcpregistry.downstream.transports import callers
+
+    if callers.are_processes_hidden():
+        yield Finding(
+            False,
+            "/proc hides processes from this site (hidepid), so while a sandbox runs, its pages and REST refuse connections of "
+            "programs on this machine that it cannot see, such as an SSH tunnel",
+            "Mount /proc with the option gid=GROUP and let the site run in that group, or do without hidepid "
+            "(docs/sandbox.md).",
+        )
 
 
 def _installers() -> Iterable[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.management.base import CommandError
 from django.db import connections
 from django.db.backends.signals import connection_created
@@ -27,11 +28,13 @@ class McpRegistryConfig(AppConfig):
         app are there: ``subagents.apps``.
         """
         from mcpregistry.db import watch_sessions
+        from mcpregistry.domain.calls.own_site import OwnSite, set_own_site
         from mcpregistry.services.access import people
         from mcpregistry.services.approvals.announce import announced
         from mcpregistry.services.notifications import outbox
         from mcpregistry.services.tasks import host_tasks
 
+        set_own_site(OwnSite.at(settings.ALLOWED_HOSTS, filter(None, (settings.SITE_URL, settings.KEPT_ADDRESS))))
         people.listen()
         connection_created.connect(watch_sessions)
         announced.connect(outbox.on_announced)

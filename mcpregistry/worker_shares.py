@@ -10,18 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 from django.db import Error
 
+from mcpregistry.calls.calls_of_tests import make_call
+from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call, long_db_call
 from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.downstream.pool.testing import Send
 from mcpregistry.models import ServerTest
 from mcpregistry.services.installs import work
 from mcpregistry.services.registry import sources, sync
 from mcpregistry.services.servers import checks, trials
+from mcpregistry.services.servers.calls_of_tests import order_of
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.services.servers.prober import Prober
 from mcpregistry.services.upkeep.process_lease import ProcessLease
@@ -102,6 +106,7 @@ class Shares:
         self._process = process_name("worker")
         self._lease = ProcessLease.hold("worker")
         self._stopping = False
+        self._recorder: Recorder | None = None  # of the calls of tests; started with the first of them
         self._tests: Share[int] = Share(TESTS, partial(trials.claim_tests, worker=self._process), self._test)
         claim = partial(checks.claim_due, worker=self._process)
         self._checks: Share[int] = Share(CHECKS, partial(claim, answering=True), self._check)
@@ -146,6 +151,8 @@ class Shares:
     async def _ended(self) -> None:
         for share in (self._tests, self._checks, self._failing):
             await share.ended()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
 
     def _soon(self, *shares: Share[int]) -> None:
         for share in shares:
@@ -155,9 +162,16 @@ class Shares:
         test = await db_call(_claimed_test, test_id)
         call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
         tell = partial(trials.record_progress, test_id)
-        report = await self._prober.probe(test.server_id, call, test.in_sandbox, tell=tell)
+        make = partial(self._make_call, test)
+        report = await self._prober.probe(test.server_id, call, test.in_sandbox, tell=tell, make=make)
         test = await self._written(partial(trials.record_test_result, test=test, report=report, process=self._process))
         log.info("server_tested", server=test.server.slug, verdict=test.verdict, code=test.error_code)
+
+    async def _make_call(self, test: ServerTest, name: str, arguments: bytes, send: Send) -> dict[str, Any]:
+        if self._recorder is None:
+            self._recorder = Recorder("worker")
+            self._recorder.start(asyncio.get_running_loop())
+        return await make_call(self._recorder, order_of(test), send)
 
     async def _check(self, server_id: int) -> None:
         report = await self._prober.probe(server_id)
@@ -186,4 +200,4 @@ class Shares:
 
 
 def _claimed_test(test_id: int) -> ServerTest:
-    return ServerTest.objects.select_related("server").get(pk=test_id)
+    return ServerTest.objects.select_related("server", "requested_by").get(pk=test_id)

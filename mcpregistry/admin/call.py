@@ -83,7 +83,10 @@ class OriginFilter(admin.SimpleListFilter):
     parameter_name = "origin"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("stdio", "stdio"), ("http", "MCP over HTTP"), ("rest", "REST, or tried here"), ("run", "A run")]
+        return [
+            ("stdio", "stdio"), ("http", "MCP over HTTP"), ("rest", "REST, or tried here"), ("run", "A run"),
+            ("test", "A test of a server"), ("trial", "A trial of a server"),
+        ]  # fmt: skip
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(origin=self.value()) if self.value() else queryset

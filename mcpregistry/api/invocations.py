@@ -31,7 +31,7 @@ def list_invocations(
     endpoint: Slug | None = None,
     server: Slug | None = None,
     tool: Annotated[Text | None, Query(max_length=500, description="The server's own or the exposed name.")] = None,
-    origin: Literal["stdio", "http", "rest", "run"] | None = None,
+    origin: Literal["stdio", "http", "rest", "run", "test", "trial"] | None = None,
     request_id: Annotated[Text | None, Query(max_length=100)] = None,
     conversation: Annotated[Text | None, Query(max_length=32)] = None,
     q: Annotated[

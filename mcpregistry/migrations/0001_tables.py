@@ -1409,7 +1409,7 @@ class Migration(migrations.Migration):
                     ('error_code', models.CharField(blank=True, max_length=40)),
                     ('result', models.TextField(blank=True)),
                     ('result_bytes', models.BigIntegerField(default=0)),
-                    ('origin', models.CharField(help_text='stdio, http, rest or run', max_length=10)),
+                    ('origin', models.CharField(help_text='stdio, http, rest, run, test or trial', max_length=10)),
                     ('host_name', models.CharField(blank=True, max_length=100, verbose_name='host')),
                     ('request_id', models.CharField(blank=True, max_length=100)),
                     ('writer', models.CharField(help_text='The process that recorded it.', max_length=64)),
@@ -1455,6 +1455,8 @@ class Migration(migrations.Migration):
                     ('count', models.PositiveIntegerField(default=0)),
                     ('began_at', models.DateTimeField(help_text="Of the period in which they are counted, by the database's clock.")),
                     ('locked_until', models.DateTimeField(blank=True, null=True)),
+                    ('next_at', models.DateTimeField(blank=True, help_text='When the next attempt is looked at, if attempts at the account are paced.', null=True)),
+                    ('known_until', models.DateTimeField(blank=True, help_text='Until when the network counts as one from which the person logs in.', null=True)),
                 ],
                 options={
                     'indexes': [models.Index(fields=['began_at'], name='attempts_by_time')],

@@ -117,7 +117,7 @@ class Invocation(models.Model):
     )
     result = models.TextField(blank=True)
     result_bytes = models.BigIntegerField(default=0)
-    origin = models.CharField(max_length=10, help_text="stdio, http, rest or run")
+    origin = models.CharField(max_length=10, help_text="stdio, http, rest, run, test or trial")
     host_name = models.CharField("host", max_length=100, blank=True)
     requester = models.CharField(
         max_length=150, blank=True, default="", db_default="",

@@ -15,6 +15,12 @@ class LoginAttempts(models.Model):
     count = models.PositiveIntegerField(default=0)
     began_at = models.DateTimeField(help_text="Of the period in which they are counted, by the database's clock.")
     locked_until = models.DateTimeField(null=True, blank=True)
+    next_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the next attempt is looked at, if attempts at the account are paced."
+    )
+    known_until = models.DateTimeField(
+        null=True, blank=True, help_text="Until when the network counts as one from which the person logs in."
+    )
 
     class Meta:
         indexes = [models.Index(fields=["began_at"], name="attempts_by_time")]

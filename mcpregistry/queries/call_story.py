@@ -46,6 +46,7 @@ def story_of(call: Invocation, entries: Sequence[AuditEntry], *, people: bool = 
 def _asked(call: Invocation) -> Step:
     who = f"{call.agent_slug}" + (f", for {call.requester}" if call.requester else "")
     door = {"stdio": "over stdio", "http": "over HTTP", "rest": "over REST or by a page", "run": "from a run"}
+    door |= {"test": "by a test of the server", "trial": "by a trial of the server"}
     where = [f"from {call.host_name}" if call.host_name else "", door.get(call.origin, call.origin)]
     where += [f"at {call.endpoint_slug}" if call.endpoint_slug else ""]
     return Step("input", f"Asked by {who}", " ".join(part for part in where if part), call.received_at)

@@ -142,7 +142,7 @@ def locked(until: Any) -> str:
     """What to tell who has been wrong too often."""
     minutes = -(-seconds_until(until) // 60)
     return (
-        f"Too many wrong passwords or codes came from here. Try again in {minutes} minute{'' if minutes == 1 else 's'}, at "
+        f"There were too many wrong passwords or codes. Try again in {minutes} minute{'' if minutes == 1 else 's'}, at "
         f"{until:%H:%M} UTC; until then no password is looked at, nor a code. Other addresses, and browsers in which you have "
         "logged in before, are not concerned."
     )

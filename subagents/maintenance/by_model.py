@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.canonical import plain
 from subagents.domain.lifecycle import RunState
 from subagents.domain.maintenance import MODELLED, Kind
-from subagents.maintenance.steps import Step
+from subagents.maintenance.steps import Step, requester_of
 from subagents.models import ExpertTool, MaintenanceRequest, Run
 from subagents.services import runs
 from subagents.services.experts import text_parameter
@@ -92,7 +90,7 @@ def _start(request: MaintenanceRequest, model: dict[str, Any]) -> None:
         with transaction.atomic():
             run = runs.start(
                 expert=expert.name, arguments={text_parameter(expert): _told(request)}, origin="sub-agent",
-                requester=_requester(request),
+                requester=requester_of(request),
             )  # fmt: skip
     except SlipsnisseError as error:
         model |= {"ended": True, "why": plain(str(error), 500)}
@@ -141,10 +139,3 @@ def _told(request: MaintenanceRequest) -> str:
     facts = {"type": request.kind, "params": request.params, "done so far": request.notes.get("done", [])}
     said = json.dumps(facts, ensure_ascii=False)[:10_000]
     return _INSTRUCTIONS.format(how=_HOW[Kind(request.kind)], request=said)
-
-
-def _requester(request: MaintenanceRequest) -> Requester:
-    """The person who asked: they may not approve what the run's other calls ask for."""
-    kind, _, name = request.requested_by.partition(":")
-    user = User.objects.filter(username=name).first() if kind == "user" else None
-    return Requester(user.pk, user.get_username()) if user else NOBODY

@@ -48,7 +48,7 @@ class Manager(Driver[Wish]):
 
     def __init__(self, engine: Engine, worker: str, *, may_begin: Callable[[str], bool] = lambda _: True) -> None:
         super().__init__(Watch(engine.feed, MAINTENANCE_TOPIC, _wishes), Wish.NONE)
-        self._pool, self._worker = engine.pool, worker
+        self._engine, self._worker = engine, worker
         self._runs = Watch(engine.feed, RUN_TOPIC, _run_ends)
         self._may_begin = may_begin
         self._meters: dict[str, Meter] = {}
@@ -144,7 +144,7 @@ class Manager(Driver[Wish]):
             return await self._runs.until_not(
                 model["run"], False, max(0.0, await db_call(by_model.patience, model["run"]))
             )
-        return await begun.step.act(self._pool, begun.request)
+        return await begun.step.act(self._engine, begun.request)
 
 
 @dataclass(frozen=True, slots=True)

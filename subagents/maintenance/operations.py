@@ -139,12 +139,12 @@ class Operations:
     async def _step(self, run: str, name: str) -> dict[str, Any]:
         request = await db_call(_about_to, run, name)
         step = next(step for step in PLANS[Kind(request.kind)] if step.name == name)
-        outcome = await step.act(self._engine.pool, request)
+        outcome = await step.act(self._engine, request)
         return await db_call(_kept, run, name, outcome)
 
     async def _call(self, run: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         request = await db_call(_about_to_call, run, tool)
-        called = await trials.called_once(request, tool, canonical(arguments).encode())
+        called = await trials.called_once(self._engine, request, tool, canonical(arguments).encode())
         return await db_call(_called, run, tool, called)
 
 

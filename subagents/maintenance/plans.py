@@ -14,6 +14,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from mcpregistry.calls.engine import Engine
 from mcpregistry.db import long_db_call
 from mcpregistry.domain.errors import (
     AuthFailed,
@@ -25,11 +26,10 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.downstream.pool.events import TestReport
-from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.models import Agent, Configuration, Server, ServerTest, Tool
 from mcpregistry.services.configuration.saving import check_fields
 from mcpregistry.services.servers import prober, trials
-from mcpregistry.services.servers.calls_of_tests import refuse_call
+from mcpregistry.services.servers.calls_of_tests import TEST, refuse_call
 from mcpregistry.services.servers.lifecycle import check_server
 from mcpregistry.services.servers.targets import refuse_unless_runnable
 from subagents.domain.maintenance import SWITCH, Kind, Known, search
@@ -37,6 +37,7 @@ from subagents.maintenance import listed
 from subagents.maintenance import trials as trying
 from subagents.maintenance.queue import servers_of
 from subagents.maintenance.steps import Step, server_of
+from subagents.maintenance.trials import call_maker
 from subagents.models import MaintenanceRequest, Proposal
 
 # What may be proposed of a server. Values of env and headers are secrets: people enter these themselves.
@@ -62,11 +63,16 @@ def _look_at_server(request: MaintenanceRequest, _: Any) -> None:
     request.notes["steps"] = [{"step": "config", "ok": True}]
 
 
-async def _probe(pool: Pool, request: MaintenanceRequest) -> TestReport:
+async def _probe(engine: Engine, request: MaintenanceRequest) -> TestReport:
     params = request.params
     tool = params.get("call_tool")
     call = (tool, canonical(params.get("call_arguments") or {}).encode()) if tool else None
-    report = await prober.probed(pool, request.notes["server_id"], call, bool(params.get("in_sandbox")))
+    report = await prober.probed(
+        request.notes["server_id"],
+        call,
+        bool(params.get("in_sandbox")),
+        make=call_maker(engine, request, TEST),
+    )
     if not params.get("in_sandbox"):  # what it does where it does not run says nothing of how it is
         await long_db_call(partial(_learn, request.notes["server_id"], report))
     return report

@@ -6,13 +6,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.auth.models import User
+
+from mcpregistry.calls.engine import Engine
+from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import NotFound
-from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.models import Server
 from subagents.models import MaintenanceRequest
 
 
-async def _nothing(pool: Pool, request: MaintenanceRequest) -> Any:
+async def _nothing(engine: Engine, request: MaintenanceRequest) -> Any:
     return None
 
 
@@ -24,7 +27,7 @@ class Step:
     says: str
     progress: int
     keep: Callable[[MaintenanceRequest, Any], None]
-    act: Callable[[Pool, MaintenanceRequest], Awaitable[Any]] = _nothing
+    act: Callable[[Engine, MaintenanceRequest], Awaitable[Any]] = _nothing
 
 
 def server_of(request: MaintenanceRequest) -> Server:
@@ -34,3 +37,10 @@ def server_of(request: MaintenanceRequest) -> Server:
         raise NotFound(f"There is no server '{request.server_slug}' any more.", remedy="It may have been removed.")
     request.notes["server_id"] = server.pk
     return server
+
+
+def requester_of(request: MaintenanceRequest) -> Requester:
+    """The person who asked: they may not approve what calls of this request ask for."""
+    kind, _, name = request.requested_by.partition(":")
+    user = User.objects.filter(username=name).first() if kind == "user" else None
+    return Requester(user.pk, user.get_username()) if user else NOBODY

@@ -2,7 +2,7 @@
 
 ``try_server``: server, for_agent (who would be granted what is proposed; or nobody). A local server runs confined, first
 without the network; only if it does not start so, or a tool gives no good answer, once more with it. Only tools that claim to
-only read are called, with arguments made from their schemas. The rules decide about each call (``admit_trial_call``).
+only read are called, with arguments made from their schemas. The rules decide about each call (``make_call``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, Literal
 import msgspec
 from django.utils import timezone
 
+from mcpregistry.calls.calls_of_tests import make_call
+from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.domain.notifications.events import Event
@@ -25,19 +27,19 @@ from mcpregistry.domain.trials import verdict as judging
 from mcpregistry.domain.trials.differences import differences
 from mcpregistry.domain.trials.report import Called, Report, Row, Start, ToolSeen
 from mcpregistry.downstream.pool.discovery import Discovery
-from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.pool.testing import MakeCall, Send
 from mcpregistry.downstream.pool.trying import CallPlan, tried, two_sessions
 from mcpregistry.models import Agent, Server, Tool
 from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import lifecycle
-from mcpregistry.services.servers.calls_of_tests import admit_trial_call
+from mcpregistry.services.servers.calls_of_tests import TRIAL, CallOrder
 from mcpregistry.services.servers.notes import note
 from mcpregistry.services.servers.sandbox import allowable, unread_by
 from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.maintenance.queue import CLOCK
-from subagents.maintenance.steps import server_of
+from subagents.maintenance.steps import requester_of, server_of
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
 MOST_ROWS, MOST_TOLD = 500, 20
@@ -63,17 +65,17 @@ def look_at_server(request: MaintenanceRequest, _: Any) -> None:
     request.notes |= {"starts": [], "tools": [], "opened": [], "revision": server.revision}
 
 
-async def start_legacy(pool: Pool, request: MaintenanceRequest) -> Looked:
+async def start_legacy(engine: Engine, request: MaintenanceRequest) -> Looked:
     """As hosts of MCP 2025-11-25 and older do; a local server without the network."""
-    return await _start(request, "legacy", network=False, look=True)
+    return await _start(engine, request, "legacy", network=False, look=True)
 
 
-async def start_modern(pool: Pool, request: MaintenanceRequest) -> Looked:
+async def start_modern(engine: Engine, request: MaintenanceRequest) -> Looked:
     """As hosts of MCP 2026-07-28 do; its tools are called only where the older protocol led to none."""
-    return await _start(request, "modern", network=False, look=not request.notes["tools"])
+    return await _start(engine, request, "modern", network=False, look=not request.notes["tools"])
 
 
-async def start_open(pool: Pool, request: MaintenanceRequest) -> Looked | None:
+async def start_open(engine: Engine, request: MaintenanceRequest) -> Looked | None:
     """Once more with the network, where it may have it and something did not work without."""
     notes = request.notes
     closed = [start for start in notes["starts"] if start["network"] == "closed"]
@@ -81,11 +83,11 @@ async def start_open(pool: Pool, request: MaintenanceRequest) -> Looked | None:
     answered = {tool["call"].get("outcome") for tool in notes["tools"]} <= {"ok", "skipped"}
     if not closed or (works != "auto" and answered):
         return None
-    looked = await _start(request, works, network=True, look=True)
+    looked = await _start(engine, request, works, network=True, look=True)
     return looked if looked.start["network"] == "open" else None  # closed: its policy says so
 
 
-async def compare_sessions(pool: Pool, request: MaintenanceRequest) -> list[str]:
+async def compare_sessions(engine: Engine, request: MaintenanceRequest) -> list[str]:
     """Return the tools that answer two sessions differently. Only of a new server, and only if it could have a connection for each."""
     notes = request.notes
     answered = [tool for tool in notes["tools"] or notes["opened"] if tool["call"].get("outcome") == "ok"][
@@ -106,7 +108,7 @@ async def compare_sessions(pool: Pool, request: MaintenanceRequest) -> list[str]
         chosen, same = looking.chosen(discovery.tools, rows), {row["name"]: row["hash"] for row in rows}
         return {name: given for name, given in chosen.items() if name in hashes and hashes[name] == same[name]}
 
-    answers = await two_sessions(target, _calling(target, choose), ROUNDS)
+    answers = await two_sessions(target, _calling(engine, request, choose), ROUNDS)
     return [name for name, each in answers.items() if judging.is_by_session(each)]
 
 
@@ -167,7 +169,9 @@ def keep_report(request: MaintenanceRequest, _: Any) -> None:
 # Starting it
 
 
-async def _start(request: MaintenanceRequest, era: ProtocolMode, *, network: bool, look: bool) -> Looked:
+async def _start(
+    engine: Engine, request: MaintenanceRequest, era: ProtocolMode, *, network: bool, look: bool
+) -> Looked:
     target, others = await db_call(_given, request.notes["server_id"])
     sandbox = target.sandbox and replace(target.sandbox, network=network and target.sandbox.network)
     rows: list[ToolSeen] = []
@@ -183,7 +187,7 @@ async def _start(request: MaintenanceRequest, era: ProtocolMode, *, network: boo
     target = replace(
         target, protocol=era, connect="eager", sandbox=sandbox
     )  # not lazy: it is ended here, never by itself
-    found = await tried(target, _calling(target, choose) if look else None)
+    found = await tried(target, _calling(engine, request, choose) if look else None)
     for row in rows:
         row["call"] = found.called.get(row["name"], row["call"])
     if found.discovery is not None:
@@ -191,7 +195,7 @@ async def _start(request: MaintenanceRequest, era: ProtocolMode, *, network: boo
     return Looked(found.start, rows, definitions)
 
 
-async def called_once(request: MaintenanceRequest, name: str, arguments: bytes) -> Called:
+async def called_once(engine: Engine, request: MaintenanceRequest, name: str, arguments: bytes) -> Called:
     """One more start without the network, for one call of a tool that only reads, with arguments that a model has made.
 
     Raises Conflict of a server that no sandbox confines, and where it did not start without the network.
@@ -214,16 +218,27 @@ async def called_once(request: MaintenanceRequest, name: str, arguments: bytes) 
         return {name: arguments} if same else {}
 
     target = replace(target, protocol=era, connect="eager", sandbox=replace(target.sandbox, network=False))
-    found = await tried(target, _calling(target, choose))
+    found = await tried(target, _calling(engine, request, choose))
     why = found.start["error"] or "its definition was another one in this start"
     return found.called.get(name) or Called(outcome="failed", why=why)
 
 
-def _calling(target: Target, choose: Callable[[Discovery], Mapping[str, bytes]]) -> CallPlan:
-    async def admit(name: str, arguments: bytes) -> str:
-        return await db_call(admit_trial_call, target.server_id, name, msgspec.json.decode(arguments))
+def _calling(
+    engine: Engine, request: MaintenanceRequest, choose: Callable[[Discovery], Mapping[str, bytes]]
+) -> CallPlan:
+    return CallPlan(choose, call_maker(engine, request, TRIAL))
 
-    return CallPlan(choose, admit)
+
+def call_maker(engine: Engine, request: MaintenanceRequest, origin: str) -> MakeCall:
+    """What makes and records the calls of a test or trial that the request has asked for; see ``make_call``."""
+
+    async def make(name: str, arguments: bytes, send: Send) -> dict[str, Any]:
+        requester = await db_call(requester_of, request)
+        given = msgspec.json.decode(arguments)
+        order = CallOrder(origin, request.notes["server_id"], name, given, requester, request_id=request.pk or "")
+        return await make_call(engine.recorder, order, send)
+
+    return make
 
 
 def _given(server_id: int) -> tuple[Target, frozenset[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.domain.policy import conditions
 from mcpregistry.domain.policy.conditions import (
     LONGEST,
     ConditionFailed,
@@ -199,3 +201,12 @@ def test_text_that_ends_in_a_backslash_hides_nothing_behind_it(text: str):
     quote = text.strip("brR")[0]
     condition = compile_condition(f"{value} || has(args.force) && args.force == {quote}yes{quote}")
     assert condition.arguments == {"path", "force"}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("found", [r'r"C:\\" \|\| args.b == "', '"a" \\+ args.b', '"a", args.b'])
+def test_text_that_cel_reads_otherwise_is_refused(found: str, monkeypatch: pytest.MonkeyPatch):
+    """Names inside of a text are not looked at, so CEL itself has to read it as one text."""
+    monkeypatch.setattr(conditions, "_TEXT", re.compile(found))
+    with pytest.raises(ConditionInvalid, match="this text cannot be read"):
+        compile_condition('args.a in [r"C:\\" || args.b == "", "a" + args.b, "a", args.b]'.replace("\\\\", "\\"))

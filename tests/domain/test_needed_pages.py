@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.domain.calls import own_site
+from mcpregistry.domain.calls.forwarding import unbearable
+from mcpregistry.domain.calls.own_site import OwnSite
 from mcpregistry.domain.calls.pages import (
     MOST_PAGES,
     URL_ELICITATION_REQUIRED,
@@ -32,6 +35,16 @@ def test_a_page_without_a_web_address_is_not_passed_on(url: Any):
     assert needed.data == {"elicitations": [PAGE | {"message": "The server git asks: Sign in"}]}
     alone = page_needed(refusal(pages[0]), "git", allowed=True, capabilities=URL)
     assert (alone.rpc_code, alone.data, alone.code) == (0, None, "TOOL_CALL_FAILED")
+
+
+@pytest.mark.attack
+def test_page_of_this_site_is_not_passed_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(own_site, "_own", OwnSite.at(["tools.example.org"], ["https://tools.example.org"]))
+    page = PAGE | {"url": "https://tools.example.org/approvals/1/"}
+    needed = page_needed(refusal(page), "git", allowed=True, capabilities=URL)
+    assert needed.data is None
+    assert "tools.example.org" not in str(needed)
+    assert unbearable({"a": {"method": "elicitation/create", "params": page}}, URL) == ["elicitation/create"]
 
 
 def test_a_host_that_opens_pages_gets_them_with_the_name_of_the_server():

@@ -13,6 +13,7 @@ import pytest
 from mcpregistry.domain.errors import ConnectionFailed, ProtocolError, TimedOut
 from mcpregistry.domain.servers.target import Limits, Target
 from mcpregistry.downstream.pool.handshakes import REMEMBERED_FOR, RememberedEras
+from mcpregistry.downstream.pool.testing import Progress, probe_once, send_only
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import stdio_target
 
@@ -111,7 +112,7 @@ ODD = {
 @pytest.mark.parametrize("mode", ODD)
 async def test_the_reason_of_a_failed_handshake_is_the_real_one(bench: Make, mode: str):
     here = bench(opening(mode))
-    report = await here.pool.test(here.targets[1])
+    report = await probe_once(here.targets[1], None, Progress(), send_only)
     assert isinstance(report.error, ProtocolError)
     assert ODD[mode] in report.error.message
     assert report.error.remedy

@@ -18,6 +18,7 @@ from mcpregistry.domain.servers.health import backoff
 from mcpregistry.downstream.pool.followers import follow_on
 from mcpregistry.downstream.pool.gate import QUEUE_PER_PLACE, Gate
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.pool.testing import Progress, probe_once, send_only
 from mcpregistry.downstream.pool.watching import Watched, Watches
 from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Always, Echo, Raw, fake_http
@@ -380,42 +381,40 @@ async def test_a_probe_measures_a_server_of_either_era(bench: Make):
 # -- tests of servers -------------------------------------------------------------------------------
 
 
-async def test_a_test_reports_everything_with_a_connection_of_its_own(bench: Make):
-    here = bench()
-    report = await here.pool.test(stdio_target("echo"), call=("echo", b'{"a":1}'))
+async def test_a_test_reports_everything_with_a_connection_of_its_own():
+    report = await probe_once(stdio_target("echo"), ("echo", b'{"a":1}'), Progress(), send_only)
     assert report.ok
     assert report.discovery is not None
     assert report.result is not None
     assert report.result["structuredContent"]["arguments"] == {"a": 1}
     assert {"connect", "list", "call", "total"} <= set(report.timings)
-    assert not here.pool.states()
 
 
-async def test_a_failed_test_says_why_and_shows_the_servers_words(bench: Make):
-    report = await bench().pool.test(stdio_target("crash", env={"FAKE_CRASH": "start"}))
+async def test_a_failed_test_says_why_and_shows_the_servers_words():
+    report = await probe_once(stdio_target("crash", env={"FAKE_CRASH": "start"}), None, Progress(), send_only)
     assert not report.ok
     assert report.error is not None
     assert report.error.code == "CONNECTION_FAILED"
     assert "cannot find my configuration" in report.stderr
 
 
-async def test_a_test_of_a_mute_server_ends_with_its_deadline(bench: Make):
-    report = await bench().pool.test(stdio_target("mute", limits={"connect_timeout": 1.0}))
+async def test_a_test_of_a_mute_server_ends_with_its_deadline():
+    report = await probe_once(stdio_target("mute", limits={"connect_timeout": 1.0}), None, Progress(), send_only)
     assert report.error is not None
     assert report.error.code == "TIMEOUT"
 
 
-async def test_a_test_of_a_dead_address_says_so(bench: Make):
+async def test_a_test_of_a_dead_address_says_so():
     async with fake_http(Echo()) as server:
         url = server.url
-    report = await bench().pool.test(http_target(url))
+    report = await probe_once(http_target(url), None, Progress(), send_only)
     assert report.error is not None
     assert report.error.code == "CONNECTION_FAILED"
 
 
-async def test_a_refused_credential_is_its_own_error(bench: Make):
+async def test_a_refused_credential_is_its_own_error():
     async with fake_http(Always(raw=b"HTTP/1.1 401 X\r\nContent-Length: 0\r\n\r\n")) as server:
-        report = await bench().pool.test(http_target(server.url))
+        report = await probe_once(http_target(server.url), None, Progress(), send_only)
         assert report.error is not None
         assert report.error.code == "AUTH_FAILED"
         assert "401" in str(report.error)

@@ -17,6 +17,7 @@ from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, OutboundRefu
 from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.loglines import LogLines
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.pool.testing import Progress, probe_once, send_only
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.downstream.transports import wire
 from tests.downstream.conftest import Bench
@@ -289,9 +290,9 @@ def test_a_pool_works_on_uvloop():
         pool = await make_pool()
         assert (await pool.call(1, "echo", b"{}"))["content"]
         async with fake_http(Echo()) as server:
-            report = await pool.test(http_target(server.url), call=("echo", b"{}"))
+            report = await probe_once(http_target(server.url), ("echo", b"{}"), Progress(), send_only)
             assert report.ok, report.error
-        report = await pool.test(stdio_target("hostile"), call=("huge_line", b"{}"))
+        report = await probe_once(stdio_target("hostile"), ("huge_line", b"{}"), Progress(), send_only)
         assert report.error is not None
         assert report.error.code == "RESOURCE_LIMIT"
         await pool.close()

@@ -12,7 +12,6 @@ import celery
 import pytest
 from celery import Celery
 from django.conf import settings
-from django.contrib.auth.models import User
 from django.db import connections
 from django.db.models import F
 from django.utils import timezone
@@ -36,7 +35,7 @@ from mcpregistry.services.servers.checks import (
     request_refresh,
     request_test,
 )
-from mcpregistry.services.servers.trials import claim_tests, record_check
+from mcpregistry.services.servers.trials import record_check
 from tests.services.rows import confirmed, draft
 from tests.services.test_connections import FOUND
 
@@ -116,30 +115,6 @@ def test_a_test_calls_only_approved_tools_that_only_read(sent):
         with pytest.raises(Denied, match="mcptest echo --call"):
             request_test(server=server, actor="test", call_tool=name)
     assert queue_test(server=server, actor="shell:ann", call_tool="touch", call_arguments={}).call_tool == "touch"
-
-
-@pytest.mark.django_db
-def test_a_rule_that_changed_while_the_test_waited_decides_about_its_call(sent):
-    server = confirmed()
-    observe.observe(server=server, listed=[{"name": "look", "annotations": {"readOnlyHint": True}}])
-    decisions.approve(definition=server.tools.get().latest, actor="test")
-    rule = PolicyRule.objects.create(name="reading runs", outcome="allow", server=server)
-    ann = User.objects.create_user("ann")
-    asked = [
-        request_test(server=server, actor="user:ann", user=ann, call_tool="look", call_arguments={"n": number})
-        for number in range(2)
-    ]
-    assert claim_tests(1) == [asked[0].pk]
-    rule.outcome, rule.name = "deny", "nothing runs"
-    rule.save()
-    by_command = queue_test(server=server, actor="shell:ann", call_tool="look", call_arguments={})
-    assert claim_tests(2) == [by_command.pk]
-    refused = ServerTest.objects.get(pk=asked[1].pk)
-    assert (refused.verdict, refused.error_code, refused.finished_at is None) == ("failed", "DENIED", False)
-    assert "nothing runs" in refused.error
-    assert AuditEntry.objects.filter(kind="server.test_called", body__contains="DENIED").count() == 1
-    server.refresh_from_db()
-    assert server.consecutive_failures == 0
 
 
 @pytest.mark.django_db

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +14,16 @@ from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, LoginAttempts
 from mcpregistry.services.access import logins
-from mcpregistry.services.access.logins import OF_ACCOUNT, OF_ALL, OF_NETWORK, OF_PLACE, PERIOD, Attempt
+from mcpregistry.services.access.logins import (
+    LONGEST_WAIT,
+    OF_ACCOUNT,
+    OF_ALL,
+    OF_NETWORK,
+    OF_PLACE,
+    PACE,
+    PERIOD,
+    Attempt,
+)
 from mcpregistry.services.upkeep import retention
 
 pytestmark = pytest.mark.attack
@@ -45,10 +54,10 @@ def noted(*kinds: str) -> list[tuple[str, str, str]]:
     return list(rows.order_by("seq").values_list("kind", "actor", "subject"))
 
 
-def guess_at_once(name: str, addresses: Iterable[str]) -> None:
+def guess_at_once(name: str, addresses: Iterable[str], now: datetime | None = None) -> None:
     """Wrong passwords that are all sent before the first is looked at, without the pages that answer them."""
     for address in addresses:
-        Attempt(name, address).begin(timezone.now())
+        Attempt(name, address).begin(now or timezone.now())
 
 
 def later(by: timedelta = PERIOD + timedelta(minutes=1)) -> None:
@@ -159,34 +168,77 @@ def test_counts_are_forgotten_after_a_day():
     assert retention.prune(timezone.now() + timedelta(days=2))["attempts"] == 4
 
 
-def looked_at(addresses: Iterator[str]) -> int:
-    """How many guesses from these addresses are looked at; each is used as long as it is not locked."""
-    looked = 0
-    for address in addresses:
-        before = noted("login.failed")
-        enter(f"guess {looked}", at=address)
-        looked += len(noted("login.failed")) - len(before)
-    return looked
+def everywhere(number: int) -> str:
+    return f"2001:db8:{number:x}::1"
 
 
-@pytest.mark.exhaustive
-def test_no_number_of_addresses_allows_more_guesses():
-    one_site = (f"2001:db8:1:{number:x}00::1" for number in range(OF_NETWORK + 10))
-    assert looked_at(one_site) == OF_NETWORK
-    everywhere = (f"2001:db8:{number:x}::1" for number in range(2, OF_ALL + 20))
-    assert looked_at(everywhere) == OF_ALL - OF_NETWORK
-    assert enter(at=ELSEWHERE).status_code == 429
-    later()
+def flood(now: datetime) -> None:
+    """So many attempts at ann from networks of a stranger that the next ones are paced."""
+    guess_at_once("ann", (everywhere(2 + number) for number in range(OF_ALL)), now)
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that attempts have waited for their turn, instead of the waiting."""
+    found: list[float] = []
+    monkeypatch.setattr(logins, "sleep", found.append)
+    return found
+
+
+def test_one_network_has_its_own_limit():
+    one_site = (f"2001:db8:1:{number:x}00::1" for number in range(OF_NETWORK + 2))
+    now = timezone.now()
+    assert [Attempt("ann", each).begin(now) is None for each in one_site] == [True] * OF_NETWORK + [False] * 2
+
+
+def test_attempts_from_many_networks_are_paced_and_not_refused(waited: list[float]):
+    now = timezone.now()
+    flood(now)
+    assert waited == []
+    for number in range(3):
+        assert Attempt("ann", everywhere(1000 + number)).begin(now) is None
+    assert waited == [PACE.total_seconds(), 2 * PACE.total_seconds()]
+    assert Attempt("bob", everywhere(1)).begin(now) is None
+    assert len(waited) == 2, "other accounts are not paced"
+
+
+def test_new_browser_gets_in_while_a_stranger_guesses_from_many_networks(waited: list[float]):
+    flood(timezone.now())
+    Attempt("ann", everywhere(1000)).begin()
     assert enter(at=ELSEWHERE).status_code == 302
+    assert len(waited) == 1
 
 
-def test_account_that_is_locked_everywhere_stays_open_to_a_known_browser():
-    own = Client()
-    assert enter(client=own, at=ELSEWHERE).status_code == 302
-    own.post("/admin/logout/")
-    guess_at_once("ann", (f"203.0.{number}.1" for number in range(OF_ALL + 1)))
-    assert enter(at="198.51.100.8").status_code == 429
-    assert enter(client=own, at=ELSEWHERE).status_code == 302
+def test_stranger_cannot_fill_the_queue_from_one_network(waited: list[float]):
+    now = timezone.now()
+    flood(now)
+    busy, queued, again = (Attempt("ann", f"2001:db8:77:{number}00::1") for number in range(3))
+    assert busy.begin(now) is None
+    assert queued.begin(now) is None
+    assert again.begin(now) == now + PACE
+    assert waited == [PACE.total_seconds()]
+    assert again.begin(now + PACE) is None, "what was refused unseen does not count"
+
+
+def test_number_of_guesses_is_bounded_whatever_the_number_of_networks(waited: list[float]):
+    now = timezone.now()
+    flood(now)
+    begun = [Attempt("ann", everywhere(1000 + number)).begin(now) for number in range(40)]
+    looked_at = [each for each in begun if each is None]
+    assert len(looked_at) == LONGEST_WAIT / PACE + 1
+    assert max(waited) == LONGEST_WAIT.total_seconds()
+    assert begun[-1] == now + PACE
+    assert not Attempt("ann", everywhere(1039)).begin(now + LONGEST_WAIT + PACE)
+
+
+def test_network_of_an_earlier_log_in_is_not_paced(waited: list[float]):
+    assert enter(at=ELSEWHERE).status_code == 302
+    flood(timezone.now())
+    Attempt("ann", everywhere(1000)).begin()
+    assert enter(at="198.51.100.8").status_code == 302
+    assert waited == []
+    assert retention.prune(timezone.now() + timedelta(days=2))["attempts"] > 0
+    assert LoginAttempts.objects.filter(known_until__isnull=False).exists()
 
 
 def test_one_address_alone_never_locks_an_account_elsewhere():

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from mcpregistry.domain.calls.own_site import leads_to_own_site
 from mcpregistry.domain.text.display import printable
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -156,9 +157,14 @@ def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
 
 
 def names_web_page(params: object) -> bool:
-    """Return whether the address is a web address, which opens no file and runs no script on the machine of a person."""
+    """Return whether the address is a web address, which opens no file and runs no script on the machine of a person.
+
+    An address of this site itself does not count: a server must not send people to pages that look like a request of ours.
+    """
     url = params.get("url") if isinstance(params, Mapping) else None
-    return isinstance(url, str) and url.lower().startswith(("https://", "http://")) and url.isprintable()
+    if not isinstance(url, str) or not url.isprintable():
+        return False
+    return url.lower().startswith(("https://", "http://")) and not leads_to_own_site(url)
 
 
 def attributed(request: Any, server: str) -> Any:

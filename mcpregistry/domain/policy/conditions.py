@@ -40,6 +40,8 @@ _FUNCTIONS = frozenset(
 )  # fmt: skip
 _TYPES = frozenset({"int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type"})
 
+# The texts and comments of a condition. CEL does not hand out its tokens, so these are found here, and CEL itself confirms
+# that each text is exactly one text (``_blanked``).
 _TEXT = re.compile(
     # A raw text has no escapes: in r"\" the backslash is a character, and the quote behind it ends the text.
     r'[bB]?[rR][bB]?(?:"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|"[^"\n]*"|\'[^\'\n]*\')|'
@@ -110,12 +112,15 @@ def compile_condition(source: str) -> Condition:
     if len(source) > LONGEST:
         raise ConditionInvalid(f"it is longer than {LONGEST:,} characters", column=LONGEST + 1)
     program = _parsed(source)
-    blank = _TEXT.sub(lambda found: " " * len(found[0]), source)
+    blank = _blanked(source)
     _refuse_unknown(program, source, blank)
     loops = _loops(source, blank)
     used = frozenset(program.variables()) & frozenset(VARIABLES)
+    arguments = _arguments(blank)
+    if "args" in used and not arguments:
+        arguments = None  # CEL reads arguments where no name of one was found
     weight = 1 + blank.count("+") + blank.count(",")
-    return Condition(source, program, used, _arguments(blank), loops, weight)
+    return Condition(source, program, used, arguments, loops, weight)
 
 
 def joined(conditions: Iterable[Condition]) -> Any:
@@ -165,6 +170,27 @@ def _parsed(source: str) -> Any:
             raise ConditionInvalid("it is nested too deeply or cannot be read") from None
         problem = place[3].partition(" expecting {")[0].replace("Syntax error: ", "").replace("'<EOF>'", "its end")
         raise ConditionInvalid(problem, line=int(place[1]), column=int(place[2])) from None
+
+
+def _blanked(source: str) -> str:
+    """The condition with spaces in place of its texts and comments, so that only names and operators are left.
+
+    Raises ConditionInvalid unless CEL reads what was found as the same number of texts.
+    """
+    found = [match for match in _TEXT.finditer(source) if not match[0].startswith("//")]
+    if found and not _are_texts([match[0] for match in found]):
+        wrong = next((match for match in found if not _are_texts([match[0]])), found[0])
+        raise _at(source, wrong.start(), "this text cannot be read; write it in another way, for example without r")
+    return _TEXT.sub(lambda match: " " * len(match[0]), source)
+
+
+def _are_texts(words: list[str]) -> bool:
+    """Whether CEL reads each word as one text, and as nothing else."""
+    try:
+        values = _cel().compile(f"[{', '.join(words)}]").execute({})
+    except Exception:  # noqa: BLE001 - whatever CEL raises, it does not read them as texts
+        return False
+    return len(values) == len(words) and all(isinstance(value, str | bytes) for value in values)
 
 
 def _refuse_unknown(program: Any, source: str, blank: str) -> None:

@@ -38,7 +38,7 @@ from mcpregistry.downstream.limits import check_depth, parse_arguments
 from mcpregistry.downstream.pool import redact
 from mcpregistry.downstream.pool.connection import Connection
 from mcpregistry.downstream.pool.discovery import Discovery
-from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState, TestReport
+from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState
 from mcpregistry.downstream.pool.handshakes import RememberedEras
 from mcpregistry.downstream.pool.loglines import OnLog
 from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, opened, shown
@@ -46,7 +46,6 @@ from mcpregistry.downstream.pool.room import crowds_of, make_room
 from mcpregistry.downstream.pool.routes import Routes
 from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
 from mcpregistry.downstream.pool.slot import Slot, seconds_left
-from mcpregistry.downstream.pool.testing import Progress, tested
 from mcpregistry.downstream.pool.watching import Watched, Watches
 from mcpregistry.downstream.transports.request import ProgressCallback
 
@@ -217,12 +216,6 @@ class Pool:
         started = time.monotonic()
         await connection.ping()
         return (time.monotonic() - started) * 1000
-
-    async def test(
-        self, target: Target, *, call: tuple[str, bytes] | None = None, progress: Progress | None = None
-    ) -> TestReport:
-        """Connect afresh, list, perhaps call one tool with the given arguments, close. Never raises."""
-        return await tested(target, call, progress or Progress())
 
     # -- management ---------------------------------------------------------------------------
 

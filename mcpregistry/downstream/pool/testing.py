@@ -1,18 +1,30 @@
-"""One start of a server beside all others, for a person who wants to know whether it works. ``Pool.test`` calls it."""
+"""One start of a server beside all others, for a person who wants to know whether it works."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from mcpregistry.domain.errors import DownstreamError
+from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.limits import parse_arguments
 from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.ending import finish
 from mcpregistry.downstream.pool.events import TestReport
+
+# Sends a call's arguments (JSON) to the tool, and calls the function once the first byte may have left.
+Send = Callable[[bytes, Callable[[], None]], Awaitable[dict[str, Any]]]
+# Makes the call of a tool (name, arguments as JSON) by ``Send``: whoever decides about the call and records it.
+MakeCall = Callable[[str, bytes, Send], Awaitable[dict[str, Any]]]
+
+
+async def send_only(name: str, arguments: bytes, send: Send) -> dict[str, Any]:
+    """Send the call without a decision and without a record: the default, which only tests of the pool use."""
+    return await send(arguments, lambda: None)
 
 
 @dataclass(slots=True)
@@ -33,24 +45,24 @@ class Progress:
         return self.connection.stderr_tail().decode(errors="replace") if self.connection else ""
 
 
-async def tested(target: Target, call: tuple[str, bytes] | None, progress: Progress) -> TestReport:
-    """Connect afresh, list, perhaps call one tool with the given arguments, close. Never raises."""
+async def probe_once(target: Target, call: tuple[str, bytes] | None, progress: Progress, make: MakeCall) -> TestReport:
+    """Connect afresh, list, perhaps ``make`` one call of a tool with the given arguments, close. Whatever the server does
+    wrong, and a refusal of the call, is in the report."""
     started = time.monotonic()
     ready = asyncio.Event()
     connection = progress.connection = await open_connection(target, lambda _: None)
     owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-test-{target.server_id}")
     result: dict[str, Any] | None = None
-    error: DownstreamError | None = None
+    error: SlipsnisseError | None = None
     timings: dict[str, float] = {}
     waiter = asyncio.create_task(ready.wait())
     try:
         await asyncio.wait([owner, waiter], return_when=asyncio.FIRST_COMPLETED)
         if ready.is_set() and call is not None:
             before = time.monotonic()
-            limit = target.limits.request_timeout or None
-            result = await connection.call(call[0], parse_arguments(call[1]), timeout=limit)
+            result = await make(*call, partial(_send, connection, call[0]))
             timings["call"] = (time.monotonic() - before) * 1000
-    except DownstreamError as failure:
+    except SlipsnisseError as failure:
         error = failure
     finally:
         waiter.cancel()
@@ -60,3 +72,8 @@ async def tested(target: Target, call: tuple[str, bytes] | None, progress: Progr
     timings["total"] = (time.monotonic() - started) * 1000
     tail = connection.stderr_tail().decode(errors="replace")
     return TestReport(error is None, error, found, result, tail, timings)
+
+
+async def _send(connection: Connection, name: str, arguments: bytes, on_sent: Callable[[], None]) -> dict[str, Any]:
+    limit = connection.target.limits.request_timeout or None
+    return await connection.call(name, parse_arguments(arguments), timeout=limit, on_sent=on_sent)

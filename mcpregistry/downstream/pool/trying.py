@@ -1,6 +1,6 @@
 """One start of a server on trial: greeted in one era, its lists read, some tools called, everything measured, ended.
 
-It has a connection of its own and touches no other. What tools answer is measured and forgotten.
+It has a connection of its own and touches no other. What tools answer is measured here; the record of the calls keeps it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from mcpregistry.domain.errors import DownstreamError
+from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.domain.trials.report import Called, Start
@@ -21,6 +23,7 @@ from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.ending import finish
 from mcpregistry.downstream.pool.listing import list_pages
+from mcpregistry.downstream.pool.testing import MakeCall
 from mcpregistry.downstream.transports.usage import MOST_NAMED, Usage, denied, files_below, home_of, written
 
 CALL_SECONDS, CALLS_SECONDS, COUNT_SECONDS = 10.0, 60.0, 10.0
@@ -31,11 +34,12 @@ MOST_PROBLEMS = 5
 class CallPlan:
     """Which tools a start calls. ``choose`` returns their arguments (JSON) by name, from what the server lists.
 
-    ``admit`` is asked right before each call. It returns why the call is not made, and an empty text if it is.
+    ``make`` decides about each call, and makes and records it. It raises an error that is not a DownstreamError if the
+    call is not made.
     """
 
     choose: Callable[[Discovery], Mapping[str, bytes]]
-    admit: Callable[[str, bytes], Awaitable[str]]
+    make: MakeCall
 
 
 @dataclass(slots=True)
@@ -91,7 +95,7 @@ async def two_sessions(target: Target, plan: CallPlan, rounds: int) -> dict[str,
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CALLS_SECONDS):
                 for name, arguments in chosen.items():
-                    with contextlib.suppress(DownstreamError, _NotAdmittedError):
+                    with contextlib.suppress(SlipsnisseError):
                         found[name] = [
                             (await _answer(first, name, arguments, plan), await _answer(second, name, arguments, plan))
                             for _ in range(rounds)
@@ -99,14 +103,8 @@ async def two_sessions(target: Target, plan: CallPlan, rounds: int) -> dict[str,
         return found
 
 
-class _NotAdmittedError(Exception):
-    """The rules decide against the call."""
-
-
 async def _answer(connection: Connection, name: str, arguments: bytes, plan: CallPlan) -> str:
-    if await plan.admit(name, arguments):
-        raise _NotAdmittedError
-    result = await connection.call(name, msgspec.Raw(arguments), timeout=CALL_SECONDS)
+    result = await plan.make(name, arguments, partial(_send, connection, name, CALL_SECONDS))
     return digest(stored([result.get("content"), result.get("structuredContent"), result.get("isError")]))
 
 
@@ -161,27 +159,32 @@ async def _call_each(
         left = until - time.monotonic()
         if left <= 0 or connection.ended:
             why = "the time for calls was over" if left <= 0 else "its connection had ended"
-        else:
-            why = await plan.admit(name, arguments)
-        if why:
-            called[name] = Called(outcome="skipped", why=plain(why, 300))
+            called[name] = Called(outcome="skipped", why=why)
             continue
-        called[name] = await _call(connection, name, arguments, min(CALL_SECONDS, left))
+        called[name] = await _call(connection, name, arguments, plan, min(CALL_SECONDS, left))
 
 
-async def _call(connection: Connection, name: str, arguments: bytes, limit: float) -> Called:
+async def _call(connection: Connection, name: str, arguments: bytes, plan: CallPlan, limit: float) -> Called:
     limit = min(limit, connection.target.limits.request_timeout or limit)
     started = time.monotonic()
     try:
-        result = await connection.call(name, msgspec.Raw(arguments), timeout=limit)
+        result = await plan.make(name, arguments, partial(_send, connection, name, limit))
     except DownstreamError as error:
         outcome = Called(
             outcome="error" if error.code == "TOOL_CALL_FAILED" else "failed", why=_said(connection, error.message, 300)
         )
+    except SlipsnisseError as error:
+        return Called(outcome="skipped", why=plain(error.message, 300))
     else:
         outcome = Called(outcome="error" if result.get("isError") else "ok", bytes=len(msgspec.json.encode(result)))
     outcome["ms"] = round((time.monotonic() - started) * 1000, 1)
     return outcome
+
+
+async def _send(
+    connection: Connection, name: str, limit: float, arguments: bytes, on_sent: Callable[[], None]
+) -> dict[str, Any]:
+    return await connection.call(name, msgspec.Raw(arguments), timeout=limit, on_sent=on_sent)
 
 
 def _told(found: Tried, connection: Connection, failure: DownstreamError | None) -> None:

@@ -3,7 +3,8 @@
 A launcher (``launcher.py``) stays the ancestor of all that its server starts, which the kernel ensures. So processes below
 a launcher are inside, all others outside, and whoever holds the socket has opened the connection. A program can hide a
 socket from ``/proc``, but cannot make a process outside hold it. So a connection that nobody seems to hold comes from inside,
-unless a process outside cannot be looked into, such as that of an SSH tunnel: then it may be that one's.
+unless a process outside cannot be looked into, such as that of an SSH tunnel: then it may be that one's. If ``/proc`` is
+mounted with ``hidepid``, such processes are not seen at all, and their connections count as ones from inside.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ class _Process:
     is_zombie: bool
 
 
+def are_processes_hidden() -> bool:
+    """Whether ``/proc`` shows only some processes to this one, as it does if it is mounted with ``hidepid``."""
+    return os.path.isdir(_PROCESSES) and not _read(f"{_PROCESSES}/1/stat")
+
+
 def is_from_sandbox(client: Address, server: Address) -> bool:
     """Return whether a confined server, or what it started, has opened this TCP connection to ``server``.
 
@@ -50,9 +56,12 @@ def is_from_sandbox(client: Address, server: Address) -> bool:
     if not _is_of_this_machine(client[0]):
         return False
     processes = [*_processes()]
-    inside = _inside(processes)
-    if not inside:
+    launchers = [each.pid for each in processes if _confines(each.pid)]
+    if not launchers:
         return False
+    inside = _inside(
+        processes, launchers
+    )  # perhaps nobody: a program can hide itself if /proc is mounted with ``hidepid``
     rows = _rows(_plain(client), _plain(server))
     if rows and all(row.inode and row.user != os.geteuid() for row in rows):
         return False  # of another user, so not of a server
@@ -88,16 +97,16 @@ def _processes() -> Iterator[_Process]:
             with open(f"{_PROCESSES}/{name}/stat", "rb") as file:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]  # its name may have brackets as well
             yield _Process(int(name), int(parent), os.stat(f"{_PROCESSES}/{name}").st_uid, state == b"Z")
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # has ended, or is hidden from this user
             continue
 
 
-def _inside(processes: list[_Process]) -> set[int]:
-    """Descendants of launchers with a sandbox."""
+def _inside(processes: list[_Process], launchers: list[int]) -> set[int]:
+    """Descendants of these launchers."""
     children: dict[int, list[int]] = {}
     for each in processes:
         children.setdefault(each.parent, []).append(each.pid)
-    found = [child for pid in children if _confines(pid) for child in children[pid]]
+    found = [child for pid in launchers for child in children.get(pid, [])]
     for pid in found:  # grows in the loop
         found += children.get(pid, [])
     return set(found)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import getpass
 import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from mcpregistry.calls.calls_of_tests import make_call
+from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.domain.errors import ArgumentsInvalid, SlipsnisseError
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.domain.text.display import printable
 from mcpregistry.downstream.pool.events import TestReport
+from mcpregistry.downstream.pool.testing import Send
 from mcpregistry.models import Server, ServerTest
+from mcpregistry.services.servers.calls_of_tests import CallOrder, order_of
 from mcpregistry.services.servers.checks import queue_test
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.services.servers.prober import Prober
@@ -48,18 +53,23 @@ class Command(BaseCommand):
         except SlipsnisseError as error:
             raise CommandError(str(error), returncode=2) from error
         self.stdout.write(f"Testing {server.slug}: {printable(' '.join(server.command) or server.url)}")
-        self._run(test)
+        self._run(test, order_of(test, vouched_by=actor))
 
-    def _run(self, test: ServerTest) -> None:
-        prober, reports = Prober(), []
+    def _run(self, test: ServerTest, order: CallOrder) -> None:
+        prober, recorder, reports = Prober(), Recorder("command"), []
+
+        async def make(name: str, arguments: bytes, send: Send) -> dict[str, Any]:
+            recorder.start(asyncio.get_running_loop())
+            return await make_call(recorder, order, send)
 
         def probe(server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool) -> TestReport:
-            reports.append(prober.test(server_id, call, in_sandbox))
+            reports.append(prober.test(server_id, call, in_sandbox, make=make))
             return reports[-1]
 
         try:
             done = run_test(test_id=test.pk, probe=probe, process=process_name("command"))
         finally:
+            recorder.close()
             prober.close()
         assert done is not None  # nobody else knows of this test
         self._tell(done, reports[-1])

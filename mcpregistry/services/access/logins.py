@@ -1,8 +1,9 @@
 """Log-ins with a password: counted before the password is looked at, slowed, and told to the audit log.
 
-An account is locked for one place, then for the network around it, so nobody locks a person out from elsewhere with a
-few tries. Whoever has very many networks, or makes addresses up, locks the account everywhere: that costs the person a
-quarter of an hour, while guessing without an end would cost the account. A browser in which that person has logged in
+An account is locked for one place, then for the network around it, so nobody locks a person out from elsewhere. Beyond
+``OF_ALL`` attempts from all networks, attempts at the account are not refused but looked at one after another, one in
+``PACE``: a right password still gets in, and the number of guesses stays bounded. This does not concern networks from
+which that person has logged in before. A browser in which that person has logged in
 before carries a mark, and counts as a place of its own: whoever guesses beside it, also behind one proxy, does not lock it.
 A place from which many accounts are tried is locked for all of them, such browsers excepted.
 """
@@ -10,13 +11,15 @@ A place from which many accounts are tried is locked for all of them, such brows
 from __future__ import annotations
 
 import secrets
+import threading
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from time import sleep
 
 import structlog
 from django.contrib.auth.models import User
 from django.core import signing
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 
 from mcpregistry.db import database_now
@@ -30,7 +33,10 @@ log = structlog.get_logger(__name__)
 
 PERIOD = timedelta(minutes=15)  # in which attempts are counted, and for which a lock lasts
 OF_ACCOUNT, OF_PLACE = 5, 50  # attempts at one account from one place; wrong ones at all accounts from one place
-OF_NETWORK, OF_ALL = 20, 100  # attempts at one account from one network; from everywhere
+OF_NETWORK, OF_ALL = 20, 40  # attempts at one account from one network; from everywhere, until they are paced
+PACE = timedelta(seconds=5)  # between two paced attempts at one account
+LONGEST_WAIT = timedelta(seconds=50)  # of a paced attempt; proxies give up on requests after a minute
+_WAITING = threading.BoundedSemaphore(32)  # attempts that wait in this process: each keeps a thread
 MARK, MARK_AGE = "slipsnisse-known", 180 * 24 * 3600  # the cookie of a browser that a person has used, in seconds
 _SALT = "slipsnisse.known-browser"
 
@@ -60,17 +66,24 @@ class Attempt:
     def _counts(self) -> list[tuple[str, int]]:
         """What counts this attempt, the narrowest first, and how many each allows."""
         own = (self._own, OF_ACCOUNT)
-        if self.known:
-            return [own]
-        around = digest("network", self.account, network(self.place))
-        return [own, (around, OF_NETWORK), (digest("everywhere", self.account), OF_ALL)]
+        return [own] if self.known else [own, (self._around, OF_NETWORK)]
+
+    @property
+    def _around(self) -> str:
+        return digest("network", self.account, network(self.place))
+
+    @property
+    def _everywhere(self) -> str:
+        return digest("everywhere", self.account)
 
     @property
     def _here(self) -> str:
         return digest("place", self.place)
 
     def begin(self, now: datetime | None = None) -> datetime | None:
-        """Count the attempt before the password is looked at. None: go on. Else until when nothing is looked at.
+        """Count the attempt before the password is looked at. None: continue. Otherwise until when nothing is looked at.
+
+        Waits up to ``LONGEST_WAIT`` where attempts at this account are paced.
 
         Counted first, or as many as like could try at once. What is locked at a narrower place is not counted further, so
         one place alone never locks an account elsewhere.
@@ -78,7 +91,44 @@ class Attempt:
         now = now or database_now()
         if not self.known and (until := _locked(self._here, now)):
             return until
-        return next(filter(None, (_counted(key, most, now) for key, most in self._counts)), None)
+        if until := next(filter(None, (_counted(key, most, now) for key, most in self._counts)), None):
+            return until
+        if self.known or LoginAttempts.objects.filter(key=self._around, known_until__gt=now).exists():
+            return None
+        return self._wait_for_turn(now)
+
+    def _wait_for_turn(self, now: datetime) -> datetime | None:
+        """Wait for the turn of this attempt, if attempts at this account are paced. Otherwise until when it is refused."""
+        turn, until = self._take_turn(now)
+        if until is None and turn > now:
+            until = _sleep_until(turn, now)
+        if until is not None:  # it was not looked at, so it does not count
+            counted = LoginAttempts.objects.filter(key__in=[key for key, _ in self._counts], count__gt=0)
+            counted.update(count=F("count") - 1, locked_until=None)
+        return until
+
+    @transaction.atomic
+    def _take_turn(self, now: datetime) -> tuple[datetime, datetime | None]:
+        """When this attempt is looked at, or until when it is refused. Only one attempt of each network waits at a time,
+        so that nobody who has few networks can fill the queue.
+        """
+        row = _row_of(self._everywhere, now)
+        if row.began_at < now - PERIOD:
+            row.count, row.began_at = 0, now
+        row.count += 1
+        turn, until = now, None
+        if row.count > OF_ALL:
+            around = _row_of(self._around, now)
+            turn = max(now, row.next_at or now)
+            if around.next_at is not None and around.next_at > now:
+                until = around.next_at
+            elif turn - now > LONGEST_WAIT:
+                until = max(turn - LONGEST_WAIT, now + PACE)
+            else:
+                row.next_at, around.next_at = turn + PACE, turn
+                around.save(update_fields=["next_at"])
+        row.save(update_fields=["count", "began_at", "next_at"])
+        return turn, until
 
     def failed(self, now: datetime | None = None, *, step: str = "") -> datetime | None:
         """The password was wrong, or the code of the second ``step``. Until when this account is locked here, if it is so now."""
@@ -96,14 +146,31 @@ class Attempt:
         """The password was right: wrong ones before it at this place are forgotten; those elsewhere and at other accounts
         are not, and this one does not count.
         """
-        own, *wider = [key for key, _ in self._counts]
-        LoginAttempts.objects.filter(key=own).delete()
+        now = database_now()
+        LoginAttempts.objects.filter(key=self._own).delete()
+        wider = [self._around, self._everywhere] if not self.known else []
         LoginAttempts.objects.filter(key__in=wider, count__gt=0).update(count=F("count") - 1)
+        with transaction.atomic():
+            _row_of(self._around, now)
+            LoginAttempts.objects.filter(key=self._around).update(known_until=now + timedelta(seconds=MARK_AGE))
 
     def _note(self, kind: str, **facts: str) -> None:
         who = shown(self.account)
         audit.record(kind=kind, actor="nobody", subject=f"login:{who}", place=self.place, **facts)
         log.warning(kind, account=who, place=self.place, **facts)
+
+
+def _sleep_until(turn: datetime, now: datetime) -> datetime | None:
+    """Wait without keeping a connection of the database. Returns ``turn`` instead if too many attempts wait here already."""
+    if not _WAITING.acquire(blocking=False):
+        return turn
+    try:
+        if not connection.in_atomic_block:
+            connection.close()
+        sleep((turn - now).total_seconds())
+    finally:
+        _WAITING.release()
+    return None
 
 
 def mark_for(account: str) -> str:

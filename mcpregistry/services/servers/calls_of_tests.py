@@ -1,89 +1,159 @@
-"""Whether a test or a trial of a server may call a tool: the rules decide about it as they decide about the call of an agent.
+"""What a test or a trial of a server may call: the rules decide about it as they decide about the call of an agent.
 
 Both have no agent and ask no person. So rules for all agents apply, and a call about which a rule asks is not made.
+``calls/calls_of_tests.py`` makes and records the calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.utils import timezone
 
-from mcpregistry.domain.errors import Denied
-from mcpregistry.domain.policy.decision import Outcome, Question, decide
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ToolSpec
-from mcpregistry.domain.text.canonical import canonical
-from mcpregistry.models import Server, Tool
+from mcpregistry.domain.calls.requester import NOBODY, Requester
+from mcpregistry.domain.errors import Conflict, Denied
+from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
+from mcpregistry.domain.specs import AgentSpec, EndpointSpec, Grants, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.services.configuration.snapshot import snapshot_now
-from mcpregistry.services.records import audit
 
-NOBODY = AgentSpec(id=0, slug="", capabilities=frozenset(), calls_per_minute=None, grants=())
-NOWHERE = EndpointSpec(
-    slug="", title="", instructions="", naming_style="double", description_style="", lists_only=False, hide_unavailable=False,
-    grants=(),
+TEST, TRIAL = "test", "trial"  # the origins of these calls
+
+# No slug may contain parentheses, so records never confuse these with an agent or an endpoint.
+TESTER = AgentSpec(id=0, slug="(tests)", capabilities=frozenset(), calls_per_minute=None, grants=())
+TESTS = EndpointSpec(
+    slug="(tests)", title="Tests of servers", instructions="", naming_style="double", description_style="none",
+    lists_only=False, hide_unavailable=False, grants=(),
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrder:
+    """A call that a test or a trial is to make.
+
+    ``vouched_by``: the person at the command line who is responsible for the call, so that no rule decides about it.
+    ``request_id``: what the record of the call refers to.
+    """
+
+    origin: str
+    server_id: int
+    tool: str
+    arguments: Mapping[str, Any]
+    requester: Requester = NOBODY
+    vouched_by: str = ""
+    request_id: str = ""
+
+
+def order_of(test: ServerTest, *, vouched_by: str = "") -> CallOrder:
+    """The call of a test, in the name of the person who asked for the test."""
+    user = test.requested_by
+    requester = Requester(user.pk, user.get_username()) if user else NOBODY
+    return CallOrder(
+        TEST, test.server_id, test.call_tool, test.call_arguments, requester, vouched_by, request_id=f"test-{test.pk}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """An ordered call with what was decided about it. ``refusal``: why it must not be made."""
+
+    server: ServerSpec
+    tool: ToolSpec
+    decision: Decision
+    refusal: Denied | None
+
+    @property
+    def agent(self) -> AgentSpec:
+        """The caller of all tests, which may call this tool alone."""
+        if self.tool.id:
+            grant = GrantSpec(server_id=None, tool_id=self.tool.id, pins={}, expires_at=None)
+        else:
+            grant = GrantSpec(server_id=self.server.id, tool_id=None, pins={}, expires_at=None)
+        return replace(TESTER, grants=Grants((grant,)))
 
 
 def refuse_call(server: Server, name: str, arguments: Mapping[str, Any]) -> None:
     """Raises Denied for a tool that is not approved, does not only read, or that the rules let nobody call unasked."""
-    tool = Tool.objects.filter(server=server, name=name).select_related("pinned").first()
-    annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
-    if tool is None or not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
-        raise Denied(
-            f"'{name}' is no approved tool that says it only reads, so a test may not call it.",
-            remedy=f"Choose another, or vouch for it yourself: manage.py mcptest {server.slug} --call {name}",
-        )
+    refusal = prepare_call(CallOrder(TEST, server.pk, name, arguments)).refusal
+    if refusal is not None:
+        raise refusal
+
+
+def prepare_call(order: CallOrder) -> PreparedCall:
+    """Look up the tool and decide about the call. Raises Conflict if the server is not active."""
     snapshot = snapshot_now()
-    serving, offered = snapshot.servers.get(server.pk), snapshot.offer(tool.pk)
-    if serving is None or offered is None:
-        raise Denied(
-            f"'{name}' is not offered to agents now, so a test may not call it.",
+    server = snapshot.servers.get(order.server_id)
+    if server is None:
+        raise Conflict("The server is no longer active.", remedy="Enable it, then test it again.")
+    tool = Tool.objects.filter(server=order.server_id, name=order.tool, kind=TOOL).select_related("pinned").first()
+    if order.vouched_by:
+        decision = Decision(Outcome.ALLOW, f"{order.vouched_by} is responsible for it")
+        return PreparedCall(server, _as_tried(order, tool), decision, None)
+    if order.origin == TRIAL:
+        return _prepare_trial(order, server, tool, snapshot.policy)
+    offered = snapshot.offer(tool.pk) if tool else None
+    decision = _decide(order, server, offered or _as_tried(order, tool), snapshot.policy)
+    refusal = _refuse_untested(order, server, tool, offered=offered is not None) or _refuse_undecided(order, decision)
+    return PreparedCall(server, offered or _as_tried(order, tool), decision, refusal)
+
+
+def _refuse_untested(order: CallOrder, server: ServerSpec, tool: Tool | None, *, offered: bool) -> Denied | None:
+    annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
+    if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
+        return Denied(
+            f"'{order.tool}' is not an approved tool that says it only reads, so a test may not call it.",
+            remedy=f"Choose another, or take the responsibility yourself: manage.py mcptest {server.slug} --call {order.tool}",
+        )
+    if not offered:
+        return Denied(
+            f"'{order.tool}' is not offered to agents now, so a test may not call it.",
             remedy="Enable the tool, and approve its newest definition.",
         )
-    question = Question(NOBODY, NOWHERE, serving, offered, arguments, now=timezone.now().timestamp(), origin="test")
-    decision = decide(snapshot.policy, question)
-    if decision.outcome is not Outcome.ALLOW:
-        raise Denied(
-            f"The rules do not let a test call '{name}' ({decision.reason}).",
-            remedy="Call it as an agent, with Try it on the tool's page: there the rules ask who has to be asked.",
-        )
+    return None
 
 
-def admit_trial_call(server_id: int, name: str, arguments: Mapping[str, Any]) -> str:
-    """Record a trial's call that may be made now, and return an empty text; otherwise return why it is not made.
+def _refuse_undecided(order: CallOrder, decision: Decision) -> Denied | None:
+    if decision.outcome is Outcome.ALLOW:
+        return None
+    return Denied(
+        f"The rules do not let a test call '{order.tool}' ({decision.reason}).",
+        remedy="Call it as an agent, with Try it on the tool's page: there the rules ask who has to be asked.",
+    )
+
+
+def _prepare_trial(order: CallOrder, server: ServerSpec, tool: Tool | None, policy: Policy) -> PreparedCall:
+    """Decide about a call of a trial.
 
     A trial calls tools that nobody has approved yet. If no rule fits and the site asks by default, the call is made: the
     person who orders the trial is responsible for it. If a rule asks or denies, the call is not made.
     """
-    snapshot = snapshot_now()
-    serving = snapshot.servers.get(server_id)
-    if serving is None:
-        return "the server is no longer active"
-    tool = Tool.objects.filter(server=server_id, name=name).first()
+    spec = _as_tried(order, tool)
+    decision = _decide(order, server, spec, policy)
+    if decision.outcome is Outcome.ASK and decision.rule_id is None:
+        decision = Decision(Outcome.ALLOW, "no rule fits; the person who ordered the trial is responsible for it")
+    refusal = None
     if tool is not None and not tool.enabled:
-        return "an operator has disabled it"
-    tried = _as_tried(server_id, name, tool)
-    question = Question(NOBODY, NOWHERE, serving, tried, arguments, now=timezone.now().timestamp(), origin="trial")
-    decision = decide(snapshot.policy, question)
-    by_default = decision.outcome is Outcome.ASK and decision.rule_id is None
-    if decision.outcome is not Outcome.ALLOW and not by_default:
+        refusal = Denied("an operator has disabled it")
+    elif decision.outcome is not Outcome.ALLOW:
         does = "ask a person first" if decision.outcome is Outcome.ASK else "deny it"
-        return f"the rules {does} ({decision.reason})"
-    hashed = sha256(canonical(arguments).encode()).hexdigest()
-    audit.record(
-        kind="server.trial_call", actor="worker", subject=f"server:{serving.slug}", call=name, arguments=hashed
-    )
-    return ""
+        refusal = Denied(f"the rules {does} ({decision.reason})")
+    return PreparedCall(server, spec, decision, refusal)
 
 
-def _as_tried(server_id: int, name: str, tool: Tool | None) -> ToolSpec:
+def _decide(order: CallOrder, server: ServerSpec, tool: ToolSpec, policy: Policy) -> Decision:
+    now = timezone.now().timestamp()
+    return decide(policy, Question(TESTER, TESTS, server, tool, order.arguments, now=now, origin=order.origin))
+
+
+def _as_tried(order: CallOrder, tool: Tool | None) -> ToolSpec:
     """Return the tool as rules see it: with what a person has confirmed of it, without claims of its server."""
     return ToolSpec(
         id=tool.pk if tool else 0,
-        server_id=server_id,
-        name=name,
+        server_id=order.server_id,
+        name=order.tool,
         definition_hash="",
         data={},
         idempotent=bool(tool and tool.idempotent),

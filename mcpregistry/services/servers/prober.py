@@ -1,4 +1,4 @@
-"""A pool for processes whose code is synchronous: a worker, or a command."""
+"""Tests of servers for processes whose code is synchronous: a worker, or a command."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Interrupted, SlipsnisseError, TimedOut
 from mcpregistry.domain.servers.health import longest_test
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.pool.events import ConnectionEvent, TestReport
-from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.downstream.pool.testing import Progress
+from mcpregistry.downstream.pool.events import TestReport
+from mcpregistry.downstream.pool.testing import MakeCall, Progress, probe_once, send_only
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Server
 from mcpregistry.services.servers.targets import target_for
@@ -32,18 +31,24 @@ _LONGEST = longest_test(600.0, None) + _CLOSING_SECONDS  # 600 is a server's lon
 
 
 class Prober:
-    """One loop thread and one pool; ``test`` may be called from many threads at once."""
+    """One loop thread; ``test`` may be called from many threads at once."""
 
-    def __init__(self, on_event: Callable[[ConnectionEvent], None] = lambda event: None) -> None:
+    def __init__(self) -> None:
         self._loop = LoopThread()
-        self._pool = Pool(lambda server_id: db_call(target_for, server_id), on_event)
         self._running: set[asyncio.Task[TestReport]] = set()  # touched on the loop alone
         self._interrupted = False
 
-    def test(self, server_id: int, call: tuple[str, bytes] | None = None, in_sandbox: bool = False) -> TestReport:
+    def test(
+        self,
+        server_id: int,
+        call: tuple[str, bytes] | None = None,
+        in_sandbox: bool = False,
+        *,
+        make: MakeCall = send_only,
+    ) -> TestReport:
         """Connect afresh, list the tools, perhaps make one call, close. Whatever goes wrong is in the report."""
         try:
-            return self._loop.run(self.probe(server_id, call, in_sandbox), _LONGEST)
+            return self._loop.run(self.probe(server_id, call, in_sandbox, make=make), _LONGEST)
         except TimeoutError:
             return _failed(_too_long())
 
@@ -54,10 +59,11 @@ class Prober:
         in_sandbox: bool = False,
         *,
         tell: Tell | None = None,
+        make: MakeCall = send_only,
     ) -> TestReport:
         """The same for callers that are already on its loop (``soon``); ``tell`` follows the test's progress."""
         try:
-            return await self._one(server_id, call, in_sandbox, tell)
+            return await self._one(probed(server_id, call, in_sandbox, tell=tell, make=make))
         except SlipsnisseError as error:
             return _failed(error)
         except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
@@ -73,12 +79,11 @@ class Prober:
         """Wait for work on the loop. Raises TimeoutError."""
         self._loop.run(work, seconds)
 
-    async def _one(
-        self, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool, tell: Tell | None
-    ) -> TestReport:
+    async def _one(self, work: Coroutine[Any, Any, TestReport]) -> TestReport:
         if self._interrupted:
+            work.close()
             raise _stopped()
-        test = asyncio.create_task(probed(self._pool, server_id, call, in_sandbox, tell))
+        test = asyncio.create_task(work)
         self._running.add(test)
         try:
             return await test
@@ -100,17 +105,19 @@ class Prober:
             self._running.pop().cancel()
 
     def close(self) -> None:
-        """Close every connection and end the loop thread."""
-        try:
-            self._loop.run(self._pool.close(), _CLOSING_SECONDS)
-        finally:
-            self._loop.stop()
+        """End the loop thread."""
+        self._loop.stop()
 
 
 async def probed(
-    pool: Pool, server_id: int, call: tuple[str, bytes] | None, in_sandbox: bool, tell: Tell | None = None
+    server_id: int,
+    call: tuple[str, bytes] | None,
+    in_sandbox: bool,
+    *,
+    tell: Tell | None = None,
+    make: MakeCall = send_only,
 ) -> TestReport:
-    """One test on this loop. Too long a one is ended here, so that its server is gone when we return.
+    """One test on this loop. ``make`` makes its call. Too long a one is ended here, so that its server is gone when we return.
 
     Whatever goes wrong with it is in the report; cancelling it ends the server first. Raises the error of our own
     database when that fails for a while.
@@ -119,7 +126,7 @@ async def probed(
         target = await db_call(target_for, server_id, in_sandbox=in_sandbox)
         async with asyncio.timeout(_patience(target)):
             progress = Progress()
-            test = pool.test(target, call=call, progress=progress)
+            test = probe_once(target, call, progress, make)
             return await _while_active(test, server_id, _telling(progress, tell))
     except SlipsnisseError as error:
         return _failed(error)

@@ -10,15 +10,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from mcpregistry.domain.errors import Denied, Interrupted
+from mcpregistry.domain.errors import Interrupted
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
-from mcpregistry.services.records import audit
-from mcpregistry.services.servers.calls_of_tests import refuse_call
 from mcpregistry.services.servers.checks import QUEUED, RUNNING, claim_each, learn, left_out, mark_failed, send_test
 
 if TYPE_CHECKING:
@@ -46,34 +43,15 @@ def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | N
 def claim_tests(limit: int, *, worker: str = "") -> list[int]:
     """Claim queued tests, the oldest first: of many callers, each test goes to exactly one.
 
-    Rules may have changed since a test was asked for: one whose call they no longer let run has failed then. If the database fails
-    in the middle, the caller gets what was claimed before, and the rest stays queued.
+    If the database fails in the middle, the caller gets what was claimed before, and the rest stays queued.
     """
     found = ServerTest.objects.filter(verdict=QUEUED).order_by("requested_at", "pk").values_list("pk", flat=True)
-    return claim_each(found[:limit], partial(_claimed, worker=worker))
+    return claim_each(found[:limit], partial(_claim, worker=worker))
 
 
-@transaction.atomic
-def _claimed(test_id: int, *, worker: str) -> bool:
-    """Claim a test, and apply the rules to its call, both or neither. Returns whether the worker is to run it."""
+def _claim(test_id: int, *, worker: str) -> bool:
     queued = ServerTest.objects.filter(pk=test_id, verdict=QUEUED)
-    if not queued.update(verdict=RUNNING, started_at=timezone.now(), error="", worker=worker):
-        return False
-    return not _refused(ServerTest.objects.select_related("server").get(pk=test_id))
-
-
-def _refused(test: ServerTest) -> bool:
-    """Whether the rules refuse the call of this test now. They do not decide about a call of ``manage.py mcptest``."""
-    if not test.call_tool or test.requested_by_id is None:
-        return False
-    try:
-        refuse_call(test.server, test.call_tool, test.call_arguments)
-    except Denied as error:
-        facts = {"finished_at": timezone.now(), "error_code": error.code, "error": plain(str(error))}
-        ServerTest.objects.filter(pk=test.pk, verdict=RUNNING).update(verdict=ServerTest.Verdict.FAILED, **facts)
-        _note_call(test, ServerTest.Verdict.FAILED, error.code)
-        return True
-    return False
+    return bool(queued.update(verdict=RUNNING, started_at=timezone.now(), error="", worker=worker))
 
 
 def record_check(*, server_id: int, report: TestReport, process: str = "") -> bool:
@@ -120,16 +98,7 @@ def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
     test.left_out = left_out(report.discovery) if report.discovery and report.listed else ""
     running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
     running.update(**{name: getattr(test, name) for name in _RESULT})  # the reaper may have given it up
-    if test.call_tool:
-        _note_call(test, test.verdict, code)
     return test
-
-
-def _note_call(test: ServerTest, verdict: str, code: str) -> None:
-    subject = f"server:{test.server.slug}"
-    audit.record(
-        kind="server.test_called", actor="worker", subject=subject, call=test.call_tool, verdict=verdict, code=code
-    )
 
 
 _RESULT = (

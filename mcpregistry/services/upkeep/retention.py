@@ -61,7 +61,9 @@ def prune(now: datetime) -> dict[str, int]:
         "deliveries": _delete(Delivery.objects.filter(created_at__lt=payloads_before, next_at=None)),
         "tests": _delete(ServerTest.objects.filter(finished_at__lt=calls_before)),
         "answers": _delete(KeptAnswer.objects.filter(created_at__lt=now - KEPT_FOR)),
-        "attempts": _delete(LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1))),
+        "attempts": _delete(
+            LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1)).exclude(known_until__gt=now)
+        ),
         "conversations": _delete(Conversation.objects.filter(last_used_at__lt=calls_before)),
         "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before)),
         "budgets": _delete(BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)))

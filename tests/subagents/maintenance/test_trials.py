@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +14,14 @@ from django.contrib.auth.models import Permission, User
 from django.db import OperationalError
 from django.utils import timezone
 
+from mcpregistry.calls import calls_of_tests
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, Denied
-from mcpregistry.models import Agent, AuditEntry, Configuration, Grant, PolicyRule, Server, Tool
+from mcpregistry.models import Agent, Configuration, Grant, Invocation, PolicyRule, Server, Tool
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.servers.calls_of_tests import CallOrder, PreparedCall, prepare_call
 from subagents.domain.maintenance import Kind, State, Substate
 from subagents.maintenance import proposals, queue, tools, trials
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal, TrialReport
@@ -337,22 +338,25 @@ async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: st
     assert why["disabled"] == "an operator has disabled it"
     assert why["plain"] == ("" if by_default else "the rules deny it (no rule fits)")
     assert report.figures["calls"]["skipped"] == 5 - len(set(called))
-    recorded = await db_call(lambda: [*AuditEntry.objects.filter(kind="server.trial_call").order_by("id")])
-    assert [json.loads(entry.body)["call"] for entry in recorded] == called
+    recorded = await db_call(lambda: [*Invocation.objects.filter(origin="trial").order_by("received_at", "id")])
+    made = [call for call in recorded if call.state == "succeeded"]
+    assert [call.tool_name for call in made] == called
+    assert {(call.agent_slug, call.requester) for call in recorded} == {("(tests)", "ann")}
+    assert {call.tool_name for call in recorded if call.state == "denied"} == set(why) - set(called)
 
 
 async def test_a_trial_whose_database_fails_before_a_call_is_tried_again(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admit, asked = trials.admit_trial_call, list[str]()
+    asked = list[str]()
 
-    def fails_once(server_id: int, name: str, arguments: Mapping[str, Any]) -> str:
-        asked.append(name)
+    def fails_once(order: CallOrder) -> PreparedCall:
+        asked.append(order.tool)
         if len(asked) == 1:
             raise OperationalError("database is locked")
-        return admit(server_id, name, arguments)
+        return prepare_call(order)
 
-    monkeypatch.setattr(trials, "admit_trial_call", fails_once)
+    monkeypatch.setattr(calls_of_tests, "prepare_call", fails_once)
     listed = [{"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}]
     async with fake_http(Echo(tools=listed)) as remote:
         where = {"url": remote.url, "allowed_networks": [*LOOPBACK]}
@@ -369,6 +373,7 @@ def _ruled(listed: list[dict[str, Any]], default: str) -> None:
     observe.observe(server=server, listed=listed)
     Tool.objects.filter(name="disabled").update(enabled=False)
     Configuration.objects.update(default_outcome=default)
+    User.objects.create_user("ann")
     for name, outcome, condition in (
         ("no denied", "deny", 'tool.name == "denied"'),
         ("ask first", "ask", 'call.origin == "trial" && tool.name == "asked"'),
@@ -382,10 +387,11 @@ async def test_rules_decide_about_a_call_that_a_model_asks_for(manager: Any) -> 
     server = await db_call(newcomer, env={"NEWCOMER_WITHOUT": "fetch keys helper remove"})
     await db_call(PolicyRule.objects.create, name="no words", outcome="deny", condition='args.word == "secret"')
     request = MaintenanceRequest(notes={"server_id": server.pk, "starts": [], "tools": []})
-    looked = await trials.start_legacy((await manager())._pool, request)
+    engine = (await manager())._engine
+    looked = await trials.start_legacy(engine, request)
     trials.keep_start(request, looked)
     words = {
-        word: await trials.called_once(request, "look", json.dumps({"word": word}).encode())
+        word: await trials.called_once(engine, request, "look", json.dumps({"word": word}).encode())
         for word in ("secret", "other")
     }
     assert words["secret"] == {"outcome": "skipped", "why": "the rules deny it (rule 'no words')"}

@@ -7,7 +7,7 @@ five thousand tools costs reading short columns, not the texts of all.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -32,6 +32,7 @@ from mcpregistry.domain.specs import (
     Grants,
     GrantSpec,
     PermitSpec,
+    ProjectSpec,
     ServerSpec,
     TokenSpec,
     ToolSpec,
@@ -54,6 +55,7 @@ from mcpregistry.models import (
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.models.tool import said_in
 from mcpregistry.services.configuration.capabilities import Meanings, meanings
+from mcpregistry.services.configuration.projects import project_specs
 
 _AT_ONCE = 500  # definitions that one query reads
 _SECTIONS: dict[str, Callable[[], Any]] = {}
@@ -114,6 +116,7 @@ def _read(only: Collection[int] | None, known: Known) -> Snapshot:
     servers = {s.id: _server(s) for s in Server.objects.active().only(*_OF_SERVER)}
     by_agent, by_endpoint = _grants()
     of_agents, of_endpoints = _budgets()
+    projects = project_specs()
     rows = list(_of_servers(servers, only, whole=not known))
     off = defaultdict(set)
     for each in rows:
@@ -133,7 +136,8 @@ def _read(only: Collection[int] | None, known: Known) -> Snapshot:
         agents=_agents(by_agent, of_agents),
         tokens=dict(_tokens()),
         endpoints={
-            e.slug: _endpoint(e, by_endpoint[e.id], of_endpoints[e.id]) for e in Endpoint.objects.filter(enabled=True)
+            e.slug: _endpoint(e, by_endpoint[e.id], of_endpoints[e.id], projects[e.slug])
+            for e in Endpoint.objects.filter(enabled=True)
         },
         workspaces=tuple(_workspaces()),
         rules=tuple(map(rule_spec, rules)),
@@ -167,7 +171,7 @@ _COLUMNS = tuple({"pinned": "pinned_id", "hash": "pinned__hash"}.get(name, name)
 _OF_SERVER = (
     "id", "slug", "name", "revision", "transport", "connect_mode", "request_timeout", "max_message_bytes",
     "unavailable_since", "shared_by", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert", "features",
-    "mcp_apps",
+    "mcp_apps", "only_on",
 )  # fmt: skip
 
 
@@ -217,6 +221,7 @@ def _server(server: Server) -> ServerSpec:
         sampling_expert=server.sampling_expert,
         features=frozenset(server.features),
         mcp_apps=server.mcp_apps,
+        only_on=server.only_on,
     )
 
 
@@ -354,7 +359,9 @@ def _agent(agent: Agent, grants: list[GrantSpec], known: Meanings, budgets: froz
     )  # fmt: skip
 
 
-def _endpoint(endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str]) -> EndpointSpec:
+def _endpoint(
+    endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str], projects: Sequence[ProjectSpec] = ()
+) -> EndpointSpec:
     return EndpointSpec(
         slug=endpoint.slug,
         title=endpoint.name or endpoint.slug,
@@ -369,6 +376,7 @@ def _endpoint(endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str]) ->
         tell_energy=endpoint.tell_energy,
         instructions_limit=endpoint.instructions_limit,
         budgets=frozenset(budgets),
+        projects=tuple(projects),
     )
 
 

@@ -1,4 +1,4 @@
-"""Project files: what directories declare, who has confirmed it, and the buttons that confirm and take back."""
+"""Pages of project files: the servers that directories declare, and buttons to confirm them and to take that back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""``mcp_workspace_status``: which project file waits for a person, and where to confirm it.
+"""``mcp_workspace_status`` reports which project file waits for a confirmation, and where a person can give it.
 
-It is our own tool and only reports. It is listed on the endpoint of a directory while something is to be said of its file
-(``runmcp --workspace``). Whatever an agent does with it, nothing is confirmed: that is for people in the admin or at a
-command line.
+The endpoint of a directory lists the tool while the directory's file waits or has a problem (``runmcp --workspace``). The tool
+only reports. An agent cannot confirm anything with it; people confirm in the admin or in a terminal.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class TokenSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProjectSpec:
-    """The configuration file of a directory, as hosts are told of it (``models.ProjectFile``). ``content``: its hash.
+    """The configuration file of a directory, as it is reported to hosts (``models.ProjectFile``). ``content``: its hash.
 
     ``summary``: a line for each server, without secrets. ``is_confirmed``: a person has confirmed exactly this content.
     """

@@ -1,6 +1,6 @@
-"""The configuration file of one directory, as ``runmcp --workspace`` has read it there, and who has confirmed it.
+"""The configuration file of one directory, as ``runmcp --workspace`` has read it, and its confirmation by a person.
 
-There is one row per directory. Nothing of the file runs before ``confirmed`` equals ``content``.
+There is one row per directory. No server of the file runs before ``confirmed`` equals ``content``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from django.db import models
 
 from mcpregistry.models.sealing import Sealed
 
-SHORT = 12  # characters of a hash that people and hosts are shown
+SHORT = 12  # shown characters of a hash
 
 
 class ProjectFile(models.Model):
-    """What a directory's file says, and what a person has confirmed of it.
+    """The content of a directory's file, and the content that a person has confirmed.
 
     Endpoint and agent are names instead of references: the servers of the file keep to this endpoint, also while it is
     being replaced.
@@ -30,10 +30,10 @@ class ProjectFile(models.Model):
     )
     agent_slug = models.CharField("agent", max_length=63, help_text="Hosts in this directory act as this agent.")
     content = models.CharField(
-        max_length=64, blank=True, help_text="Hash of what the file says. Empty if it cannot be read."
+        max_length=64, blank=True, help_text="Hash of the servers in the file. Empty if the file cannot be read."
     )
     summary = models.JSONField(
-        default=list, blank=True, help_text="What the file says, one server per line, without secrets."
+        default=list, blank=True, help_text="Servers of the file, one per line, without secrets."
     )
     variables = models.JSONField(
         default=dict, blank=True,
@@ -49,7 +49,7 @@ class ProjectFile(models.Model):
     confirmed_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    confirmed_as = models.CharField(max_length=200, blank=True, help_text="Who confirmed it, as the audit log says.")
+    confirmed_as = models.CharField(max_length=200, blank=True, help_text="Name of the person in the audit log.")
     # Digests of the entries that were read and of those that were confirmed, by their keys. A digest of a short
     # password could be guessed, so they are sealed.
     sealed_entries = models.TextField(blank=True, editable=False)

@@ -44,7 +44,7 @@ def project() -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _calls_run(stage: Stage) -> None:
-    """Nobody is asked about calls, so the tool about held calls is not listed."""
+    """Let every call run, so that the tool about held calls is not listed."""
     stage.endpoint()
 
 
@@ -67,7 +67,7 @@ class Asking:
         return {tool["name"]: tool for tool in (await self.ask("tools/list"))["tools"]}
 
     async def names_after_change(self, count: int) -> set[str]:
-        """The names of the tools once the host was told of changes this often."""
+        """The names of the tools after so many notifications of changes."""
         await self.host.until(lambda _: self._changes() >= count)
         return set(await self.tools())
 
@@ -96,13 +96,13 @@ async def test_nothing_of_the_file_runs_until_a_person_confirms_and_then_both_ho
         for host in hosts:
             tools = await host.tools()
             assert set(tools) == {STATUS}
-            told = await host.ask("tools/call", name=STATUS, arguments={})
-            for said in (tools[STATUS]["description"], told["content"][0]["text"]):
-                assert str(project / ".mcp.json") in said
-                assert "git: " in said
-                assert "echo.py" in said
-                assert "confirmworkspace" in said
-                assert "/admin/mcpregistry/projectfile/" in said
+            called = await host.ask("tools/call", name=STATUS, arguments={})
+            for report in (tools[STATUS]["description"], called["content"][0]["text"]):
+                assert str(project / ".mcp.json") in report
+                assert "git: " in report
+                assert "echo.py" in report
+                assert "confirmworkspace" in report
+                assert "/admin/mcpregistry/projectfile/" in report
             assert not host.host.runs("echo.py")
             refused = await host.ask("tools/call", name="git__echo", arguments={})
             assert "Unknown tool" in json.dumps(refused)
@@ -153,8 +153,8 @@ async def test_a_changed_file_stops_what_changed_and_a_variable_of_the_host_reac
         file.write_text("{ no JSON")
         await raw.until(lambda _: "tools/list_changed" in str(raw.messages[-1]))
         assert await host.names_until({STATUS})
-        said = (await host.tools())[STATUS]["description"]
-        assert str(file) in said
+        report = (await host.tools())[STATUS]["description"]
+        assert str(file) in report
         assert await raw.end() == 0
     states = dict(
         await outside(

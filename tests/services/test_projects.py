@@ -1,4 +1,4 @@
-"""Project files of directories: what is confirmed, what is refused, and what becomes of their servers."""
+"""Project files of directories: reading, confirmation, refusals, and the lifecycle of their servers."""
 
 from __future__ import annotations
 

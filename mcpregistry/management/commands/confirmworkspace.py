@@ -55,7 +55,7 @@ class Command(BaseCommand):
         agent = known.agent_slug if known else ""
         row = note_project(directory=directory, agent=agent, environ=environ, actor=_actor())
         if row is None:
-            raise CommandError(f"{directory} has no configuration file with MCP servers. Name another directory.")
+            raise CommandError(f"No configuration file with MCP servers in {directory}. Name another directory.")
         return row
 
     def _show(self, row: ProjectFile) -> None:
@@ -88,5 +88,5 @@ class Command(BaseCommand):
 
 
 def _actor() -> str:
-    """Who runs the command, as the audit log says; a name of this machine, not of the site."""
+    """The user of the machine who runs the command, for the audit log."""
     return f"shell:{getpass.getuser()}"

@@ -83,7 +83,7 @@ class Command(BaseCommand):
             asyncio.run(serve_stdio(preload, caller, era=options["era"], project=project))
 
     def _project(self, options: dict[str, Any]) -> ProjectFollower | None:
-        """Note what the directory's file says; nothing of it runs before a person has confirmed it."""
+        """Read the directory's file and save its state. None of its servers is started here."""
         if options["endpoint"] or options["config"]:
             raise CommandError(
                 "--workspace chooses the endpoint by the directory. Leave --endpoint and --config out, or use a second entry."
@@ -101,7 +101,7 @@ class Command(BaseCommand):
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None
         if row is None:
-            self.stderr.write(f"{directory} has no configuration file with MCP servers; its usual endpoint is served.")
+            self.stderr.write(f"No configuration file with MCP servers in {directory}. The usual endpoint is served.")
             return None
         if row.problem or row.state == "waiting":
             self.stderr.write(

@@ -88,7 +88,7 @@ def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
 
 
 def project_folder(path: str) -> str:
-    """The name of the folder that a file is about: of the project, also where the file stands in a host's own folder."""
+    """The name of the project's folder, also for a file in a host's folder inside it, such as ``.cursor``."""
     folder = Path(path).parent
     return folder.parent.name if folder.name in _HOST_FOLDERS else folder.name
 

@@ -37,12 +37,12 @@ _MOST_SERVERS = 100
 
 
 class ProjectFileUnusable(ConfigInvalid):
-    """The file of a directory cannot be used; the message says where, and the remedy what to do."""
+    """The file of a directory cannot be used. The message names the place of the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectReading:
-    """What a directory's file says.
+    """The servers of a directory's file, as they were read.
 
     ``content``: the hash that a person confirms. ``entries``: a digest of each server by its key. ``variables``: those in
     commands and addresses, with the values that were filled in. ``summary``: a line for each server, without secrets.
@@ -81,7 +81,7 @@ def real_directory(name: str | Path) -> Path:
 
 
 def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading | None:
-    """What the directory's file says; None if it has no file that declares servers.
+    """Read the directory's file. Returns None if no file of the directory declares servers.
 
     ``environ``: where variables in commands and addresses take their values from. Raises ProjectFileUnusable.
     """
@@ -113,7 +113,7 @@ def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading 
 def only_servers(document: Document) -> Document:
     """The servers of a project's file, without the entries that start or reach this site itself.
 
-    A host's own entry for ``runmcp`` often stands in the same file: started from here, it would start itself again.
+    The same file often has the host's entry for ``runmcp``. If it were started from here, it would start itself again.
     """
     servers = tuple(entry for entry in document.servers if not _is_this_site(entry))
     return Document(servers=servers, inputs=document.inputs, notes=document.notes)
@@ -124,7 +124,7 @@ def _is_this_site(entry: ServerEntry) -> bool:
 
 
 def _check_owners(directory: Path, path: Path) -> None:
-    """Refuse a file that another user of the machine can change: its commands can name programs beside it."""
+    """Refuse a file that another user of the machine can change, or whose directory they can."""
     for place in dict.fromkeys((directory, path.parent, path)):
         facts = place.stat()
         if facts.st_uid not in (os.geteuid(), 0):
@@ -191,7 +191,7 @@ def _facts(entry: ServerEntry) -> dict[str, Any]:
 
 
 def _line(entry: ServerEntry) -> str:
-    """One server for people: what would be started or reached, and what it would be given. Secrets are masked."""
+    """One line about a server: its command or address, environment and variables. Secrets are masked."""
     if entry.command:
         parts = [" ".join(shlex.quote(word) for word in masked_words(list(entry.command)))]
     else:

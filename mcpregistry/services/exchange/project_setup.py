@@ -1,7 +1,7 @@
-"""Set up the servers of a confirmed project file; called by ``runmcp --workspace``, whose environment they are given.
+"""Set up the servers of a confirmed project file. ``runmcp --workspace`` does so, because servers get its environment.
 
-It is done once for each confirmation. What people decide afterwards stands: a server that was disabled, a grant that was
-withdrawn, a definition that was rejected.
+This happens once for each confirmation. Later decisions of people are kept: disabled servers, withdrawn grants, rejected
+definitions.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ACTOR = "runmcp"
 def set_up_project(*, directory: Path, environ: Mapping[str, str]) -> None:
     """Start the servers of the directory's file once, approve what they offer, and grant them to the agent.
 
-    Does nothing unless a person has confirmed exactly what the file says now. What goes wrong is written down as the
-    file's problem; a new server that does not work is deleted again, so that the next start is as good as the first.
+    Does nothing unless a person has confirmed the present content of the file. Errors are saved as the problem of the file.
+    A new server that does not work is deleted, so that the next start can try it again.
     """
     with one_at_a_time():
         row = ProjectFile.objects.filter(directory=str(directory)).first()
@@ -105,7 +105,7 @@ def _delete(slugs: Iterable[str]) -> None:
 
 @transaction.atomic
 def _offer(servers: list[Server], row: ProjectFile) -> list[str]:
-    """Approve what nobody has decided on, unless it is suspicious, and grant the servers where the directory's hosts are."""
+    """Approve new definitions that are not suspicious, and grant the servers to the agent of the directory on its endpoint."""
     agent = Agent.objects.filter(slug=row.agent_slug).first()
     endpoint = Endpoint.objects.filter(slug=row.endpoint_slug).first()
     if agent is None or endpoint is None:

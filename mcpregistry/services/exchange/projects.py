@@ -1,4 +1,4 @@
-"""Configuration files of directories: noticed by ``runmcp --workspace``, confirmed and taken back by people.
+"""Configuration files of directories: ``runmcp --workspace`` saves what it reads, and people confirm that or take it back.
 
 Nothing of a file runs before a person has confirmed exactly its content. If the file changes, the servers whose entries
 are still as they were confirmed stay; all others stop, and new ones wait for the next confirmation.
@@ -34,7 +34,7 @@ def note_project(*, directory: Path, agent: str, environ: Mapping[str, str], act
     """Read the file of a directory (``real_directory``) and write down what has changed. Starts nothing.
 
     ``agent``: as whom hosts act there; empty for that of the workspace that holds the directory, otherwise ``local``.
-    Returns None for a directory that has no file and never had one.
+    Returns None for a directory that is not known and has no file.
     """
     reading, problem = None, ""
     try:
@@ -84,7 +84,7 @@ def _take_over(row: ProjectFile, reading: ProjectReading | None, problem: str) -
     """Write what was read into the unsaved row."""
     if reading is None:
         row.content, row.summary, row.variables, row.entries = "", [], {}, {}
-        row.problem = problem or "The directory has no configuration file with servers any more."
+        row.problem = problem or "The configuration file of the directory was deleted, or declares no servers."
         return
     if row.content != reading.content:
         row.problem, row.entries = "", dict(reading.entries)
@@ -93,7 +93,7 @@ def _take_over(row: ProjectFile, reading: ProjectReading | None, problem: str) -
 
 
 def _save_changes(row: ProjectFile, before: Mapping[str, Any], actor: str) -> None:
-    """Save the row if it differs from what it was, and stop the servers that are no longer as they were confirmed."""
+    """Save the row if it has changed, and stop the servers whose entries differ from the confirmed ones."""
     if all(getattr(row, name) == value for name, value in before.items()):
         return
     if (row.endpoint_slug, row.agent_slug) != (before["endpoint_slug"], before["agent_slug"]):
@@ -131,7 +131,7 @@ def _stop_servers(row: ProjectFile, path: str, *, keep: Collection[str], actor: 
 def confirm_project(*, project: ProjectFile, shown: str, actor: str, user: User | None = None) -> ProjectFile:
     """Confirm the content whose hash (``shown``, at least its first characters) a person has looked at.
 
-    Raises Conflict if the file says something else by now. Running hosts then start its servers, others when they begin.
+    Raises Conflict if the file has changed. A running host in the directory then starts the servers, or the next one does.
     """
     check_unchanged(project, actor)
     with transaction.atomic():
@@ -158,7 +158,7 @@ def check_unchanged(project: ProjectFile, actor: str) -> None:
     try:
         reading = read_project(directory, project.variables)
     except (ProjectFileUnusable, OSError):
-        return  # another machine's, or broken this very moment: what was written down decides
+        return  # the file may be on another machine: the saved content decides
     if reading is not None and reading.content != project.content:
         note_project(directory=directory, agent=project.agent_slug, environ=project.variables, actor=actor)
 
@@ -188,7 +188,7 @@ def delete_project(*, project: ProjectFile, actor: str) -> None:
 
 
 def facts_of(project: ProjectFile) -> dict[str, Any]:
-    """What people are shown before they confirm."""
+    """The facts that a person sees before the confirmation."""
     return {
         "directory": project.directory, "file": project.path, "servers": list(project.summary),
         "variables": dict(project.variables), "content": project.content, "problem": project.problem,

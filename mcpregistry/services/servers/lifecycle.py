@@ -133,7 +133,7 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
 
 @transaction.atomic
 def withdraw_launch(*, server: Server, actor: str) -> None:
-    """Make an active server a draft again: it stops, and does not run before somebody confirms it. A disabled one stays so."""
+    """Make an active server a draft again: it stops until a person confirms its launch. A disabled server stays disabled."""
     server = Server.objects.select_for_update().get(pk=server.pk)
     if server.lifecycle == Lifecycle.DISABLED and not server.confirmed_launch:
         return

@@ -10,7 +10,7 @@ import sys
 
 # Commands about a site that is there. In another place they say so, and make neither keys nor a database.
 _OF_A_SITE = {
-    "audit", "backup", "connect", "exportconfig", "history", "importconfig", "invariants", "mcprun", "mcptest",
+    "audit", "backup", "confirmworkspace", "connect", "exportconfig", "history", "importconfig", "invariants", "mcprun", "mcptest",
     "modelprices", "moveto", "policy", "rekey", "secondfactor",
 }  # fmt: skip
 _ANYWHERE = {"-h", "--help", "--version", "--check", "--schema"}  # with one of these they read no site

@@ -131,6 +131,10 @@ LISTS: dict[str, Empty] = {
     "mcpregistry.workspace": Empty(
         "Project folders, with the endpoint and agent for hosts that are started there.", "Add a project folder.",
     ),
+    "mcpregistry.projectfile": Empty(
+        "Configuration files of directories in which hosts were started, with who has confirmed them.",
+        "Start a host with runmcp --workspace in a directory that has a file with MCP servers.",
+    ),
     "mcpregistry.conversation": Empty(
         "Conversations of agents, with their messages and calls.",
         "Agents and hosted agents start them. You can also add one for an agent.",

@@ -134,6 +134,7 @@ AREAS = (
             _list("Tokens", "mcpregistry_token", key="k"),
             _list("Endpoints", "mcpregistry_endpoint"),
             _list("Workspaces", "mcpregistry_workspace"),
+            _list("Project files", "mcpregistry_projectfile"),
             _list("Conversations", "mcpregistry_conversation"),
             _list("Host sessions", "mcpregistry_hostsession"),
         ),

@@ -24,7 +24,7 @@ class ConfirmPage(RecordPage[Record]):
     """A view of ``RecordAdmin``, which gives it records and addresses. What it shows and calls is its subclass's."""
 
     template: ClassVar[str]
-    permissions = (MAY_CONFIRM,)
+    permissions: ClassVar[tuple[str, ...]] = (MAY_CONFIRM,)
 
     def title(self, record: Record) -> str:
         """The page's heading, fit to be shown."""

@@ -27,6 +27,7 @@ from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
 from mcpregistry.calls.live_policy import LivePolicy
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
 from mcpregistry.calls.placing import Placement, peer_marker, peer_place
+from mcpregistry.calls.project_status import ProjectStatus
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.remote_tasks.adoption import Adoption
 from mcpregistry.calls.resource_watches import ResourceWatches
@@ -76,7 +77,8 @@ class Engine:
             DownstreamDispatcher(self.placement, self.adoption, more_sources.sampler_for(self)),
         )
         status = ApprovalStatus(self.approvals)
-        sources = [own, (status, status), *more_sources.made_for(self)]
+        projects = ProjectStatus()
+        sources = [own, (status, status), (projects, projects), *more_sources.made_for(self)]
         self.catalogues = Catalogues(source for source, _ in sources)
         dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
         self.pipeline = Pipeline(

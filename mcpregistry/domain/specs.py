@@ -32,6 +32,7 @@ class ServerSpec:
     sampling_expert: str = ""  # the expert tool whose model answers in the host's place
     mcp_apps: bool = True
     features: frozenset[str] = frozenset()  # what it has besides lists (``domain.kinds``)
+    only_on: str = ""  # the only endpoint that lists it; empty: every endpoint can
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,24 @@ class TokenSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectSpec:
+    """The configuration file of a directory, as it is reported to hosts (``models.ProjectFile``). ``content``: its hash.
+
+    ``summary``: a line for each server, without secrets. ``is_confirmed``: a person has confirmed exactly this content.
+    """
+
+    id: int
+    directory: str
+    path: str
+    agent: str
+    content: str
+    summary: tuple[str, ...]
+    problem: str
+    is_confirmed: bool
+    is_served: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointSpec:
     """An enabled endpoint. ``lists_only``: a tool needs a grant of the endpoint as well as one of the agent.
 
@@ -157,6 +176,7 @@ class EndpointSpec:
     tell_energy: bool = False
     instructions_limit: int = 0  # characters of the servers' together
     budgets: frozenset[str] = frozenset()
+    projects: tuple[ProjectSpec, ...] = ()  # the files of directories whose servers it lists
 
     @property
     def payer(self) -> str:

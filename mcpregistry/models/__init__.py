@@ -21,6 +21,7 @@ from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.login import LoginAttempts
 from mcpregistry.models.notification import Channel, Delivery, SlackIdentity
 from mcpregistry.models.policy import PolicyRule
+from mcpregistry.models.project_file import ProjectFile
 from mcpregistry.models.registry import RegistryEntry, RegistrySource
 from mcpregistry.models.second_factor import RecoveryCode, SecondFactor
 from mcpregistry.models.server import Connection, Server, ServerEvent
@@ -75,6 +76,7 @@ __all__ = [
     "Message",
     "Permit",
     "PolicyRule",
+    "ProjectFile",
     "RateLevel",
     "RecoveryCode",
     "RegistryEntry",

@@ -28,6 +28,7 @@ from mcpregistry.models.budget import Budget
 from mcpregistry.models.credential import Credential
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.policy import PolicyRule
+from mcpregistry.models.project_file import ProjectFile
 from mcpregistry.models.server import Server
 from mcpregistry.models.tool import Tool
 
@@ -47,6 +48,7 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Endpoint: frozenset(),
     Grant: frozenset({"note"}),
     Workspace: frozenset(),
+    ProjectFile: frozenset({"seen_at", "confirmed_at", "confirmed_by", "confirmed_as", "sealed_entries", "sealed_confirmed_entries", "variables"}),
     Credential: frozenset({"description", "updated_at"}),
     PolicyRule: frozenset({"note"}),
     Permit: frozenset({"uses_left"}),

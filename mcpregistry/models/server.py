@@ -249,6 +249,10 @@ class Server(Confined):
     last_connected_at = models.DateTimeField(null=True, blank=True, editable=False)
     sealed_extra = models.TextField(blank=True, editable=False)
     extra = Sealed("sealed_extra", dict)  # what imported files say that has no field here; may hold secrets
+    only_on = models.CharField(
+        "only on endpoint", max_length=63, blank=True, default="", db_default="", editable=False,
+        help_text="Short name of the only endpoint that lists it. If empty, every endpoint can.",
+    )  # fmt: skip
     source = models.CharField(
         max_length=40, blank=True, editable=False, help_text="How it came here: admin, api, a file format."
     )

@@ -124,6 +124,7 @@ class ShownLists:
         self._tools = {tool.pk: tool for tool in tool_sizes(*_named(server)) if tool.server_id in active}
         self._own = [] if server else list(own_of(self._snapshot))
         self._seen: dict[str, frozenset[int]] = {}
+        self._kept_to = {pk: server.only_on for pk, server in active.items() if server.only_on}
 
     def of_agent(self, slug: str, *, endpoint: str = "") -> int | None:
         """The agent's list on the endpoint, or else its longest one; None if the agent or endpoint is not enabled."""
@@ -162,11 +163,17 @@ class ShownLists:
         shown = self._granted(agent)
         if endpoint.lists_only:
             shown = shown & self._listed(endpoint)
+        shown = (
+            frozenset(pk for pk in shown if self._is_listed_on(self._tools[pk], endpoint)) if self._kept_to else shown
+        )
         own = (each for each in self._own if agent.slug in each.agents and endpoint.slug in each.endpoints)
         return self._sum(shown) + sum(each.characters for each in own)
 
     def _sum(self, tools: Iterable[int]) -> int:
         return sum(self._tools[pk].characters for pk in tools)
+
+    def _is_listed_on(self, tool: ToolSize, endpoint: EndpointSpec) -> bool:
+        return self._kept_to.get(tool.server_id, endpoint.slug) == endpoint.slug
 
     def _granted(self, agent: AgentSpec) -> frozenset[int]:
         key = f"agent:{agent.slug}"

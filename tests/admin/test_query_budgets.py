@@ -37,7 +37,7 @@ from tests.fakes.seed import ACTOR, Site, tool
 BUDGETS = {
     "server": 12, "tool": 12, "definition": 12, "agent": 10, "token": 10, "endpoint": 9, "grant": 14, "workspace": 11,
     "credential": 9, "invocation": 11, "auditentry": 9, "connection": 11, "servertest": 11, "serverevent": 11,
-    "channel": 12, "delivery": 11, "slackidentity": 9, "policyrule": 14, "permit": 10, "conversation": 10, "install": 9,
+    "channel": 12, "delivery": 11, "slackidentity": 9, "policyrule": 14, "permit": 10, "conversation": 10, "install": 9, "projectfile": 9,
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ ADDS = {
 }  # fmt: skip
 CHANGES = ADDS | {"tool": OPERATOR, "conversation": OPERATOR, "configuration": ADMIN}
 # Others lose something with these: their calls' secrets, their experts' models.
-DELETES = ADDS | {"credential": ADMIN, "provider": ADMIN, "languagemodel": ADMIN}
+DELETES = ADDS | {"credential": ADMIN, "provider": ADMIN, "languagemodel": ADMIN, "projectfile": ADMIN}
 ADDS |= {
     "maintenancerequest": OPERATOR,
     "install": OPERATOR,
@@ -55,6 +55,7 @@ VERBS = {
     ("token", "rotate"): ADMIN, ("invitation", "withdraw"): ADMIN, ("agent", "connect"): VIEWER, ("server", "set-up"): VIEWER, ("policyrule", "live"): ADMIN, ("hostsession", "end"): OPERATOR,
     ("install", "approve"): ADMIN, ("install", "use"): OPERATOR, ("install", "configure"): OPERATOR, ("install", "roll-back"): OPERATOR, ("install", "remove"): OPERATOR,
     ("conversation", "end"): OPERATOR, ("effortagent", "answer-all"): ADMIN, ("energypool", "fill"): ADMIN, ("registrysource", "sync"): OPERATOR, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
+    ("projectfile", "confirm"): ADMIN, ("projectfile", "take-back"): ADMIN,
     ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
     ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,
     ("proposal", "apply"): OPERATOR, ("proposal", "decline"): OPERATOR,

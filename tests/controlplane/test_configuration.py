@@ -439,6 +439,7 @@ def test_whatever_configures_a_site_is_in_its_document():
     no_configuration = {
         "auth.Permission", "auth.User", "mcpregistry.Token", "mcpregistry.SecondFactor", "mcpregistry.RecoveryCode", "mcpregistry.Invitation",
         "mcpregistry.Definition", "subagents.ExpertTarget", "subagents.ExpertVersion", "mcpregistry.ImportedFile",
+        "mcpregistry.ProjectFile",
     }  # people and what proves them; parts of other rows  # fmt: skip
     records = {
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",

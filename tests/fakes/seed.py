@@ -41,6 +41,7 @@ from mcpregistry.models import (
     Invocation,
     Permit,
     PolicyRule,
+    ProjectFile,
     RegistryEntry,
     RegistrySource,
     Server,
@@ -405,6 +406,10 @@ def _access(site: Site, now: datetime) -> None:
     tokens.issue_token(name="pipeline", agent=site.agents["ci"], actor=ACTOR)
     workspace = Workspace(directory="/srv/project", endpoint=endpoints["default"], agent=local)
     save_workspace(workspace=workspace, actor=ACTOR)
+    ProjectFile.objects.create(
+        directory="/srv/shop", path="/srv/shop/.mcp.json", endpoint_slug="shop-1a2b3c", agent_slug="local",
+        content="5" * 64, summary=["git: uvx mcp-server-git --repository /srv/shop"], seen_at=timezone.now(),
+    )  # fmt: skip
 
 
 _ENDS = [(State.SUCCEEDED, "", 90), (State.TOOL_ERROR, "TOOL_CALL_FAILED", 5), (State.DENIED, "DENIED", 3),

@@ -108,7 +108,7 @@ def test_a_first_start_that_was_killed_is_completed_by_the_next(
     file = write(tmp_path, git("log"), "expert", "log")
     with monkeypatch.context() as patched:
         patched.setattr(trusted._Made, "take_back", lambda *_: None)
-        patched.setattr(trusted, "_ask", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(trusted, "ask_servers", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             served(file)
     assert Provider.objects.get().draft_problem() is not None

@@ -19,7 +19,7 @@ UNSHORTENED = 55  # beyond it some host changes names, see long_names
 OWN_NAMES = frozenset(
     {
         "mcp_approval_status", "mcp_request_server_addition", "mcp_check_subagent_status", "mcp_cancel_subagent_work",
-        "mcp_list_available_tools",
+        "mcp_list_available_tools", "mcp_workspace_status",
     }
 )  # fmt: skip
 

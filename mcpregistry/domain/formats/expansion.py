@@ -31,7 +31,7 @@ def expand_document(
 
 def _provider(name: str, entry: JsonObject, variables: Mapping[str, str], report: Report) -> JsonObject:
     """Its address; the key waits until a model is asked."""
-    url, missing = expand(entry.get("base_url", ""), variables, _is_guarded)
+    url, missing = expand(entry.get("base_url", ""), variables, is_guarded)
     if missing:
         at = pointer("providers", name)
         report.refuse(at, f"Its address needs {missing[0]}, which has no value here.", "Set it, or write it out.")
@@ -44,7 +44,7 @@ def _server(
     values = {**variables, **folders}
 
     def whole(text: str, key: str) -> str:
-        filled, missing = expand(text, values, _is_guarded)
+        filled, missing = expand(text, values, is_guarded)
         for name in missing:
             report.add("kept", entry.at + pointer(key), f"{name} stays a placeholder.", _LATER)
         return filled
@@ -75,7 +75,8 @@ def _folders(text: str, folders: Mapping[str, str]) -> str:
     return text
 
 
-def _is_guarded(name: str) -> bool:
+def is_guarded(name: str) -> bool:
+    """Whether a variable is never copied into a command line or an address: the site's own, or by its name a secret."""
     return name.startswith(_OWN) or is_secret_name(name)
 
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mcpregistry.domain.kinds import READ, RESOURCE
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, Grants, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, Grants, GrantSpec, ServerSpec, ToolSpec
 
 EVERYTHING = "mcp_integration"
 _PLAIN = str.maketrans({"?": "[?]", "[": "[[]"})  # of a pattern for URIs the star alone stands for something else
@@ -71,9 +71,15 @@ def live(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:
     return (grant for grant in grants if grant.expires_at is None or grant.expires_at > now)
 
 
+def is_listed_on(server: ServerSpec, endpoint: EndpointSpec) -> bool:
+    """Whether the endpoint can list the server at all. A server of a directory's file belongs to one endpoint; expert tools
+    whose whitelist names it can use it as well."""
+    return server.only_on in ("", endpoint.slug) or endpoint.slug == RUNS.slug
+
+
 def may_see(agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: ToolSpec, now: float) -> bool:
     """Whether the tool is in this agent's list on this endpoint (pinned arguments play no part in listing)."""
-    if not capable(agent, server, tool):
+    if not capable(agent, server, tool) or not is_listed_on(server, endpoint):
         return False
     if not any(covers(grant, tool) for grant in live(about(agent.grants, tool), now)):
         return False

@@ -29,6 +29,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from mcpregistry.domain.project_files import PROJECT_FILES
 from mcpregistry.gateway.stdio.kept_answers import (
     Kept,
     changed_at,
@@ -61,18 +62,16 @@ _OWN = """SELECT (SELECT COUNT(*) FROM mcpregistry_endpoint WHERE instructions <
 
 
 class ServedFile:
-    """The file of ``--config``, and all else that decides whether it is served today as it was the last time.
+    """The file of ``--config``, or those of ``--workspace``, and all else that decides whether the same is served as the last
+    time.
 
     It may be refused now: edited, without a variable that it had, or beside a site that has started meanwhile and whose
     workers do not get its keys. Then its host must not have seen what it offered before.
     """
 
-    def __init__(self, var: Path, name: Path) -> None:
+    def __init__(self, var: Path, *names: Path) -> None:
         self._var = var
-        try:
-            self._content = name.read_bytes()
-        except OSError:
-            self._content = b""
+        self._content = b"\0".join(map(_content, names))
 
     def digest(self, names: Iterable[str]) -> str:
         """The same while nothing of that has changed. ``names``: variables besides those that stand in the file."""
@@ -91,6 +90,13 @@ class ServedFile:
                 file = self._var / name
                 parts.append(f"{file.stat().st_mtime_ns} ".encode() + file.read_bytes())
         return b"\0".join(parts)
+
+
+def _content(name: Path) -> bytes:
+    try:
+        return name.read_bytes() if name.is_file() else b""
+    except OSError:
+        return b""
 
 
 class Preload:
@@ -358,11 +364,11 @@ def open_door(var: Path, arguments: list[str]) -> Preload:
     if _preload is None:
         named = {argument.partition("=")[0] for argument in arguments}
         endpoint, agent = _option(arguments, "--endpoint"), _option(arguments, "--agent")
-        place = [] if endpoint and agent else [os.getcwd()]
+        place = [] if endpoint and agent and "--workspace" not in named else [os.getcwd()]
         embedded = not {"DATABASE_URL", "DATABASE_URL_FILE"} & set(os.environ)
         database = var / "slipsnisse.sqlite3" if embedded else None
         common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
-        own = {"--era", "--config", "--conversation"} & named
+        own = {"--era", "--config", "--conversation", "--workspace"} & named
         lists = lists_path(var, endpoint, agent) if endpoint and agent and not own else None
         if lists is not None:
             want(wanted_path(var, endpoint, agent))
@@ -373,6 +379,9 @@ def open_door(var: Path, arguments: list[str]) -> Preload:
 
 def _file(var: Path, arguments: list[str]) -> ServedFile | None:
     name = _option(arguments, "--config")
+    if "--workspace" in arguments:
+        directory = Path(_option(arguments, "--cwd") or os.getcwd())
+        return ServedFile(var, *(directory / file for file in PROJECT_FILES))
     return ServedFile(var, Path(name)) if name else None
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from mcp import types as t
@@ -24,12 +24,15 @@ from mcpregistry.gateway.server import Gateway
 from mcpregistry.gateway.stdio.kept_answers import Kept
 from mcpregistry.gateway.stdio.preload import ACKNOWLEDGED, SUBSCRIPTION, Preload
 
+if TYPE_CHECKING:  # it brings the formats of files along
+    from mcpregistry.gateway.stdio.project import ProjectFollower
+
 log = structlog.get_logger(__name__)
 
 _LAST_WORDS = 2.0  # seconds for a host to read what is left
 
 
-async def serve_stdio(preload: Preload, caller: Caller, *, era: str) -> None:
+async def serve_stdio(preload: Preload, caller: Caller, *, era: str, project: ProjectFollower | None = None) -> None:
     """Serve one host until it closes stdin or we are told to stop. ``era`` is auto or legacy."""
     engine = Engine("runmcp")
     await engine.start()
@@ -40,6 +43,7 @@ async def serve_stdio(preload: Preload, caller: Caller, *, era: str) -> None:
     loop = asyncio.get_running_loop()
     mouth = _Mouth(preload.write, loop)
     serving = asyncio.ensure_future(_serve(gateway, preload, mouth, caller, era))
+    following = asyncio.ensure_future(project.run(engine)) if project else None
     settle()
 
     def stop() -> None:
@@ -53,6 +57,8 @@ async def serve_stdio(preload: Preload, caller: Caller, *, era: str) -> None:
         if not serving.cancelled() and (error := serving.exception()):
             raise error
     finally:
+        if following:
+            following.cancel()
         gateway.changes.close()
         set_current_engine(None)
         await engine.stop()

@@ -24,6 +24,7 @@ from mcpregistry.services.upkeep import completeness
 
 if TYPE_CHECKING:
     from mcpregistry.gateway.identity import Caller
+    from mcpregistry.gateway.stdio.project import ProjectFollower
     from mcpregistry.services.exchange.trusted import Served
 
 
@@ -40,9 +41,16 @@ class Command(BaseCommand):
             "--config", metavar="FILE", help="serve the expert tools of this Slipsnisse file (YAML or JSON)"
         )
         parser.add_argument(
+            "--workspace",
+            action="store_true",
+            help="serve the MCP servers of the project file in the directory, once a person has confirmed the file",
+        )
+        parser.add_argument(
             "--conversation", metavar="ID", default="", help="open conversation of the agent that everything belongs to"
         )
-        parser.add_argument("--cwd", default=os.getcwd(), help="directory to look up in the workspaces")
+        parser.add_argument(
+            "--cwd", default=os.getcwd(), help="directory of the project; default: where it was started"
+        )
         parser.add_argument(
             "--era",
             choices=["auto", "legacy"],
@@ -59,6 +67,7 @@ class Command(BaseCommand):
             if served is not None:
                 preload.refers_to(served.variables)
                 options |= {"endpoint": served.endpoint, "agent": served.agent}
+            project = self._project(options) if options["workspace"] else None
             endpoint, agent = chosen(load_snapshot(tools=()), options["endpoint"], options["agent"], options["cwd"])
             caller = _caller(agent, endpoint, options["conversation"])
         except completeness.Incomplete as error:
@@ -71,7 +80,36 @@ class Command(BaseCommand):
         from mcpregistry.gateway.stdio.server import serve_stdio
 
         with _worker_for(served):
-            asyncio.run(serve_stdio(preload, caller, era=options["era"]))
+            asyncio.run(serve_stdio(preload, caller, era=options["era"], project=project))
+
+    def _project(self, options: dict[str, Any]) -> ProjectFollower | None:
+        """Read the directory's file and save its state. None of its servers is started here."""
+        if options["endpoint"] or options["config"]:
+            raise CommandError(
+                "--workspace chooses the endpoint by the directory. Leave --endpoint and --config out, or use a second entry."
+            )
+        from mcpregistry.gateway.stdio.project import ProjectFollower, pass_variables
+        from mcpregistry.services.exchange.project_files import real_directory
+        from mcpregistry.services.exchange.project_setup import variables_of_project
+        from mcpregistry.services.exchange.projects import note_project
+
+        agent = options["agent"] or ""
+        try:
+            directory = real_directory(options["cwd"])
+            follower = ProjectFollower(directory, agent)  # before the file is read, so that no change is missed
+            row = note_project(directory=directory, agent=agent, environ=os.environ, actor="runmcp")
+        except SlipsnisseError as error:
+            raise CommandError(str(error)) from None
+        if row is None:
+            self.stderr.write(f"No configuration file with MCP servers in {directory}. The usual endpoint is served.")
+            return None
+        if row.problem or row.state == "waiting":
+            self.stderr.write(
+                row.problem or f"{row.path} waits for a confirmation: manage.py confirmworkspace {directory}"
+            )
+        options |= {"endpoint": row.endpoint_slug, "agent": row.agent_slug}
+        pass_variables(variables_of_project(row.path))
+        return follower
 
     def _served(self, options: dict[str, Any]) -> Served:
         """The file is as good as the word of whoever wrote it on this command line."""

@@ -7,7 +7,7 @@ five thousand tools costs reading short columns, not the texts of all.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -27,19 +27,17 @@ from mcpregistry.domain.policy.rules import RuleSpec
 from mcpregistry.domain.shown_definitions import repair_definition
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import (
-    AgentSpec,
     EndpointSpec,
     Grants,
     GrantSpec,
     PermitSpec,
+    ProjectSpec,
     ServerSpec,
     TokenSpec,
     ToolSpec,
     WorkspaceSpec,
 )
 from mcpregistry.models import (
-    Agent,
-    Budget,
     Configuration,
     Definition,
     Endpoint,
@@ -51,10 +49,10 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
-from mcpregistry.models.access import everything
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.models.tool import said_in
-from mcpregistry.services.configuration.capabilities import Meanings, meanings
+from mcpregistry.services.configuration.agents import read_agents, read_budgets, read_grants
+from mcpregistry.services.configuration.projects import project_specs
 
 _AT_ONCE = 500  # definitions that one query reads
 _SECTIONS: dict[str, Callable[[], Any]] = {}
@@ -113,8 +111,9 @@ def load_snapshot(tools: Collection[int] | None = None, *, known: Known | None =
 def _read(only: Collection[int] | None, known: Known) -> Snapshot:
     revision, default_outcome = Configuration.objects.values_list("revision", "default_outcome").get(id=1)
     servers = {s.id: _server(s) for s in Server.objects.active().only(*_OF_SERVER)}
-    by_agent, by_endpoint = _grants()
-    of_agents, of_endpoints = _budgets()
+    by_agent, by_endpoint = read_grants()
+    of_agents, of_endpoints = read_budgets()
+    projects = project_specs()
     rows = list(_of_servers(servers, only, whole=not known))
     off = defaultdict(set)
     for each in rows:
@@ -131,10 +130,11 @@ def _read(only: Collection[int] | None, known: Known) -> Snapshot:
         servers=servers,
         tools={each.id: each for each in offers if each.kind == TOOL},
         others={each.id: each for each in offers if each.kind != TOOL},
-        agents=_agents(by_agent, of_agents),
+        agents=read_agents(by_agent, of_agents),
         tokens=dict(_tokens()),
         endpoints={
-            e.slug: _endpoint(e, by_endpoint[e.id], of_endpoints[e.id]) for e in Endpoint.objects.filter(enabled=True)
+            e.slug: _endpoint(e, by_endpoint[e.id], of_endpoints[e.id], projects[e.slug])
+            for e in Endpoint.objects.filter(enabled=True)
         },
         workspaces=tuple(_workspaces()),
         rules=tuple(map(rule_spec, rules)),
@@ -168,7 +168,7 @@ _COLUMNS = tuple({"pinned": "pinned_id", "hash": "pinned__hash"}.get(name, name)
 _OF_SERVER = (
     "id", "slug", "name", "revision", "transport", "connect_mode", "request_timeout", "max_message_bytes",
     "unavailable_since", "shared_by", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert", "features",
-    "mcp_apps",
+    "mcp_apps", "only_on",
 )  # fmt: skip
 
 
@@ -218,6 +218,7 @@ def _server(server: Server) -> ServerSpec:
         sampling_expert=server.sampling_expert,
         features=frozenset(server.features),
         mcp_apps=server.mcp_apps,
+        only_on=server.only_on,
     )
 
 
@@ -309,26 +310,6 @@ def _permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
     return {key: tuple(specs) for key, specs in found.items()}
 
 
-def _grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
-    by_agent: dict[int, list[GrantSpec]] = defaultdict(list)
-    by_endpoint: dict[int, list[GrantSpec]] = defaultdict(list)
-    columns = ("id", "agent_id", "endpoint_id", "server_id", "tool_id", "expires_at", "kind", "uri")
-    pinned = _unusual(Grant.objects.order_by(), "argument_pins", {})
-    alike: dict[tuple[Any, ...], GrantSpec] = {}  # of thousands of agents, many are granted the same
-    for key, agent, endpoint, *granted in Grant.objects.order_by("id").values_list(*columns):
-        spec = alike.get(tuple(granted)) if key not in pinned else None
-        if spec is None:
-            server, tool, until, kind, uri = granted
-            spec = GrantSpec(server, tool, pinned.get(key, {}), _epoch(until), kind, uri)
-            if key not in pinned:
-                alike[tuple(granted)] = spec
-        if agent is not None:
-            by_agent[agent].append(spec)
-        elif endpoint is not None:
-            by_endpoint[endpoint].append(spec)
-    return by_agent, by_endpoint
-
-
 def grant_spec(grant: Grant) -> GrantSpec:
     """A grant as the hot path takes it; also of one that is not saved yet."""
     return GrantSpec(
@@ -336,53 +317,9 @@ def grant_spec(grant: Grant) -> GrantSpec:
     )
 
 
-def _agents(grants: dict[int, list[GrantSpec]], budgets: dict[int, set[str]]) -> dict[str, AgentSpec]:
-    enabled = Agent.objects.filter(enabled=True)
-    capabilities = _unusual(enabled.order_by(), "capabilities", everything())
-    known = meanings({*everything(), *(name for names in capabilities.values() for name in names)})
-    usual = _clear(everything(), known)
-    columns = ("id", "slug", "calls_per_minute", "hold_seconds", "energy_pool_id")
-    return {
-        slug: AgentSpec(
-            id=key,
-            slug=slug,
-            capabilities=_clear(capabilities[key], known) if key in capabilities else usual,
-            calls_per_minute=rate,
-            grants=Grants(grants[key]),
-            hold_seconds=hold,
-            energy_pool=pool,
-            budgets=frozenset(budgets[key]),
-        )
-        for key, slug, rate, hold, pool in enabled.values_list(*columns)
-    }
-
-
-def _unusual(rows: QuerySet[Any], column: str, usual: object) -> dict[int, Any]:
-    """Return a column of JSON by the key of its row, of the few rows that have another value than the usual one.
-
-    To parse the JSON of every row costs more than to read all other columns.
-    """
-    return dict(rows.exclude(**{column: usual}).values_list("pk", column))
-
-
-def _clear(names: Iterable[str], known: Meanings) -> frozenset[str]:
-    """The capabilities that only one tool has."""
-    return frozenset(known[name][0] for name in names if len(known[name]) == 1)
-
-
-def _budgets() -> tuple[dict[int, set[str]], dict[int, set[str]]]:
-    """What the budgets of agents and of endpoints count, by their keys."""
-    by_agent: dict[int, set[str]] = defaultdict(set)
-    by_endpoint: dict[int, set[str]] = defaultdict(set)
-    for budget in Budget.objects.filter(enabled=True).order_by():
-        if budget.agent_id is not None:
-            by_agent[budget.agent_id].add(budget.unit)
-        elif budget.endpoint_id is not None:
-            by_endpoint[budget.endpoint_id].add(budget.unit)
-    return by_agent, by_endpoint
-
-
-def _endpoint(endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str]) -> EndpointSpec:
+def _endpoint(
+    endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str], projects: Sequence[ProjectSpec] = ()
+) -> EndpointSpec:
     return EndpointSpec(
         slug=endpoint.slug,
         title=endpoint.name or endpoint.slug,
@@ -397,6 +334,7 @@ def _endpoint(endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str]) ->
         tell_energy=endpoint.tell_energy,
         instructions_limit=endpoint.instructions_limit,
         budgets=frozenset(budgets),
+        projects=tuple(projects),
     )
 
 

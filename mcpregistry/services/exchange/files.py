@@ -10,6 +10,7 @@ from pathlib import Path
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.notes import FileInvalid
+from mcpregistry.domain.project_files import PROJECT_FILES
 from mcpregistry.services.exchange import large
 
 # Folders that hold a host's file; the workspace is the folder around them.
@@ -24,6 +25,8 @@ _HOST_FOLDERS = {
     ".claude-plugin",
     ".devcontainer",
 }
+# Keys at the root of a file under which hosts list servers.
+_SERVER_KEYS = {"mcpServers", "servers", "mcp", "mcp_servers", "mcps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Found:
 def locate(*, format_name: str, workspace: Path | None, environ: Mapping[str, str], here: Path) -> Found:
     """The file that is meant when none is named.
 
-    With a workspace: ``.dispatch/mcp.json``, else ``opencode.json``. For ai-agent: ``.ai-agent.json`` here, then at
+    With a workspace: the first of ``PROJECT_FILES`` in it, ``.dispatch/mcp.json`` before ``opencode.json``. For ai-agent: ``.ai-agent.json`` here, then at
     home. Otherwise ``MCP_CONFIG_PATH`` or ``mcp-servers.json`` here. Raises NotFound with the places looked at.
     """
     if workspace is not None:
@@ -50,16 +53,17 @@ def locate(*, format_name: str, workspace: Path | None, environ: Mapping[str, st
 
 
 def _in_workspace(workspace: Path) -> Found:
-    dispatch, opencode = workspace / ".dispatch" / "mcp.json", workspace / "opencode.json"
-    path = _first([dispatch, opencode])
-    if path == dispatch and _declares_servers(opencode):
-        return Found(path, f"{dispatch} is read; the servers in {opencode} are left aside.")
-    return Found(path)
+    places = [workspace / name for name in PROJECT_FILES]
+    # A host's settings without servers do not hide the file of another host.
+    servers = [place for place in places if place.is_file() and (place == places[0] or _declares_servers(place))]
+    path = servers[0] if servers else _first(places)
+    others = ", ".join(str(place) for place in servers[1:])
+    return Found(path, f"{path} is read; the servers in {others} are left aside." if others else "")
 
 
-def _declares_servers(opencode: Path) -> bool:
+def _declares_servers(path: Path) -> bool:
     try:
-        return "mcp" in text.load(read_file(opencode), opencode.name)
+        return bool(_SERVER_KEYS & set(text.load(read_file(path), path.name)))
     except (OSError, FileInvalid):
         return False
 
@@ -81,6 +85,12 @@ def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
     if workspace is None:
         return home
     return {"workspace": str(workspace.absolute()), "CLAUDE_PLUGIN_ROOT": str(workspace.absolute()), **home}
+
+
+def project_folder(path: str) -> str:
+    """The name of the project's folder, also for a file in a host's folder inside it, such as ``.cursor``."""
+    folder = Path(path).parent
+    return folder.parent.name if folder.name in _HOST_FOLDERS else folder.name
 
 
 def read_file(path: Path) -> bytes:

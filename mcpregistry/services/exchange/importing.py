@@ -8,9 +8,8 @@ nothing that a file says is dropped in silence.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from django.db import transaction
 
@@ -28,6 +27,7 @@ from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.credentials import save_credential
+from mcpregistry.services.exchange.files import project_folder
 from mcpregistry.services.exchange.kept_secrets import REMEDY, keep_secrets, secrets_in
 from mcpregistry.services.exchange.large import reduced
 from mcpregistry.services.exchange.policy import (
@@ -110,6 +110,7 @@ def import_file(
     may_be_empty: bool = False,
     secrets_apart: bool = False,
     workspaces: Choice | None = None,
+    narrowed: Callable[[Document], Document] | None = None,
 ) -> Outcome:
     """Read a file and make rows of its servers, and of what other apps know. What it says wrongly is no exception,
     but in ``Outcome.refused``. An entry that cannot be used is left out with a note, except in a file of our own format.
@@ -120,12 +121,15 @@ def import_file(
     made; for others they are kept. ``on_conflict="own"`` replaces what a file of this path has brought, and no more.
     ``seen``: the ``mark`` of the difference that a person has looked at; another is not saved. ``may_be_empty``: a file
     without servers is not refused. ``secrets_apart``: what looks like a secret becomes a credential of its server.
-    ``workspaces``: which projects of the file become workspaces; none by default.
+    ``workspaces``: which projects of the file become workspaces; none by default. ``narrowed``: takes parts of the file
+    away; then the file shares no server with others, not even one that is the same.
     """
     try:
         found, document = read_document(raw, path, format_name)
     except FileInvalid as error:
         return Outcome(path, format_name, (error.note,))
+    if narrowed is not None:
+        document = narrowed(document)
     if variables is not None:
         document = _expanded(document, path, variables, folders or {})
     if found.family != _STRICT:
@@ -135,6 +139,7 @@ def import_file(
     with transaction.atomic(), audit.together():
         run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant)
         run.keeps_secrets, run.workspaces = secrets_apart, workspaces or Choice()
+        run.shares_nothing = narrowed is not None
         run.all()
         if not run.changes and not may_be_empty and not _has_more(document):
             run.nothing()
@@ -189,7 +194,7 @@ class _Import:
         self.notes: list[Note] = []
         self.changes: list[Change] = []
         self.renamed: dict[str, str] = {}
-        self.keeps_secrets = False
+        self.keeps_secrets = self.shares_nothing = False
         self.workspaces = Choice()
         self.projects: tuple[Offer, ...] = ()
         self._rows: dict[str, Server] = {}  # by the key in the document
@@ -280,8 +285,9 @@ class _Import:
             row.slug for row in rows.values() if brought_by(row) == self.path and row.extra.get("in_file") == entry.key
         )
         name, old = next(own, ""), rows.get(entry.key)
-        if not name and old and brought_by(old) != self.path and self._differs(old, entry, position):
-            name = free_name(f"{entry.key[:40]}-{slug(Path(self.path).parent.name.lower())[:18]}".rstrip("-"), rows)
+        is_foreign = old is not None and brought_by(old) != self.path
+        if not name and old and is_foreign and (self.shares_nothing or self._differs(old, entry, position)):
+            name = free_name(f"{entry.key[:40]}-{slug(project_folder(self.path).lower())[:18]}".rstrip("-"), rows)
             self._note("translated", entry.at, f"Another server has this name; this one becomes {name}.")
         if not name or name == entry.key:
             return entry

@@ -71,7 +71,7 @@ def serve_file(*, path: Path, agent: str, endpoint: str, actor: str, environ: Ma
     ``endpoint`` empty: one of the file's own, which lists its tools and nothing else.
     """
     path = path.absolute()
-    with _one_at_a_time():
+    with one_at_a_time():
         with vouched():
             outcome = _imported(path, actor, environ)
         made = _Made(path, outcome, agent, own_endpoint(path))
@@ -86,15 +86,17 @@ def _served(path: Path, outcome: Outcome, agent: str, endpoint: str, actor: str)
     named = [change.slug for change in outcome.changes if change.kind == "server"]
     servers = list(Server.objects.filter(slug__in=named).order_by("slug"))
     _confirm(servers, actor)
-    variables = _variables(_texts(servers))
-    with _passing(variables):
-        _ask(servers)
+    variables = variables_of(servers)
+    with passing(variables):
+        problems = ask_servers(servers)
+    if problems:
+        raise Refused(list(problems.values()))
     labels = frozenset(change.label for change in outcome.changes if change.kind != "server")
     caller = Agent.objects.filter(slug=agent).first() or agents.save_agent(agent=Agent(slug=agent), actor=actor)
     door = _endpoint(endpoint or own_endpoint(path), path, actor)
     for section in sections():
-        if problems := section.serve(labels, agent=caller, endpoint=door, actor=actor):
-            raise Refused([f"{path}: {problem}" for problem in problems])
+        if obstacles := section.serve(labels, agent=caller, endpoint=door, actor=actor):
+            raise Refused([f"{path}: {problem}" for problem in obstacles])
         variables |= _variables(section.references(labels))
     kept = tuple(str(note) for note in outcome.notes if note.remedy)
     return Served(caller.slug, door.slug, variables, kept)
@@ -138,8 +140,8 @@ def own_endpoint(path: Path) -> str:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Several hosts may start the same file in the same moment."""
+def one_at_a_time() -> Iterator[None]:
+    """Wait for other processes that set up a file: several hosts may start the same one in the same moment."""
     settings.VAR_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (settings.VAR_DIR / "config.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -185,19 +187,21 @@ def _confirm(servers: Sequence[Server], actor: str) -> None:
             Server.objects.filter(pk=server.pk).update(refreshed_at=None)  # it may be another program now
 
 
-def _ask(servers: Sequence[Server]) -> None:
-    """Ask each server once what it offers; later starts know it, and connections notice changes."""
+def ask_servers(servers: Sequence[Server]) -> dict[str, str]:
+    """Ask each server once what it offers; later starts know it, and connections notice changes.
+
+    Returns what is wrong with those that do not work, by their slugs.
+    """
     new = list(Server.objects.filter(pk__in=[server.pk for server in servers], refreshed_at=None))
     if not new:
-        return
+        return {}
     prober = Prober()
     try:
         with ThreadPoolExecutor(len(new[:8])) as threads:
-            problems = [problem for problem in threads.map(lambda server: _learn(prober, server), new) if problem]
+            problems = list(threads.map(lambda server: _learn(prober, server), new))
     finally:
         prober.close()
-    if problems:
-        raise Refused(problems)
+    return {server.slug: problem for server, problem in zip(new, problems, strict=True) if problem}
 
 
 def _learn(prober: Prober, server: Server) -> str:
@@ -229,6 +233,11 @@ def _endpoint(name: str, path: Path, actor: str) -> Endpoint:
     )
 
 
+def variables_of(servers: Sequence[Server]) -> frozenset[str]:
+    """Names of the variables of the environment that the servers refer to, without the site's own."""
+    return _variables(_texts(servers))
+
+
 def _texts(servers: Sequence[Server]) -> list[str]:
     return [
         each
@@ -243,7 +252,8 @@ def _variables(texts: Sequence[str]) -> frozenset[str]:
 
 
 @contextmanager
-def _passing(variables: frozenset[str]) -> Iterator[None]:
+def passing(variables: frozenset[str]) -> Iterator[None]:
+    """In this block servers may be given these variables of the environment of the process."""
     before = settings.PASS_ENV
     settings.PASS_ENV = sorted({*before, *variables})
     try:

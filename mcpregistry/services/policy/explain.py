@@ -16,7 +16,7 @@ from django.contrib.auth.models import Group
 from mcpregistry.domain.definitions.naming import named
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.domain.kinds import TOOL
-from mcpregistry.domain.policy.access import about, capable, covers, live, may_call, may_see
+from mcpregistry.domain.policy.access import about, capable, covers, is_listed_on, live, may_call, may_see
 from mcpregistry.domain.policy.decision import Decision, Outcome, Question, Terms, decide
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.policy.rules import Verdict
@@ -192,7 +192,10 @@ def granted(
         "" if able else f"Add mcp_{server.slug}::* to them (a name that can be read in two ways counts for nothing).",
     )  # fmt: skip
     yield _grant("grant", "agent", agent.grants, tool, now)
-    if endpoint.lists_only:
+    if not is_listed_on(server, endpoint):
+        fact = f"The server belongs to a project file and is listed on the endpoint {server.only_on} alone."
+        yield Stage("endpoint's list", False, fact, "Start the host in that directory with runmcp --workspace.")
+    elif endpoint.lists_only:
         yield _grant("endpoint's list", "endpoint", endpoint.grants, tool, now)
     else:
         yield Stage("endpoint's list", True, "The endpoint shows everything that the agent is granted.")

@@ -131,6 +131,21 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
     return server
 
 
+@transaction.atomic
+def withdraw_launch(*, server: Server, actor: str) -> None:
+    """Make an active server a draft again: it stops until a person confirms its launch. A disabled server stays disabled."""
+    server = Server.objects.select_for_update().get(pk=server.pk)
+    if server.lifecycle == Lifecycle.DISABLED and not server.confirmed_launch:
+        return
+    server.confirmed_launch = ""
+    if server.lifecycle == Lifecycle.ACTIVE:
+        server.lifecycle, server.next_check_at = Lifecycle.DRAFT, None
+    server.save()
+    audit.record(
+        kind="server.launch_withdrawn", actor=actor, subject=f"server:{server.slug}", lifecycle=server.lifecycle
+    )
+
+
 def disable_server(*, server: Server, actor: str) -> Server:
     """Stop serving it everywhere; its tools vanish from every list within a second."""
     return _move(server, Lifecycle.DISABLED, actor, "server.disabled")

@@ -1,0 +1,92 @@
+"""``manage.py confirmworkspace [DIR]``: confirm the project file of a directory without a browser."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import ProjectFile
+from mcpregistry.models.project_file import SHORT
+from mcpregistry.services.exchange.project_files import real_directory
+from mcpregistry.services.exchange.projects import confirm_project, note_project, take_back_project
+
+
+class Command(BaseCommand):
+    """Shows what the file of a directory declares, and confirms it once the person has typed its hash."""
+
+    help = "Confirm the MCP servers that the project file of a directory declares (see runmcp --workspace)."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "directory", nargs="?", default="", help="directory of the project; default: the current one"
+        )
+        parser.add_argument("--list", action="store_true", help="show the directories that are known, and their states")
+        parser.add_argument("--show", action="store_true", help="only show what the file declares")
+        parser.add_argument("--hash", default="", metavar="HASH", help="confirm this content without being asked")
+        parser.add_argument("--take-back", action="store_true", help="take the confirmation back; its servers stop")
+
+    def handle(self, **options: Any) -> None:
+        if options["list"]:
+            self._list()
+            return
+        try:
+            row = self._find(options["directory"])
+            if options["take_back"]:
+                take_back_project(project=row, actor=_actor())
+                self.stdout.write(f"{row.directory}: the confirmation was taken back.")
+                return
+            self._show(row)
+            if not options["show"]:
+                self._confirm(row, options["hash"])
+        except SlipsnisseError as error:
+            raise CommandError(str(error)) from None
+
+    def _find(self, name: str) -> ProjectFile:
+        """The row of the directory as its file is now. A host that has noted it decides on variables and agent."""
+        directory = real_directory(name or os.getcwd())
+        known = ProjectFile.objects.filter(directory=str(directory)).first()
+        environ = known.variables if known else os.environ
+        agent = known.agent_slug if known else ""
+        row = note_project(directory=directory, agent=agent, environ=environ, actor=_actor())
+        if row is None:
+            raise CommandError(f"No configuration file with MCP servers in {directory}. Name another directory.")
+        return row
+
+    def _show(self, row: ProjectFile) -> None:
+        if not row.content:
+            raise CommandError(row.problem)
+        self.stdout.write(f"{printable(row.path)} declares:")
+        for line in row.summary:
+            self.stdout.write(f"  {line}")
+        for name, value in row.variables.items():
+            self.stdout.write(f"  {name}={printable(value, 200)} (from the environment, filled in above)")
+        self.stdout.write(f"Content {row.content[:SHORT]}, {row.state}.")
+
+    def _confirm(self, row: ProjectFile, given: str) -> None:
+        if row.content == row.confirmed:
+            self.stdout.write("This content is already confirmed.")
+            return
+        if not given:
+            try:
+                given = input(f"To start these servers, type {row.content[:SHORT]}: ").strip()
+            except EOFError:
+                raise CommandError(f"Nothing was confirmed. Repeat with --hash {row.content[:SHORT]}.") from None
+        confirm_project(project=row, shown=given, actor=_actor())
+        self.stdout.write(
+            "Confirmed. A running host in this directory gets the tools in a moment, others at their start."
+        )
+
+    def _list(self) -> None:
+        for row in ProjectFile.objects.all():
+            self.stdout.write(f"{row.directory}: {row.state}, content {row.content[:SHORT] or 'none'}")
+
+
+def _actor() -> str:
+    """The user of the machine who runs the command, for the audit log."""
+    return f"shell:{getpass.getuser()}"

@@ -1,0 +1,76 @@
+"""The configuration file of one directory, as ``runmcp --workspace`` has read it, and its confirmation by a person.
+
+There is one row per directory. No server of the file runs before ``confirmed`` equals ``content``.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+
+from mcpregistry.models.sealing import Sealed
+
+SHORT = 12  # shown characters of a hash
+
+
+class ProjectFile(models.Model):
+    """The content of a directory's file, and the content that a person has confirmed.
+
+    Endpoint and agent are names instead of references: the servers of the file keep to this endpoint, also while it is
+    being replaced.
+    """
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    directory = models.CharField(max_length=1000, unique=True, help_text="Directory in which a host was started.")
+    path = models.CharField("file", max_length=1000, blank=True, help_text="File that was read, links followed.")
+    endpoint_slug = models.CharField(
+        "endpoint", max_length=63, help_text="The servers of the file are listed here alone."
+    )
+    agent_slug = models.CharField("agent", max_length=63, help_text="Hosts in this directory act as this agent.")
+    content = models.CharField(
+        max_length=64, blank=True, help_text="Hash of the servers in the file. Empty if the file cannot be read."
+    )
+    summary = models.JSONField(
+        default=list, blank=True, help_text="Servers of the file, one per line, without secrets."
+    )
+    variables = models.JSONField(
+        default=dict, blank=True,
+        help_text="Variables in commands and addresses, with the values that the host had. They are part of the hash.",
+    )  # fmt: skip
+    problem = models.TextField(blank=True, help_text="What is wrong with the file or its servers, and what to do.")
+    seen_at = models.DateTimeField(help_text="When the file was last found changed.")
+
+    confirmed = models.CharField(
+        max_length=64, blank=True, help_text="Hash of the content that a person has confirmed."
+    )
+    confirmed_at = models.DateTimeField(null=True, blank=True)
+    confirmed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    confirmed_as = models.CharField(max_length=200, blank=True, help_text="Name of the person in the audit log.")
+    # Digests of the entries that were read and of those that were confirmed, by their keys. A digest of a short
+    # password could be guessed, so they are sealed.
+    sealed_entries = models.TextField(blank=True, editable=False)
+    entries = Sealed("sealed_entries", dict)
+    sealed_confirmed_entries = models.TextField(blank=True, editable=False)
+    confirmed_entries = Sealed("sealed_confirmed_entries", dict)
+    served = models.CharField(
+        max_length=64, blank=True, help_text="Hash of the content whose servers were set up after its confirmation."
+    )
+
+    class Meta:
+        ordering = ["directory"]
+
+    def __str__(self) -> str:
+        return self.directory
+
+    @property
+    def state(self) -> str:
+        """ "unusable", "waiting", "starting" or "confirmed"."""
+        if not self.content:
+            return "unusable"
+        if self.content != self.confirmed:
+            return "waiting"
+        return "confirmed" if self.served == self.content else "starting"

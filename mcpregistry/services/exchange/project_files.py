@@ -1,0 +1,212 @@
+"""Read the configuration file of a directory for ``runmcp --workspace``. Nothing is saved or started here.
+
+The content that a person confirms is each server as it would be started or reached: with its folders, and with the
+variables of the host's environment in commands and addresses. Variables in ``env`` and ``headers`` stay references.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.formats.document import Document, ServerEntry
+from mcpregistry.domain.formats.expansion import expand_document, is_guarded
+from mcpregistry.domain.formats.format import Format
+from mcpregistry.domain.formats.notes import FileInvalid
+from mcpregistry.domain.project_files import PROJECT_FILES
+from mcpregistry.domain.servers.launch import variables_named
+from mcpregistry.domain.servers.shown_env import shown_env
+from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.redaction import masked_words
+from mcpregistry.services.exchange.files import folders_for, read_file
+from mcpregistry.services.exchange.importing import read_document
+
+MOST_BYTES = 1024 * 1024
+_LONGEST_DIRECTORY = 1000
+_LONGEST_LINE = 1_000
+_MOST_SERVERS = 100
+
+
+class ProjectFileUnusable(ConfigInvalid):
+    """The file of a directory cannot be used. The message names the place of the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectReading:
+    """The servers of a directory's file, as they were read.
+
+    ``content``: the hash that a person confirms. ``entries``: a digest of each server by its key. ``variables``: those in
+    commands and addresses, with the values that were filled in. ``summary``: a line for each server, without secrets.
+    """
+
+    directory: Path
+    path: Path
+    format: str
+    raw: bytes = field(repr=False)
+    content: str
+    entries: Mapping[str, str]
+    summary: tuple[str, ...]
+    variables: Mapping[str, str] = field(repr=False)
+
+    @property
+    def folders(self) -> dict[str, str]:
+        return folders_for(self.path, self.directory)
+
+
+def real_directory(name: str | Path) -> Path:
+    """The directory with all links followed. Raises ProjectFileUnusable if it cannot have a confirmation."""
+    directory = Path(os.path.realpath(name))
+    if not directory.is_dir():
+        raise ProjectFileUnusable(f"{directory} is not a directory.", remedy="Name the directory of the project.")
+    try:
+        len(str(directory).encode())
+    except UnicodeEncodeError:
+        raise ProjectFileUnusable(
+            f"The name of the directory {printable(str(directory))} is not valid UTF-8.", remedy="Rename the directory."
+        ) from None
+    if len(str(directory)) > _LONGEST_DIRECTORY:
+        raise ProjectFileUnusable(
+            f"The name of the directory is longer than {_LONGEST_DIRECTORY} characters.", remedy="Use a shorter path."
+        )
+    return directory
+
+
+def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading | None:
+    """Read the directory's file. Returns None if no file of the directory declares servers.
+
+    ``environ``: where variables in commands and addresses take their values from. Raises ProjectFileUnusable.
+    """
+    for name in PROJECT_FILES:
+        path = directory / name
+        if not path.is_file():
+            continue
+        _check_owners(directory, path)
+        found, document, raw = _read(path)
+        if not (document := only_servers(document)).servers:
+            continue
+        variables = _variables_of_launches(document.servers, environ)
+        document = expand_document(document, str(path), variables, folders_for(path, directory))
+        servers = _usable(document, path, found).servers
+        entries = {entry.key: digest("entry", stored(_facts(entry))) for entry in servers}
+        return ProjectReading(
+            directory=directory,
+            path=path,
+            format=found.name,
+            raw=raw,
+            content=digest("project file", str(directory), str(path), stored(entries)),
+            entries=entries,
+            summary=tuple(_line(entry) for entry in sorted(servers, key=lambda entry: entry.key)),
+            variables=variables,
+        )
+    return None
+
+
+def only_servers(document: Document) -> Document:
+    """The servers of a project's file, without the entries that start or reach this site itself.
+
+    The same file often has the host's entry for ``runmcp``. If it were started from here, it would start itself again.
+    """
+    servers = tuple(entry for entry in document.servers if not _is_this_site(entry))
+    return Document(servers=servers, inputs=document.inputs, notes=document.notes)
+
+
+def _is_this_site(entry: ServerEntry) -> bool:
+    return any("runmcp" in word for word in entry.command) or entry.url.startswith(f"{settings.SITE_URL}/mcp/")
+
+
+def _check_owners(directory: Path, path: Path) -> None:
+    """Refuse a file that another user of the machine can change, or whose directory they can."""
+    for place in dict.fromkeys((directory, path.parent, path)):
+        facts = place.stat()
+        if facts.st_uid not in (os.geteuid(), 0):
+            raise ProjectFileUnusable(
+                f"{printable(str(place), 500)} belongs to another user of this machine.",
+                remedy="Start the host as that user, or use a copy of the directory that is yours.",
+            )
+        if facts.st_mode & stat.S_IWOTH:
+            raise ProjectFileUnusable(
+                f"{printable(str(place), 500)} can be changed by every user of this machine.",
+                remedy=f"Run: chmod o-w {shlex.quote(printable(str(place), 500))}",
+            )
+
+
+def _read(path: Path) -> tuple[Format, Document, bytes]:
+    try:
+        raw = read_file(path)
+    except OSError as error:
+        raise ProjectFileUnusable(
+            f"{path} cannot be read: {error.strerror}.", remedy="Check its name and permissions."
+        ) from None
+    if len(raw) > MOST_BYTES:
+        raise ProjectFileUnusable(f"{path} is larger than 1 MiB.", remedy="Keep only the MCP servers in it.")
+    try:
+        found, document = read_document(raw, str(path))
+    except FileInvalid as error:
+        raise ProjectFileUnusable(error.message, remedy=error.remedy) from None
+    return found, document, raw
+
+
+def _usable(document: Document, path: Path, found: Format) -> Document:
+    """Without entries that cannot be used, as an import leaves them out."""
+    if found.family != "slipsnisse":
+        document = document.leaving_out()
+    if document.refused:
+        note = found.in_its_words(document.refused)[0]
+        raise ProjectFileUnusable(f"{path}: {note.pointer or '/'}: {note.sentence}", remedy=note.remedy)
+    if len(document.servers) > _MOST_SERVERS:
+        raise ProjectFileUnusable(
+            f"{path} declares {len(document.servers)} servers; a project's file may have {_MOST_SERVERS}.",
+            remedy="Import the file instead (manage.py importconfig).",
+        )
+    return document
+
+
+def _variables_of_launches(servers: Iterable[ServerEntry], environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables in commands, working directories and addresses, as far as they have a value that is not secret."""
+    names = {
+        name for entry in servers for name in variables_named((*entry.command, entry.cwd, entry.url))
+    } - {"workspace", "home"}  # fmt: skip
+    return {name: environ[name] for name in sorted(names) if _has_value(environ, name) and not is_guarded(name)}
+
+
+def _has_value(environ: Mapping[str, str], name: str) -> bool:
+    try:
+        return bool(environ.get(name, "").encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _facts(entry: ServerEntry) -> dict[str, Any]:
+    columns = replace(entry, oauth=None).columns()
+    return columns | {"oauth": asdict(entry.oauth) if entry.oauth else None}
+
+
+def _line(entry: ServerEntry) -> str:
+    """One line about a server: its command or address, environment and variables. Secrets are masked."""
+    if entry.command:
+        parts = [" ".join(shlex.quote(word) for word in masked_words(list(entry.command)))]
+    else:
+        parts = masked_words([entry.url])
+    if entry.cwd:
+        parts.append(f"in {entry.cwd}")
+    if entry.env:
+        shown = shown_env(entry.env)
+        parts.append(
+            "environment: " + ", ".join(name if value is None else f"{name}={value}" for name, value in shown.items())
+        )
+    if entry.headers:
+        parts.append("headers: " + ", ".join(sorted(entry.headers)))
+    if names := sorted(variables_named((*entry.command, entry.url, *entry.env.values(), *entry.headers.values()))):
+        parts.append("takes from the environment of the host: " + ", ".join(names))
+    if not entry.enabled:
+        parts.append("disabled in the file")
+    return printable(f"{entry.key}: {'; '.join(parts)}", _LONGEST_LINE)

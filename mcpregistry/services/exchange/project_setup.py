@@ -1,0 +1,156 @@
+"""Set up the servers of a confirmed project file. ``runmcp --workspace`` does so, because servers get its environment.
+
+This happens once for each confirmation. Later decisions of people are kept: disabled servers, withdrawn grants, rejected
+definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from django.db import transaction
+
+from mcpregistry.domain.definitions.findings import Severity
+from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.models import Agent, Endpoint, Grant, ProjectFile, Server, Tool
+from mcpregistry.models.server import Lifecycle
+from mcpregistry.services.access.grants import save_grant
+from mcpregistry.services.access.scopes import grant_variables, vouched
+from mcpregistry.services.definitions import decisions
+from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.project_files import (
+    ProjectFileUnusable,
+    ProjectReading,
+    only_servers,
+    read_project,
+)
+from mcpregistry.services.exchange.projects import servers_of
+from mcpregistry.services.exchange.trusted import ask_servers, one_at_a_time, passing, variables_of
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers.lifecycle import confirm_launch, delete_server, save_server, withdraw_launch
+
+ACTOR = "runmcp"
+
+
+def set_up_project(*, directory: Path, environ: Mapping[str, str]) -> None:
+    """Start the servers of the directory's file once, approve what they offer, and grant them to the agent.
+
+    Does nothing unless a person has confirmed the present content of the file. Errors are saved as the problem of the file.
+    A new server that does not work is deleted, so that the next start can try it again.
+    """
+    with one_at_a_time():
+        row = ProjectFile.objects.filter(directory=str(directory)).first()
+        if row is None or row.state != "starting":
+            return
+        try:
+            reading = read_project(directory, environ)
+        except ProjectFileUnusable:
+            return  # whoever follows the file notes that
+        if reading is None or reading.content != row.confirmed:
+            return
+        problems, is_complete = _set_up(row, reading)
+        _note_end(row, reading, problems, is_complete=is_complete)
+
+
+def _set_up(row: ProjectFile, reading: ProjectReading) -> tuple[list[str], bool]:
+    """Returns what is wrong, and whether all servers of the file work."""
+    outcome = _import(reading)
+    if outcome.refused:
+        return [str(note) for note in outcome.refused], False
+    new = {change.slug for change in outcome.changes if change.kind == "server" and change.action == "created"}
+    named = [change.slug for change in outcome.changes if change.kind == "server"]
+    servers = list(Server.objects.filter(slug__in=named).exclude(lifecycle=Lifecycle.DISABLED).order_by("slug"))
+    failed = _confirm(servers, row)
+    working = [server for server in servers if server.slug not in failed]
+    with passing(variables_of(working)):
+        failed |= ask_servers(working)
+    _delete(slug for slug in failed if slug in new)
+    working = [server for server in working if server.slug not in failed]
+    return [*failed.values(), *_offer(working, row)], not failed
+
+
+def _import(reading: ProjectReading) -> Outcome:
+    with vouched():
+        return import_file(
+            raw=reading.raw, path=str(reading.path), actor=ACTOR, format_name=reading.format, on_conflict="own",
+            variables=reading.variables, folders=reading.folders, narrowed=only_servers,
+        )  # fmt: skip
+
+
+def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
+    """Confirm the launches as the person has confirmed the file. Returns what was refused, by the server's slug."""
+    failed = {}
+    for server in servers:
+        try:
+            with transaction.atomic():
+                if server.only_on != row.endpoint_slug:
+                    server.only_on = row.endpoint_slug
+                    save_server(server=server, actor=ACTOR)
+                if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
+                    confirm_launch(
+                        server=server, actor=row.confirmed_as, launch_hash=server.launch_hash(), user=row.confirmed_by
+                    )
+                    grant_variables(server.texts(), f"server:{server.slug}", row.confirmed_as)
+                    Server.objects.filter(pk=server.pk).update(refreshed_at=None)  # it may be another program now
+        except SlipsnisseError as error:
+            failed[server.slug] = f"The server '{server.slug}' cannot be started: {error}"
+    return failed
+
+
+def _delete(slugs: Iterable[str]) -> None:
+    for server in Server.objects.filter(slug__in=list(slugs)):
+        delete_server(server=server, actor=ACTOR)
+
+
+@transaction.atomic
+def _offer(servers: list[Server], row: ProjectFile) -> list[str]:
+    """Approve new definitions that are not suspicious, and grant the servers to the agent of the directory on its endpoint."""
+    agent = Agent.objects.filter(slug=row.agent_slug).first()
+    endpoint = Endpoint.objects.filter(slug=row.endpoint_slug).first()
+    if agent is None or endpoint is None:
+        return ["The agent or the endpoint of the directory was deleted. Start the host again."]
+    with audit.together():
+        waiting = Tool.offers.waiting().filter(server__in=servers, pinned=None).select_related("latest", "server")
+        new = [(tool, tool.latest) for tool in waiting if tool.latest]
+        clean = [definition for _, definition in new if definition.severity < Severity.ALARM]
+        decisions.approve_all(definitions=clean, actor=row.confirmed_as, user=row.confirmed_by)
+        for server in servers:
+            _grant(Grant(agent=agent, server=server, kind=""), row)
+            if endpoint.scope == Endpoint.Scope.LISTED:
+                _grant(Grant(endpoint=endpoint, server=server, kind=""), row)
+    suspicious = [f"{tool}" for tool, definition in new if definition.severity >= Severity.ALARM]
+    if not suspicious:
+        return []
+    return [
+        f"Descriptions are suspicious, and a person must decide on them (Approvals, Definitions): {', '.join(suspicious)}."
+    ]
+
+
+def _grant(grant: Grant, row: ProjectFile) -> None:
+    rows = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint, server=grant.server, kind="", uri="")
+    if not rows.exists():
+        grant.note = f"File of {row.directory}"[:500]
+        save_grant(grant=grant, actor=row.confirmed_as, user=row.confirmed_by)
+
+
+def _note_end(row: ProjectFile, reading: ProjectReading, problems: list[str], *, is_complete: bool) -> None:
+    """Write down how it ended. If the confirmation was taken back in the meantime, the servers stop again."""
+    with transaction.atomic():
+        now = ProjectFile.objects.select_for_update().filter(pk=row.pk).first()
+        if now is None or (now.content, now.confirmed) != (reading.content, reading.content):
+            for server in servers_of(str(reading.path)):
+                withdraw_launch(server=server, actor=ACTOR)
+            return
+        now.problem = "\n".join(problems)
+        now.served = reading.content if is_complete else ""
+        now.save()
+        audit.record(
+            kind="project_file.served", actor=ACTOR, subject=f"directory:{row.directory}", content=reading.content,
+            complete=is_complete,
+        )  # fmt: skip
+
+
+def variables_of_project(path: str) -> frozenset[str]:
+    """Names of the variables of the host's environment that the running servers of the file refer to."""
+    return variables_of([server for server in servers_of(path) if server.lifecycle == Lifecycle.ACTIVE])

@@ -1,0 +1,195 @@
+"""Configuration files of directories: ``runmcp --workspace`` saves what it reads, and people confirm that or take it back.
+
+Nothing of a file runs before a person has confirmed exactly its content. If the file changes, the servers whose entries
+are still as they were confirmed stay; all others stop, and new ones wait for the next confirmation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+
+from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Agent, Endpoint, ProjectFile, Server, Workspace
+from mcpregistry.models.project_file import SHORT
+from mcpregistry.services.access import agents
+from mcpregistry.services.exchange.project_files import ProjectFileUnusable, ProjectReading, read_project
+from mcpregistry.services.exchange.rows import brought_by
+from mcpregistry.services.exchange.trusted import own_endpoint
+from mcpregistry.services.records import audit
+from mcpregistry.services.servers.lifecycle import withdraw_launch
+
+# What a person needs to confirm a file: its servers are started, get variables, and are granted to an agent.
+MAY_CONFIRM = ("mcpregistry.confirm_server", "mcpregistry.add_grant", "mcpregistry.change_configuration")
+_COMPARED = ("path", "endpoint_slug", "agent_slug", "content", "summary", "variables", "problem")
+
+
+def note_project(*, directory: Path, agent: str, environ: Mapping[str, str], actor: str) -> ProjectFile | None:
+    """Read the file of a directory (``real_directory``) and write down what has changed. Starts nothing.
+
+    ``agent``: as whom hosts act there; empty for that of the workspace that holds the directory, otherwise ``local``.
+    Returns None for a directory that is not known and has no file.
+    """
+    reading, problem = None, ""
+    try:
+        reading = read_project(directory, environ)
+    except ProjectFileUnusable as error:
+        problem = str(error)
+    known = ProjectFile.objects.filter(directory=str(directory)).exists()
+    if reading is None and not problem and not known:
+        return None
+    with transaction.atomic(), audit.together():
+        endpoint, agent = _place(directory, agent)
+        row, _ = ProjectFile.objects.get_or_create(
+            directory=str(directory),
+            defaults={"endpoint_slug": endpoint, "agent_slug": agent, "seen_at": timezone.now()},
+        )
+        row = ProjectFile.objects.select_for_update().get(pk=row.pk)
+        _make_rows(endpoint, agent, directory, actor)
+        before = {name: getattr(row, name) for name in _COMPARED}
+        row.endpoint_slug, row.agent_slug = endpoint, agent
+        _take_over(row, reading, problem)
+        _save_changes(row, before, actor)
+    return row
+
+
+def _place(directory: Path, agent: str) -> tuple[str, str]:
+    """Endpoint and agent: a workspace of exactly this directory decides; one further up only names the agent."""
+    above = [str(directory), *map(str, directory.parents)]
+    found = {row.directory.rstrip("/") or "/": row for row in Workspace.objects.filter(
+        directory__in=[*above, *(f"{name}/" for name in above)]
+    ).select_related("endpoint", "agent")}  # fmt: skip
+    own = found.get(str(directory))
+    nearest = next((found[name] for name in above if name in found), None)
+    endpoint = own.endpoint.slug if own else own_endpoint(directory)
+    return endpoint, agent or (nearest.agent.slug if nearest else "local")
+
+
+def _make_rows(endpoint: str, agent: str, directory: Path, actor: str) -> None:
+    """The endpoint lists nothing so far, and the agent is granted nothing."""
+    if not Endpoint.objects.filter(slug=endpoint).exists():
+        made = Endpoint(slug=endpoint, name=printable(directory.name, 100), scope=Endpoint.Scope.LISTED)
+        agents.save_endpoint(endpoint=made, actor=actor)
+    if not Agent.objects.filter(slug=agent).exists():
+        agents.save_agent(agent=Agent(slug=agent), actor=actor)
+
+
+def _take_over(row: ProjectFile, reading: ProjectReading | None, problem: str) -> None:
+    """Write what was read into the unsaved row."""
+    if reading is None:
+        row.content, row.summary, row.variables, row.entries = "", [], {}, {}
+        row.problem = problem or "The configuration file of the directory was deleted, or declares no servers."
+        return
+    if row.content != reading.content:
+        row.problem, row.entries = "", dict(reading.entries)
+    row.path, row.content = str(reading.path), reading.content
+    row.summary, row.variables = list(reading.summary), dict(reading.variables)
+
+
+def _save_changes(row: ProjectFile, before: Mapping[str, Any], actor: str) -> None:
+    """Save the row if it has changed, and stop the servers whose entries differ from the confirmed ones."""
+    if all(getattr(row, name) == value for name, value in before.items()):
+        return
+    if (row.endpoint_slug, row.agent_slug) != (before["endpoint_slug"], before["agent_slug"]):
+        row.served = ""  # the servers are set up for these as well
+    if row.content != before["content"]:
+        if row.confirmed:
+            row.served = ""
+            keep = _still_confirmed(row) if row.path == before["path"] else ()
+            _stop_servers(row, str(before["path"]), keep=keep, actor=actor)
+        audit.record(
+            kind="project_file.changed", actor=actor, subject=f"directory:{row.directory}", content=row.content,
+            servers=sorted(row.entries), confirmed=bool(row.content) and row.content == row.confirmed,
+        )  # fmt: skip
+    row.seen_at = timezone.now()
+    row.save()
+
+
+def _still_confirmed(row: ProjectFile) -> set[str]:
+    """Keys of the servers that the file declares now exactly as they were confirmed."""
+    confirmed = row.confirmed_entries
+    return {key for key, entry in row.entries.items() if confirmed.get(key) == entry}
+
+
+def servers_of(path: str) -> list[Server]:
+    """The servers that the file of this path has brought for its directory."""
+    return [server for server in Server.objects.exclude(only_on="") if brought_by(server) == path]
+
+
+def _stop_servers(row: ProjectFile, path: str, *, keep: Collection[str], actor: str) -> None:
+    for server in servers_of(path):
+        if server.extra.get("in_file") not in keep:
+            withdraw_launch(server=server, actor=actor)
+
+
+def confirm_project(*, project: ProjectFile, shown: str, actor: str, user: User | None = None) -> ProjectFile:
+    """Confirm the content whose hash (``shown``, at least its first characters) a person has looked at.
+
+    Raises Conflict if the file has changed. A running host in the directory then starts the servers, or the next one does.
+    """
+    check_unchanged(project, actor)
+    with transaction.atomic():
+        row = ProjectFile.objects.select_for_update().get(pk=project.pk)
+        if not row.content:
+            raise Conflict(f"The file cannot be confirmed: {row.problem}", remedy="Correct the file first.")
+        if len(shown) < SHORT or not row.content.startswith(shown):
+            raise Conflict("The file was changed after it was shown.", remedy="Look at it again, then confirm.")
+        if row.content == row.confirmed:
+            return row
+        row.confirmed, row.confirmed_at, row.confirmed_as = row.content, timezone.now(), actor
+        row.confirmed_by, row.confirmed_entries, row.served, row.problem = user, row.entries, "", ""
+        row.save()
+        audit.record(
+            kind="project_file.confirmed", actor=actor, subject=f"directory:{row.directory}", content=row.content,
+            file=row.path, servers=sorted(row.entries),
+        )  # fmt: skip
+    return row
+
+
+def check_unchanged(project: ProjectFile, actor: str) -> None:
+    """Look at the file once more, where this process can read it, and write down what has changed."""
+    directory = Path(project.directory)
+    try:
+        reading = read_project(directory, project.variables)
+    except (ProjectFileUnusable, OSError):
+        return  # the file may be on another machine: the saved content decides
+    if reading is not None and reading.content != project.content:
+        note_project(directory=directory, agent=project.agent_slug, environ=project.variables, actor=actor)
+
+
+@transaction.atomic
+def take_back_project(*, project: ProjectFile, actor: str) -> None:
+    """Take the confirmation back: the servers of the file stop and are drafts, and the file waits again."""
+    row = ProjectFile.objects.select_for_update().get(pk=project.pk)
+    with audit.together():
+        _stop_servers(row, row.path, keep=(), actor=actor)
+        audit.record(
+            kind="project_file.taken_back", actor=actor, subject=f"directory:{row.directory}", content=row.confirmed
+        )
+    row.confirmed, row.confirmed_at, row.confirmed_as, row.confirmed_by = "", None, "", None
+    row.confirmed_entries, row.served, row.problem = {}, "", ""
+    row.save()
+
+
+@transaction.atomic
+def delete_project(*, project: ProjectFile, actor: str) -> None:
+    """Forget a directory. Its servers stay as drafts, with the decisions about their tools."""
+    take_back_project(project=project, actor=actor)
+    for endpoint in Endpoint.objects.filter(slug=own_endpoint(Path(project.directory))):
+        agents.delete_endpoint(endpoint=endpoint, actor=actor)
+    audit.record(kind="project_file.deleted", actor=actor, subject=f"directory:{project.directory}")
+    project.delete()
+
+
+def facts_of(project: ProjectFile) -> dict[str, Any]:
+    """The facts that a person sees before the confirmation."""
+    return {
+        "directory": project.directory, "file": project.path, "servers": list(project.summary),
+        "variables": dict(project.variables), "content": project.content, "problem": project.problem,
+    }  # fmt: skip

@@ -21,6 +21,7 @@ from django.db import Error as DatabaseError
 
 from controlplane import checks, health
 from controlplane.celery import app
+from controlplane.open_secrets import REMEDY, list_open_secrets
 from controlplane.unclaimed import unclaimed
 from mcpregistry.services.upkeep import completeness
 
@@ -139,21 +140,13 @@ def _keys() -> Iterable[Finding]:
 
 def _secrets_in_words() -> Iterable[Finding]:
     """Which servers and providers have a secret in a command or an address, where nothing seals it."""
-    from mcpregistry.domain.servers.shown_env import without_secrets
-    from mcpregistry.models import Server
-    from subagents.models import Provider
-
     try:
-        facts = {
-            f"server {row.slug}": {"command": row.command, "url": row.url} for row in Server.objects.order_by("slug")
-        }
-        facts |= {f"provider {row.slug}": {"base_url": row.base_url} for row in Provider.objects.order_by("slug")}
+        found = list_open_secrets()
     except DatabaseError:
         return  # said already
-    if found := [name for name, each in facts.items() if without_secrets(each) != each]:
-        remedy = "Store the secret as a credential and write ${cred:NAME} there, or use the environment or a header."
+    if found:
         what = f"a command or an address holds a secret in the clear, also in backups and versions: {', '.join(found)}"
-        yield Finding(True, what, remedy)
+        yield Finding(True, what, REMEDY)
 
 
 def _changes() -> Iterable[Finding]:

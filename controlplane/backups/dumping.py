@@ -17,6 +17,7 @@ from controlplane.backups import schema
 from controlplane.backups.archive import Reader, Writer
 from controlplane.backups.passphrase import WORK
 from controlplane.backups.tables import Table, Tally, dumped
+from controlplane.open_secrets import REMEDY, list_open_secrets
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.version import VERSION
 
@@ -122,6 +123,8 @@ def save(folder: Path, passphrase: str, say: Say) -> tuple[Path, int]:
             rows = dump(stream, passphrase, say)
             stream.flush()
             os.fsync(stream.fileno())
+        if found := list_open_secrets():
+            say(f"The file holds secrets of a command or an address in the clear: {', '.join(found)}. {REMEDY}")
         say("Reading it again.")
         verify(part, passphrase)
         part.rename(path)

@@ -9,10 +9,10 @@ from typing import Any
 from mcpregistry.admin.confirm_page import ConfirmPage
 from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.domain.text.display import printable
-from mcpregistry.domain.text.redaction import masked_words
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.servers import checks, lifecycle, sandbox
+from mcpregistry.services.servers.open_secrets import find_open_secrets
 
 
 class LaunchPage(ConfirmPage[Server]):
@@ -36,7 +36,7 @@ class LaunchPage(ConfirmPage[Server]):
             "folders": record.asks_roots,
             "limits": [(field(name).verbose_name, value) for name, value in record.raised_limits().items()],  # type: ignore[union-attr]
         }
-        facts["open_secrets"] = masked_words([*record.command, record.url]) != [*record.command, record.url]
+        facts["open_secrets"] = find_open_secrets(record)
         return facts | (_program(record) if facts["local"] else {"headers": sorted(record.headers)})
 
 

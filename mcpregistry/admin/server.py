@@ -30,7 +30,7 @@ from mcpregistry.models.server import Lifecycle, SharedBy, Transport
 from mcpregistry.queries import calls, consequences, servers
 from mcpregistry.services.configuration.dispatch import NO_BROKER
 from mcpregistry.services.definitions import decisions
-from mcpregistry.services.servers import checks, lifecycle, sandbox
+from mcpregistry.services.servers import checks, lifecycle, open_secrets, sandbox
 from mcpregistry.templatetags.slipsnisse import percent
 
 STATE_COLOURS = {
@@ -76,6 +76,11 @@ def _try_sandbox(request: HttpRequest, server: Server) -> str:
 def _enforce_sandbox(request: HttpRequest, server: Server) -> str:
     lifecycle.enforce_sandbox(server=server, actor=actor(request))
     return "The sandbox is on. Every process starts the server anew in it."
+
+
+def _keep_secrets(request: Any, server: Server) -> str:
+    names = open_secrets.keep_open_secrets(server=server, user=request.user, actor=actor(request))
+    return f"Stored as {', '.join(names)}. {open_secrets.STILL_THERE} Confirm the launch again."
 
 
 def _refresh(request: HttpRequest, server: Server) -> str:
@@ -209,6 +214,9 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
              "Test it as it would run with its sandbox on; the running server is left alone.", _try_sandbox, applies=is_unconfined),
         Verb("enforce-sandbox", "Switch the sandbox on", "change_server", "shield", "It worked in the sandbox: run it there.",
              _enforce_sandbox, applies=lambda server: is_unconfined(server) and sandbox.tried(server)),
+        Verb("keep-secrets", "Store secrets as credentials", "change_configuration", "key",
+             "Its command or address holds a secret that everyone who may change servers can read.", _keep_secrets,
+             applies=open_secrets.has_open_secrets),
         Verb("refresh", "Refresh tools", "test_server", "refresh", "Read the list of tools anew.", _refresh, applies=is_active),
         Verb("connect", "Connect", "test_server", "power", "Let a worker connect to it now.", _connect, applies=is_active),
         Verb("disconnect", "Disconnect", "test_server", "power_off", "Drop all connections until somebody needs it.",

@@ -38,6 +38,7 @@ TABLE: dict[str, Rule] = {
     "POST /servers/{slug}/confirm": Rule("confirm_server"),
     "POST /servers/{slug}/enable": Rule("change_server"),
     "POST /servers/{slug}/disable": Rule("change_server"),
+    "POST /servers/{slug}/keep-secrets": Rule("change_configuration"),
     "POST /servers/{slug}/refresh": Rule("test_server"),
     "POST /servers/{slug}/connect": Rule("test_server"),
     "POST /servers/{slug}/disconnect": Rule("test_server"),

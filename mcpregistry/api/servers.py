@@ -39,7 +39,7 @@ from mcpregistry.api.schemas.servers import (
 from mcpregistry.domain.formats import pasted
 from mcpregistry.models import Server, ServerEvent, ServerTest
 from mcpregistry.services.configuration.dispatch import NO_BROKER
-from mcpregistry.services.servers import checks, lifecycle
+from mcpregistry.services.servers import checks, lifecycle, open_secrets
 from mcpregistry.services.servers.sandbox import usual_mode
 
 router = Routes(tags=["servers"])
@@ -123,6 +123,19 @@ def confirm_server(request: HttpRequest, slug: Slug, payload: Confirmation) -> S
     server = lifecycle.confirm_launch(
         server=lookup.server(slug), actor=actor(request), launch_hash=payload.launch_hash, user=person(request)
     )
+    return server_out(server)
+
+
+@router.post("/servers/{slug}/keep-secrets", response={200: ServerOut, 409: Problem})
+def keep_secrets(request: HttpRequest, slug: Slug) -> ServerOut:
+    """Store what ``open_secrets`` lists as credentials of this server, and name them in the command and the address.
+
+    The server becomes a draft, because its launch has changed. Earlier versions and backups still hold the secrets.
+    """
+    server = lookup.server(slug)
+    user = person(request)
+    assert user is not None  # the operation needs a right that only people have
+    open_secrets.keep_open_secrets(server=server, user=user, actor=actor(request))
     return server_out(server)
 
 

@@ -71,7 +71,7 @@ async def complete(
     except TimeoutError:
         raise ModelError(ErrorKind.TIMEOUT, f"No answer within {target.timeout:g} s.", status=408) from None
     except Exception as error:  # noqa: BLE001 - whatever an adapter raises, the run must hear it in our words
-        raise (guarded.failure(way) or translated(error, target)) from None
+        raise (guarded.failure(way) or translated(error, target, way.status)) from None
     finally:
         if trace is not None:
             await trace(target, observed)

@@ -16,6 +16,7 @@ _OWN_WORDS = {
     ErrorKind.NETWORK: "The provider cannot be reached, or the line broke. Is its address right, and is it running?",
     ErrorKind.TIMEOUT: "The provider did not answer in time.",
 }
+_NO_MESSAGE = "The provider's answer is not a message of a model. Are its base URL and its kind right?"
 _LABEL = re.compile(r"^(?:litellm\.)?(?:\w+Error:|\w*Exception(?: \w+)? -|Timeout:) ?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|File \"[^\"\n]+\", line \d+")
 _OWN_FILE = re.compile(r"(?:/[^\s\"':]+)?/site-packages/[^\s\"':,)]+")
@@ -23,11 +24,16 @@ _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 _RETRY_DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')  # Google's RetryInfo, in the body
 
 
-def translated(error: Exception, target: Target) -> ModelError:
-    """Classes are not uniform over providers, so name, status and text are looked at together."""
+def translated(error: Exception, target: Target, answered: int | None = None) -> ModelError:
+    """Classes are not uniform over providers, so name, status and text are looked at together.
+
+    ``answered``: the status that the provider has really sent. The library invents one for an answer that it cannot read.
+    """
     status = getattr(error, "status_code", None)
     text = str(getattr(error, "message", "") or error)
     kind = classify(type(error).__name__, status if isinstance(status, int) else None, text)
+    if answered == 200 and kind is ErrorKind.OVERLOADED:
+        return ModelError(ErrorKind.UNREADABLE, _NO_MESSAGE, status=answered)
     words = _OWN_WORDS.get(kind) or _clean(text, target)
     headers = getattr(error, "litellm_response_headers", None) or {}  # its own attribute; ``response`` has none
     return ModelError(kind, words, status=status, retry_after=retry_after(headers, text, now=time.time()))

@@ -8,7 +8,14 @@ from __future__ import annotations
 from types import ModuleType
 
 from mcpregistry.domain.errors import DownstreamError, OutboundRefused, ResourceLimit, TimedOut
-from mcpregistry.downstream.http_client.httpx_transport import GuardedTransport, NoTransport, Redirected, Way, WebPage
+from mcpregistry.downstream.http_client.httpx_transport import (
+    GuardedTransport,
+    NotJson,
+    NoTransport,
+    Redirected,
+    Way,
+    WebPage,
+)
 from subagents.domain.model_errors import ErrorKind, ModelError
 
 __all__ = ["Way", "failure", "install"]
@@ -27,6 +34,10 @@ _WORDS: tuple[tuple[type[DownstreamError], ErrorKind, str], ...] = (
     (
         WebPage, ErrorKind.BAD_REQUEST,
         "The provider answered with a web page instead of a message. Is its base URL right, and does it need a log-in?",
+    ),
+    (
+        NotJson, ErrorKind.UNREADABLE,
+        "The provider's answer is not JSON, or only a part of it. Is its base URL right, and does a proxy cut answers off?",
     ),
     (TimedOut, ErrorKind.TIMEOUT, "The provider did not answer in time."),
     (ResourceLimit, ErrorKind.UNREADABLE, "The provider's answer is larger than any real one."),

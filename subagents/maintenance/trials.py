@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ from django.utils import timezone
 
 from mcpregistry.calls.calls_of_tests import make_call
 from mcpregistry.calls.engine import Engine
-from mcpregistry.db import db_call
+from mcpregistry.db import db_call, long_db_call
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.target import ProtocolMode, Target
@@ -34,6 +35,7 @@ from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.calls_of_tests import TRIAL, CallOrder
+from mcpregistry.services.servers.checks import compare
 from mcpregistry.services.servers.notes import note
 from mcpregistry.services.servers.sandbox import allowable, unread_by
 from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
@@ -192,7 +194,18 @@ async def _start(
         row["call"] = found.called.get(row["name"], row["call"])
     if found.discovery is not None:
         found.start["era"] = found.discovery.era
+        await long_db_call(partial(learn_first, target.server_id, found.discovery))
     return Looked(found.start, rows, definitions)
+
+
+def learn_first(server_id: int, discovery: Discovery) -> None:
+    """Take in the tools of a server that no check has read yet: what is proposed of them can then be applied at once.
+
+    Nothing of them is served by that: somebody has to approve each.
+    """
+    server = Server.objects.active().filter(pk=server_id, refreshed_at=None).first()
+    if server is not None:
+        compare(server=server, discovery=discovery, process="worker")
 
 
 async def called_once(engine: Engine, request: MaintenanceRequest, name: str, arguments: bytes) -> Called:

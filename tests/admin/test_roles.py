@@ -47,6 +47,7 @@ VERBS = {
     ("server", "confirm"): ADMIN, ("server", "test"): OPERATOR, ("server", "refresh"): OPERATOR,
     ("server", "reconnect"): OPERATOR, ("server", "connect"): OPERATOR, ("server", "disconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
     ("server", "disable"): OPERATOR, ("server", "try-sandbox"): OPERATOR, ("server", "enforce-sandbox"): OPERATOR, ("server", "auto-approve"): ADMIN, ("server", "ask-again"): ADMIN,
+    ("server", "keep-secrets"): ADMIN,
     ("tool", "try"): OPERATOR, ("tool", "enable"): OPERATOR, ("tool", "disable"): OPERATOR, ("tool", "approve"): APPROVER,
     ("tool", "reject"): APPROVER, ("tool", "revert"): APPROVER, ("tool", "confirm-claims"): APPROVER,
     ("tool", "behaviour"): APPROVER, ("tool", "auto-approve"): ADMIN, ("tool", "ask-again"): ADMIN,

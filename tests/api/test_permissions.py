@@ -74,7 +74,7 @@ LOWEST = {
         """,
     "admin": """
         POST /installs/{install_id}/approve | POST /maintenance/start | POST /maintenance/stop
-        GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /agents | PATCH /agents/{slug}
+        GET /servers/{slug}/launch | POST /servers/{slug}/confirm | POST /servers/{slug}/keep-secrets | POST /agents | PATCH /agents/{slug}
         POST /registries | PATCH /registries/{slug} | DELETE /registries/{slug}
         POST /budgets | PATCH /budgets/{slug} | DELETE /budgets/{slug}
         POST /energy | PATCH /energy/{slug} | DELETE /energy/{slug} | POST /energy/{slug}/grant

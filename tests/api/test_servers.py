@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.downstream.transports import confinement
-from mcpregistry.models import AuditEntry, Connection, Invocation, Server, ServerEvent, ServerTest
+from mcpregistry.models import AuditEntry, Connection, Credential, Invocation, Server, ServerEvent, ServerTest
 from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import new_call, new_server, new_tool
 
@@ -340,3 +340,18 @@ def test_secrets_in_words_reach_no_viewer_and_no_audit_log(operator, caller):
         assert "canary" not in answer.text
     assert viewer.get("/servers/local").json()["command"][1] == "postgresql://app:***@db/prod"
     assert "canary" not in " ".join(AuditEntry.objects.values_list("body", flat=True))
+
+
+def test_secrets_in_the_command_and_address_are_stored_as_credentials(operator, caller):
+    made = operator.post(
+        "/servers", {"slug": "pg", "command": ["pg", "--token", "t0k3n-value", "postgresql://u:p4ss@db/x"]}
+    )
+    assert made.json()["open_secrets"] == ["token", "address password"]
+    assert operator.post("/servers/pg/keep-secrets").status_code == 403, "operators do not say where secrets may go"
+    kept = caller("admin").post("/servers/pg/keep-secrets").json()
+    assert kept["command"] == ["pg", "--token", "${cred:pg-token}", "postgresql://u:${cred:pg-address-password}@db/x"]
+    assert (kept["open_secrets"], kept["lifecycle"]) == ([], "draft")
+    stored = {row.name: (row.value, row.scope) for row in Credential.objects.all()}
+    assert stored == {"pg-token": ("t0k3n-value", ["server:pg"]), "pg-address-password": ("p4ss", ["server:pg"])}
+    again = caller("admin").post("/servers/pg/keep-secrets")
+    assert (again.status_code, "looks like a secret" in again.json()["message"]) == (409, True)

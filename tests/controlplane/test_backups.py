@@ -115,14 +115,17 @@ def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
     gone = Agent.objects.create(slug="gone")
     number = gone.pk
     gone.delete()
-    file = saved(tmp_path)
+    Server.objects.create(slug="open", command=["open", "--token", "t0k3n-value"])
+    reported: list[str] = []
+    file = dumping.save(tmp_path, PASSPHRASE, reported.append)[0]
+    assert [line for line in reported if "in the clear: server open." in line]
     assert b"s3cret-value" not in gzip.decompress(file.read_bytes())
     other = elsewhere.of_the_same_kind(tmp_path / "other", migrate=False)
     code, said = other.run("restore", str(file))
     assert code == 0, said
     assert other.shown("apps.get_model('mcpregistry.Credential').objects.get().value") == "s3cret-value"
-    assert other.shown("apps.get_model('mcpregistry.Server').objects.get().env") == {"TOKEN": "v"}
-    assert other.shown("apps.get_model('mcpregistry.Server').objects.get().server_info") == server.server_info
+    assert other.shown("apps.get_model('mcpregistry.Server').objects.get(slug='odd').env") == {"TOKEN": "v"}
+    assert other.shown("apps.get_model('mcpregistry.Server').objects.get(slug='odd').server_info") == server.server_info
     assert other.shown("apps.get_model('subagents.LanguageModel').objects.get().input_price") == "0.000001"
     assert other.shown("apps.get_model('mcpregistry.Agent').objects.create(slug='new').pk") > number
     assert other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []

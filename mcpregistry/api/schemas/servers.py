@@ -15,6 +15,7 @@ from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.confinement import MOST_MB, MOST_SECONDS
 from mcpregistry.models.server import MOST_DEFINITION_BYTES, MOST_TOOLS
 from mcpregistry.services.servers.lifecycle import BOUNDS, SANDBOX
+from mcpregistry.services.servers.open_secrets import find_open_secrets
 
 TransportName = Literal["stdio", "http", "sse", "websocket"]
 LifecycleName = Literal["draft", "active", "disabled"]
@@ -119,6 +120,10 @@ class ServerOut(Schema):
     max_file_mb: int
     max_open_files: int
     url: str
+    open_secrets: list[str] = Field(
+        description="What looks like a secret in the command or the address, where everyone who may change servers can "
+        "read it. ``POST /servers/{slug}/keep-secrets`` stores each as a credential of the server."
+    )
     header_names: list[str]
     allowed_networks: list[str]
     connect_mode: str
@@ -282,7 +287,12 @@ def server_out(server: Server, *, whole: bool = True) -> ServerOut:
     """The row as its answer; not ``whole``: without what is secret in its command and address."""
     same = {name: getattr(server, name) for name in _SAME}
     same = same if whole else without_secrets(same)
-    return ServerOut(**same, env_names=sorted(server.env), header_names=sorted(server.headers))
+    return ServerOut(
+        **same,
+        env_names=sorted(server.env),
+        header_names=sorted(server.headers),
+        open_secrets=find_open_secrets(server),
+    )
 
 
 def launch_out(server: Server, *, whole: bool = True) -> LaunchOut:

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any
 
 import httpx
+import msgspec
 
 from mcpregistry.domain.errors import DownstreamError, OutboundRefused
 from mcpregistry.domain.servers.target import MIB, Limits, Target
@@ -27,6 +28,7 @@ from mcpregistry.downstream.http_client.guard import resolve_name
 MOST_BYTES = 64 * MIB  # of one decoded answer
 _CONNECT_SECONDS = 30.0
 # Of the connection itself, which the guarded client makes; and we ask for no encoding.
+_WHOLE = {"application/json", "text/plain", ""}  # types of answers that come as one piece of JSON
 _OWN = {"host", "content-length", "accept-encoding", "connection", "transfer-encoding"}
 
 
@@ -36,6 +38,10 @@ class Redirected(OutboundRefused):
 
 class WebPage(DownstreamError):
     """The answer is a web page, though it says that all went well."""
+
+
+class NotJson(DownstreamError):
+    """The answer is not JSON, or only a part of it, though it says that all went well."""
 
 
 @dataclass
@@ -70,6 +76,7 @@ class Way:
         self.repair = repair
         self.observed = observed
         self.error: DownstreamError | None = None
+        self.status: int | None = None  # of the last answer, which libraries replace by a status of their own
 
     @contextmanager
     def observe(self, request: httpx.Request) -> Iterator[ObservedRequest]:
@@ -146,7 +153,8 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
         reply = await stack.enter_async_context(
             outbound.send(request.method, str(request.url), headers=headers, data=body, attempt=Attempt())
         )
-        noted.status, noted.answer_headers = reply.status, list(reply.headers.items())
+        way.status = noted.status = reply.status
+        noted.answer_headers = list(reply.headers.items())
         if 300 <= reply.status < 400:
             raise Redirected(
                 "It redirects to another address, which is not followed.", remedy="Enter the address that it leads to."
@@ -154,13 +162,24 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
         kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
         if way.repair is not None and reply.status == 200 and reply.content_type == "text/html":
             raise WebPage("It answered with a web page.")
-        if way.repair is not None and reply.status == 200 and reply.content_type == "application/json":
+        if way.repair is not None and reply.status == 200 and reply.content_type in _WHOLE:
             received = await reply.body(MOST_BYTES)
             if way.observed is not None:
                 noted.answer += received
+            _refuse_no_json(received)
             return httpx.Response(reply.status, headers=kept, content=way.repair(received), request=request)
         stream = _Body(way, reply, stack.pop_all(), noted)
         return httpx.Response(reply.status, headers=kept, stream=stream, request=request)
+
+
+def _refuse_no_json(body: bytes) -> None:
+    """Raise WebPage or NotJson: libraries report both as an error of the provider, with a status that it did not send."""
+    if body.lstrip()[:1] == b"<":
+        raise WebPage("It answered with a web page.")
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotJson("Its answer is not whole JSON.") from None
 
 
 class _Body(httpx.AsyncByteStream):

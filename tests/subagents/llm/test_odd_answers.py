@@ -91,6 +91,29 @@ async def test_a_web_page_is_told_as_one_and_asked_for_once(serve: Any) -> None:
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize("kind", ["compatible", "anthropic", "ollama"])
+@pytest.mark.parametrize(
+    ("body", "trouble", "words"),
+    [
+        (b"<html>Sign in</html>", ErrorKind.BAD_REQUEST, "web page"),
+        (b'{"choices": [{"message": {"cont', ErrorKind.UNREADABLE, "only a part of it"),
+        (b"", ErrorKind.UNREADABLE, "not JSON"),
+        (b'{"status": "ok"}', ErrorKind.UNREADABLE, "answer"),
+        (b"[]", ErrorKind.UNREADABLE, "answer"),
+    ],
+    ids=["web page", "half", "empty", "other", "list"],
+)
+async def test_answer_of_no_model_is_called_what_it_is(
+    serve: Any, served: Any, kind: str, body: bytes, trouble: ErrorKind, words: str
+) -> None:
+    """The library calls each of them an error 500 of the provider, which would be "overloaded"."""
+    serve(Answers(body))
+    with pytest.raises(ModelError, match=words) as caught:
+        await complete(target(kind, served[1], "m"), MESSAGES)
+    assert caught.value.kind == trouble
+
+
+@pytest.mark.fault
 @pytest.mark.parametrize(
     "body", [b"[]", b"7", b'{"choices": {}}', b'{"choices": [{"message": {"content": {"a": 1}}}]}']
 )

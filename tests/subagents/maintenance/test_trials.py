@@ -345,6 +345,19 @@ async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: st
     assert {call.tool_name for call in recorded if call.state == "denied"} == set(why) - set(called)
 
 
+async def test_proposal_of_a_trial_is_applied_at_once(manager: Any) -> None:
+    """A trial may end before the first check has read the tools of a new server."""
+    listed = [{"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}]
+    async with fake_http(Echo(tools=listed)) as remote:
+        where = {"url": remote.url, "allowed_networks": [*LOOPBACK]}
+        await db_call(newcomer, transport="http", command=[], sandbox_read=[], **where)
+        done, _ = await tried(await manager())
+    assert done.result is not None
+    boss = await db_call(User.objects.create_superuser, "boss")
+    await db_call(proposals.apply, proposal_id=done.result["proposal"], user=boss, actor="user:boss")
+    assert (await db_call(Tool.objects.get)).status == "approved"
+
+
 async def test_a_trial_whose_database_fails_before_a_call_is_tried_again(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

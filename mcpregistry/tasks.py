@@ -181,10 +181,10 @@ def _bury_predecessor(**_: Any) -> None:
 
 
 # What other workers do or end if the worker with this name is dead.
-_TAKEN_BACK: dict[str, deaths.WhenDead] = {
+_TAKEN_BACK: dict[str, deaths.Step] = {
     "checks": lambda worker, now: checks.free_checks(worker),
     "tests": trials.give_up_of,
     "installs": sweeping.take_back_of,
 }
 for _what, _take_back in _TAKEN_BACK.items():
-    deaths.when_dead(_what, _take_back)
+    deaths.add_step(_what, _take_back)

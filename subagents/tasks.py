@@ -216,4 +216,4 @@ def _take_over_from(worker: str, now: datetime) -> int:
     return freed
 
 
-deaths.when_dead("runs", _take_over_from)
+deaths.add_step("runs", _take_over_from)

@@ -1,7 +1,7 @@
 """Which processes of the site are alive: one row for each, with a lease that the process renews (``process_lease.py``).
 
 A process that was only paused (SIGSTOP, a suspended machine, no network) creates its row again when it continues. Its calls may have
-been ended as unknown in the meantime; what it then knows replaces that end (``services.records.ending``).
+been ended as unknown in the meantime. It then replaces that end by the real one (``services.records.ending``).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def leave(key: str) -> None:
 
 
 def others(key: str) -> list[SiteProcess]:
-    """Return the other processes, also those whose lease has expired."""
+    """Return the other processes, including those whose lease has expired."""
     return list(SiteProcess.objects.exclude(pk=key).order_by("lease_until"))
 
 

@@ -78,7 +78,7 @@ def give_up(call_id: str, writer: str) -> bool:
 
     ``writer``: of the process that has the work now. Its own calls stay open, and so does a call whose task another process follows.
     The process that lost the work may only have been slow. If it then knows the end, that replaces this one in the record of the
-    call; the work itself goes on with the unknown end.
+    call; the work continues with the unknown end.
     """
     now = database_now()
     out = Invocation.objects.open().filter(pk=call_id, state=State.DISPATCHED, lease_until__gt=now)

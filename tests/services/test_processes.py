@@ -13,7 +13,7 @@ from django.utils import timezone
 from mcpregistry import tasks
 from mcpregistry.db import database_now
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import AuditEntry, Invocation, ServerTest, SiteProcess
+from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, ServerTest, SiteProcess
 from mcpregistry.services.records import idempotency
 from mcpregistry.services.servers import checks
 from mcpregistry.services.upkeep import deaths, process_lease, processes, reaping
@@ -156,6 +156,18 @@ def test_lease_is_renewed_again_after_any_error(lease: ProcessLease, monkeypatch
     eventually(failed.is_set)
     until = SiteProcess.objects.get(pk=lease.key).lease_until
     eventually(lambda: SiteProcess.objects.get(pk=lease.key).lease_until > until)
+
+
+@pytest.mark.django_db
+def test_approved_call_of_a_living_process_is_not_given_up_with_its_run():
+    """Any process may have sent it. If that dies, the call ends with it."""
+    call = dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER, outcome="ask")
+    ApprovalRequest.objects.create(
+        id=call.pk, call=call, rule_name="r", rule_fingerprint="f", asked_at=START, decide_by=START
+    )
+    assert not reaping.give_up("c1", "worker:box:8:bbbb.1")
+    deaths.bury(process("web:box:7:aaaa"), database_now())
+    assert Invocation.objects.get().state == State.UNKNOWN
 
 
 @pytest.mark.django_db

@@ -15,7 +15,7 @@ from mcpregistry.db import database_now
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, ServerTest, SiteProcess
 from mcpregistry.services.records import idempotency
-from mcpregistry.services.servers import checks
+from mcpregistry.services.servers import checks, trials
 from mcpregistry.services.upkeep import deaths, process_lease, processes, reaping
 from mcpregistry.services.upkeep.process_lease import Judge, ProcessLease
 from tests.services.rows import confirmed, dispatched
@@ -82,20 +82,16 @@ def test_request_with_the_same_key_gets_the_recorded_end_at_once():
 
 
 @pytest.mark.django_db
-def test_work_of_a_dead_worker_is_taken_back_unless_a_living_one_has_its_name():
+def test_work_of_a_dead_worker_is_taken_back_and_that_of_its_namesake_is_not():
+    """A container that is started again has the same host name and process id as before."""
     assert tasks.reap, "workers load it, and by it what they take back"
     server = confirmed()
-    test = checks.queue_test(server=server, actor="test", call_tool="", call_arguments={})
-    ServerTest.objects.update(verdict=checks.RUNNING, worker="worker@box:7")
-    namesake = process("worker:box:7:bbbb", dead=False)
-    dead = process("worker:box:7:aaaa")
-    deaths.bury(dead, database_now())
-    test.refresh_from_db()
-    assert test.verdict == checks.RUNNING
-    namesake.delete()
-    deaths.bury(dead, database_now())
-    test.refresh_from_db()
-    assert test.error_code == "WORKER_LOST"
+    tests = [checks.queue_test(server=server, actor="test", call_tool="", call_arguments={}) for _ in range(2)]
+    workers = [process("worker:box:7:aaaa"), process("worker:box:7:bbbb", dead=False)]
+    for test, worker in zip(tests, workers, strict=True):
+        assert trials.claim_tests(1, worker=worker.pk) == [test.pk]
+    deaths.bury(workers[0], database_now())
+    assert [ServerTest.objects.get(pk=test.pk).error_code for test in tests] == ["WORKER_LOST", ""]
 
 
 @pytest.fixture

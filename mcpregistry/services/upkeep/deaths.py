@@ -16,8 +16,8 @@ from mcpregistry.services.upkeep import processes, reaping
 
 log = structlog.get_logger(__name__)
 
-# Takes the name of the dead process, and the time. Returns how much it ended or freed. Must be safe to call again.
-Step = Callable[[str, datetime], int]
+# Takes the dead process, and the time. Returns how much it ended or freed. Must be safe to call again.
+Step = Callable[[SiteProcess, datetime], int]
 _more_steps: dict[str, Step] = {}
 
 
@@ -31,6 +31,6 @@ def bury(process: SiteProcess, now: datetime) -> None:
     done = {"calls": reaping.bury_process(process, now)}
     if not processes.is_alive(process.name, now):
         connections.forget_process(process.name)
-        done |= {what: function(process.name, now) for what, function in _more_steps.items()}
+    done |= {what: function(process, now) for what, function in _more_steps.items()}
     if any(done.values()):
         log.warning("process_dead", process=process.name, **done)

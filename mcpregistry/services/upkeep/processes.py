@@ -60,6 +60,11 @@ def others(key: str) -> list[SiteProcess]:
     return list(SiteProcess.objects.exclude(pk=key).order_by("lease_until"))
 
 
+def named(name: str) -> list[SiteProcess]:
+    """Return the processes with this name; there may be several, on hosts with the same name."""
+    return list(SiteProcess.objects.filter(name=name))
+
+
 def is_alive(name: str, now: datetime) -> bool:
     """Whether a living process has this name."""
     return SiteProcess.objects.filter(name=name, lease_until__gte=now).exists()

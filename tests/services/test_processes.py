@@ -69,6 +69,15 @@ def test_calls_of_a_dead_process_end_and_those_of_its_namesake_do_not():
 
 
 @pytest.mark.django_db
+def test_calls_of_a_process_that_returned_in_the_meantime_stay_open():
+    dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER)
+    dead = process("web:box:7:aaaa")
+    processes.renew(dead.pk, dead.name)
+    deaths.bury(dead, database_now())
+    assert Invocation.objects.get().state == State.DISPATCHED
+
+
+@pytest.mark.django_db
 @pytest.mark.both_databases
 def test_request_with_the_same_key_gets_the_recorded_end_at_once():
     dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER)

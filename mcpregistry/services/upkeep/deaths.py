@@ -27,7 +27,9 @@ def add_step(what: str, function: Step) -> None:
 
 
 def bury(process: SiteProcess, now: datetime) -> None:
-    """End the calls of a process whose lease has expired, and free what it worked on."""
+    """End the calls of a process whose lease has expired, and free what it worked on. Does nothing if it has returned."""
+    if processes.has_returned(process):
+        return
     done = {"calls": reaping.bury_process(process, now)}
     if not processes.is_alive(process.name, now):
         connections.forget_process(process.name)

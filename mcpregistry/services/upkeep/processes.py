@@ -70,6 +70,11 @@ def is_alive(name: str, now: datetime) -> bool:
     return SiteProcess.objects.filter(name=name, lease_until__gte=now).exists()
 
 
+def has_returned(process: SiteProcess) -> bool:
+    """Whether a process has renewed its lease, or stopped in order, since its row was read."""
+    return not SiteProcess.objects.filter(pk=process.pk, lease_until=process.lease_until).exists()
+
+
 def forget(process: SiteProcess) -> None:
     """Delete the row of a dead process, unless it has come back."""
     SiteProcess.objects.filter(pk=process.pk, lease_until=process.lease_until).delete()

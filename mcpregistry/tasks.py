@@ -24,7 +24,7 @@ from mcpregistry.services.policy import findings, permits
 from mcpregistry.services.records import call_hours, seals, sinks, usage_sums, verification, words
 from mcpregistry.services.servers import checks, connections, placement, trials
 from mcpregistry.services.servers.targets import passed_variables
-from mcpregistry.services.upkeep import deaths, reaping, retention, statistics
+from mcpregistry.services.upkeep import deaths, processes, reaping, retention, statistics
 from mcpregistry.worker_runtime import runtime
 
 log = structlog.get_logger(__name__)
@@ -175,16 +175,19 @@ def _bury_predecessor(**_: Any) -> None:
         dead, now = connections.process_name("worker", settings.PREDECESSOR), database_now()
         buried = {
             "calls": reaping.bury_predecessor("worker", settings.PREDECESSOR),
-            **{what: take_back(dead, now) for what, take_back in _TAKEN_BACK.items()},
+            **{
+                what: sum(take_back(each, now) for each in processes.named(dead))
+                for what, take_back in _TAKEN_BACK.items()
+            },
         }
         log.info("buried", **buried)
 
 
-# What other workers do or end if the worker with this name is dead.
-_TAKEN_BACK: dict[str, deaths.WhenDead] = {
-    "checks": lambda worker, now: checks.free_checks(worker),
-    "tests": trials.give_up_of,
-    "installs": sweeping.take_back_of,
+# What a dead worker had, which other workers do, or which ends.
+_TAKEN_BACK: dict[str, deaths.Step] = {
+    "checks": lambda worker, now: checks.free_checks(worker.pk),
+    "tests": lambda worker, now: trials.give_up_of(worker.pk, now),
+    "installs": lambda worker, now: sweeping.take_back_of(worker.pk, now),
 }
 for _what, _take_back in _TAKEN_BACK.items():
-    deaths.when_dead(_what, _take_back)
+    deaths.add_step(_what, _take_back)

@@ -107,8 +107,8 @@ class Shares:
         self._lease = ProcessLease.hold("worker")
         self._stopping = False
         self._recorder: Recorder | None = None  # of the calls of tests; started with the first of them
-        self._tests: Share[int] = Share(TESTS, partial(trials.claim_tests, worker=self._process), self._test)
-        claim = partial(checks.claim_due, worker=self._process)
+        self._tests: Share[int] = Share(TESTS, partial(trials.claim_tests, worker=self._lease.key), self._test)
+        claim = partial(checks.claim_due, worker=self._lease.key)
         self._checks: Share[int] = Share(CHECKS, partial(claim, answering=True), self._check)
         self._failing: Share[int] = Share(FAILING, partial(claim, answering=False), self._check)
         self._installs: Share[int] = Share(INSTALLS, work.waiting, self._install)
@@ -191,7 +191,7 @@ class Shares:
                 await asyncio.sleep(_RETRY)
 
     async def _install(self, install_id: int) -> None:
-        install = await long_db_call(partial(work.work, install_id=install_id, worker=self._process))
+        install = await long_db_call(partial(work.work, install_id=install_id, worker=self._lease.key))
         if install is not None:
             log.info("install_worked", package=str(install), state=install.state)
 

@@ -16,8 +16,9 @@ from django.db import DatabaseError, connection
 from django.utils import timezone
 
 from mcpregistry.db import database_now
+from mcpregistry.models import SiteProcess
 from mcpregistry.services.servers.connections import process_name
-from mcpregistry.services.upkeep import deaths
+from mcpregistry.services.upkeep import deaths, processes
 from mcpregistry.worker_runtime import runtime
 from subagents import energy
 from subagents.effort import cycle
@@ -208,12 +209,17 @@ _FREED: dict[str, Callable[[str], list[str]]] = {
 }
 
 
-def _take_over_from(worker: str, now: datetime) -> int:
-    """Free what a dead worker had, and look for it at once instead of at the clock's next tick."""
-    freed = sum(len(free(worker)) for free in _FREED.values())
+def _take_over_from(worker: SiteProcess, now: datetime) -> int:
+    """Free what a dead worker had, and look for it at once instead of at the clock's next tick.
+
+    If a living worker has the same name, the leases of the work itself decide.
+    """
+    if processes.is_alive(worker.name, now):
+        return 0
+    freed = sum(len(free(worker.name)) for free in _FREED.values())
     if freed:
         _look()
     return freed
 
 
-deaths.when_dead("runs", _take_over_from)
+deaths.add_step("runs", _take_over_from)

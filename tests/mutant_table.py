@@ -30,6 +30,17 @@ def _of(path: str, tests: str, *mutants: tuple[str, str, str]) -> list[Mutant]:
 
 MUTANTS = [
     *_of(
+        "mcpregistry/services/upkeep/process_lease.py",
+        "tests/services/test_processes.py",
+        ("dead processes: whoever has just come back judges", "now - self._steady_since >= processes.LEASE", "now >= self._steady_since"),
+        ("dead processes: an outage is no gap", "timedelta() <= now - self._last <= LONGEST_GAP", "timedelta() <= now - self._last"),
+    ),
+    *_of(
+        "mcpregistry/services/upkeep/reaping.py",
+        "tests/services/test_processes.py",
+        ("dead processes: their namesakes end too", "return _end_calls_of(f\"{process.pk}.\", now", "return _end_calls_of(process.pk.rpartition(\":\")[0], now"),
+    ),
+    *_of(
         "mcpregistry/calls/pipeline.py",
         "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py tests/calls/test_budgets.py",
         ("pipeline: crash in judging lets through", "            refusal = Denied(_CRASHED, remedy=\"Ask the operator.\")\n        call = Call(", "            refusal = None\n        call = Call("),

@@ -17,6 +17,7 @@ from mcpregistry.models import ApprovalRequest, AuditEntry, Configuration, Invoc
 from mcpregistry.services.access import tokens
 from tests.api.conftest import ROOT, new_agent, new_user
 from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
+from tests.fault.refusals import refuse_held_calls
 from tests.waiting import HANG_LIMIT
 from tests.waiting import until as until_true
 
@@ -68,6 +69,18 @@ async def test_a_held_call_answers_202_with_a_handle_and_says_what_to_do(held):
     assert ticket["url"].endswith(f"/approvals/{ticket['id']}/")
     assert "exactly the same arguments" in ticket["message"]
     assert (await send(held, "GET", f"/{ticket['id']}/result", "robot"))[0] == 202
+
+
+async def test_a_call_that_is_approved_while_the_disk_is_full_answers_202(held, monkeypatch):
+    calling = asyncio.ensure_future(held.call("echo__echo", {"params": {"a": 3}}, Prefer="wait=60"))
+    mine = ApprovalRequest.objects.filter(call__arguments__contains='"a":3')
+    held_id = await until_true(lambda: db_call(lambda: mine.values_list("pk", flat=True).first()))
+    refuse_held_calls(monkeypatch, "away", 3)
+    refuse_held_calls(monkeypatch, "load", 1)
+    assert (await approve(held, held_id))[0] == 200
+    status, answer = await calling
+    assert (status, answer["mcp"]["approval"]["id"], answer["mcp"]["error_code"]) == (202, held_id, "")
+    assert (await held.call("echo__echo", {"params": {"a": 3}}, Prefer="wait=60"))[0] == 200
 
 
 async def test_the_identical_request_joins_runs_once_approved_and_answers(held):

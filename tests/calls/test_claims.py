@@ -62,6 +62,7 @@ async def test_a_claim_moves_the_call_and_raises_its_fence(recorder: Recorder):
     assert await recorder.claim(row, SENT) == 1
     call = await db_call(row_of, 1)
     assert (call.state, call.fence, call.dispatched_at) == (State.DISPATCHED, 1, row["dispatched_at"])
+    assert call.writer == recorder.writer, "it ends with the process that has sent it"
     assert await db_call(dispatched) == 1
 
 

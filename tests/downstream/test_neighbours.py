@@ -14,7 +14,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.one_database
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells of ended processes")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_process_is_dead_once_it_has_ended_even_before_its_parent_waits_for_it():
     child = os.fork()
     if not child:

@@ -1,6 +1,6 @@
 """Two machines without ``up``: what becomes of calls and runs when one of their processes dies, stops for a while, or loses its database.
 
-By hand: ``python -m tests.fault.machines``. Two web processes and two workers with a folder each, one clock, PostgreSQL and Valkey,
+Run it with ``python -m tests.fault.machines``. Two web processes and two workers with a folder each, one clock, PostgreSQL and Valkey,
 started by the command lines in docs/settings.md. It prints figures, and exits with 1 if something that must hold does not. How long
 something took is printed and compared with what the documents promise.
 """
@@ -62,8 +62,8 @@ _CLOCK = ["celery", "-A", "controlplane", "beat", "--pidfile="]
 
 
 @dataclass
-class Told:
-    """What a caller was told in the end; ``status`` 0: its connection broke."""
+class HeardAnswer:
+    """What a caller heard. ``status`` is 0 if its connection broke."""
 
     status: int = 0
     body: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Machine:
             return answer.status_code == 200 and b"ready." in self.log.read_bytes()
         return False
 
-    def call(self, token: str, key: str, arguments: dict[str, Any]) -> Told:
+    def call(self, token: str, key: str, arguments: dict[str, Any]) -> HeardAnswer:
         """One call over REST."""
         headers = {"authorization": f"Bearer {token}", "idempotency-key": key}
         try:
@@ -107,8 +107,8 @@ class Machine:
                 json={"params": arguments}, headers=headers, timeout=4 * HANG_LIMIT, **PLAIN,
             )  # fmt: skip
         except httpx2.HTTPError:
-            return Told()
-        return Told(answer.status_code, answer.json())
+            return HeardAnswer()
+        return HeardAnswer(answer.status_code, answer.json())
 
 
 class Callers:
@@ -116,7 +116,7 @@ class Callers:
 
     def __init__(self, machine: Machine, token: str, prefix: str, arguments: dict[str, Any]) -> None:
         self.keys = [f"{prefix}-{number}" for number in range(CALLS)]
-        self.told: dict[str, Told] = {}
+        self.heard: dict[str, HeardAnswer] = {}
         self._threads = [
             threading.Thread(target=self._one, args=(machine, token, key, {"text": key} | arguments), daemon=True)
             for key in self.keys
@@ -125,7 +125,7 @@ class Callers:
             each.start()
 
     def _one(self, machine: Machine, token: str, key: str, arguments: dict[str, Any]) -> None:
-        self.told[key] = machine.call(token, key, arguments)
+        self.heard[key] = machine.call(token, key, arguments)
 
     def rows(self) -> list[Invocation]:
         return list(Invocation.objects.filter(arguments__contains=f'"{self.keys[0][:-2]}-').order_by("id"))
@@ -223,11 +223,11 @@ class Trial:
         eventually(lambda: len(_corrections(callers)) == CALLS)
         print(f"paused web for {PAUSED:.0f} s: its calls were unknown after {_times(ends)} s")
         print(
-            f"  callers were told {sorted({(told.status, _state(told)) for told in callers.told.values()})}, recorded {sorted(states)}"
+            f"  callers were told {sorted({(told.status, _state(told)) for told in callers.heard.values()})}, recorded {sorted(states)}"
         )
         print(f"  charged {_times(supposed)} units at first, {_times(_charged(callers))} in the end")
         self.check(states == {"succeeded"}, f"after the pause the record says {states}")
-        self.check({_state(told) for told in callers.told.values()} == states, "callers were told something else")
+        self.check({_state(told) for told in callers.heard.values()} == states, "callers were told something else")
         took = [
             (row.finished_at - row.dispatched_at).total_seconds()
             for row in callers.rows()
@@ -319,7 +319,7 @@ def _out(runs: Sequence[Run]) -> int:
     return Invocation.objects.filter(origin="run", state=State.DISPATCHED).count() if keys else 0
 
 
-def _state(told: Told) -> str:
+def _state(told: HeardAnswer) -> str:
     return str((told.body.get("mcp") or {}).get("state", told.body.get("code", "")))
 
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 
 from mcpregistry import db
 from mcpregistry.calls.recording import ledger
+from mcpregistry.services.approvals import held_calls
 
 ROLE = "plain"  # may not ignore privileges, as the superuser of the tests does
 _WRITTEN = ("mcpregistry_invocation", "mcpregistry_auditentry", "mcpregistry_approvalrequest")
@@ -213,3 +214,28 @@ POSTGRES: dict[str, Refusing] = {
     "revoked privileges": revoked,
 }
 SQLITE: dict[str, Refusing] = {"read only": read_only_file, "full disk": full_disk, "locked": locked}
+
+
+def no_room() -> OperationalError:
+    """What the database says that has no room."""
+    cause: Any = psycopg.errors.DiskFull("no room")
+    if connection.vendor == "sqlite":
+        cause = sqlite3.OperationalError("database or disk is full")
+        cause.sqlite_errorcode = sqlite3.SQLITE_FULL
+    error = OperationalError(str(cause))
+    error.__cause__ = cause
+    return error
+
+
+def refuse_held_calls(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> None:
+    """The function of held calls fails so often, before it has written anything."""
+    real, left = getattr(held_calls, name), iter(range(times))
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if next(left, None) is not None:
+            raise no_room()
+        return real(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = held_calls.__name__
+    monkeypatch.setattr(held_calls, name, function)

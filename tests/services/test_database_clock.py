@@ -12,7 +12,7 @@ from django.db import connection
 
 from mcpregistry import db, tasks
 from mcpregistry.db import database_now, note_clock
-from mcpregistry.models import Invocation, Server
+from mcpregistry.models import Invocation, Server, SiteProcess
 from mcpregistry.services.servers.checks import claim_due
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.services.tasks import remote_tasks
@@ -59,10 +59,11 @@ def test_a_worker_whose_clock_is_wrong_buries_nobody_else_with_its_predecessor(
     note_clock(datetime.now(UTC) - timedelta(hours=5), time.monotonic())  # that far is this machine ahead
     alive = database_now() + timedelta(hours=1)
     own = f"worker:{socket.gethostname()[:24]}:47:aaaa"
-    dispatched("own", writer=own, lease_until=alive)
+    SiteProcess.objects.create(pk=own, name=process_name("worker", 47), lease_until=alive)
+    dispatched("own", writer=f"{own}.1", lease_until=alive)
     dispatched("another", writer="web:elsewhere:12:bbbb", lease_until=alive)
     confirmed("checked")
-    claim_due(1, answering=False, worker=process_name("worker", 47))
+    claim_due(1, answering=False, worker=own)
     tasks._bury_predecessor()
     assert not Server.objects.get().check_until
     assert dict(Invocation.objects.values_list("pk", "state")) == {"own": "unknown", "another": "dispatched"}

@@ -13,9 +13,9 @@ from django.utils import timezone
 from mcpregistry import tasks
 from mcpregistry.db import database_now
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import AuditEntry, Invocation, ServerTest, SiteProcess
+from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, ServerTest, SiteProcess
 from mcpregistry.services.records import idempotency
-from mcpregistry.services.servers import checks
+from mcpregistry.services.servers import checks, trials
 from mcpregistry.services.upkeep import deaths, process_lease, processes, reaping
 from mcpregistry.services.upkeep.process_lease import Judge, ProcessLease
 from tests.services.rows import confirmed, dispatched
@@ -69,6 +69,15 @@ def test_calls_of_a_dead_process_end_and_those_of_its_namesake_do_not():
 
 
 @pytest.mark.django_db
+def test_calls_of_a_process_that_returned_in_the_meantime_stay_open():
+    dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER)
+    dead = process("web:box:7:aaaa")
+    processes.renew(dead.pk, dead.name)
+    deaths.bury(dead, database_now())
+    assert Invocation.objects.get().state == State.DISPATCHED
+
+
+@pytest.mark.django_db
 @pytest.mark.both_databases
 def test_request_with_the_same_key_gets_the_recorded_end_at_once():
     dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER)
@@ -82,20 +91,16 @@ def test_request_with_the_same_key_gets_the_recorded_end_at_once():
 
 
 @pytest.mark.django_db
-def test_work_of_a_dead_worker_is_taken_back_unless_a_living_one_has_its_name():
+def test_work_of_a_dead_worker_is_taken_back_and_that_of_its_namesake_is_not():
+    """A container that is started again has the same host name and process id as before."""
     assert tasks.reap, "workers load it, and by it what they take back"
     server = confirmed()
-    test = checks.queue_test(server=server, actor="test", call_tool="", call_arguments={})
-    ServerTest.objects.update(verdict=checks.RUNNING, worker="worker@box:7")
-    namesake = process("worker:box:7:bbbb", dead=False)
-    dead = process("worker:box:7:aaaa")
-    deaths.bury(dead, database_now())
-    test.refresh_from_db()
-    assert test.verdict == checks.RUNNING
-    namesake.delete()
-    deaths.bury(dead, database_now())
-    test.refresh_from_db()
-    assert test.error_code == "WORKER_LOST"
+    tests = [checks.queue_test(server=server, actor="test", call_tool="", call_arguments={}) for _ in range(2)]
+    workers = [process("worker:box:7:aaaa"), process("worker:box:7:bbbb", dead=False)]
+    for test, worker in zip(tests, workers, strict=True):
+        assert trials.claim_tests(1, worker=worker.pk) == [test.pk]
+    deaths.bury(workers[0], database_now())
+    assert [ServerTest.objects.get(pk=test.pk).error_code for test in tests] == ["WORKER_LOST", ""]
 
 
 @pytest.fixture
@@ -156,6 +161,18 @@ def test_lease_is_renewed_again_after_any_error(lease: ProcessLease, monkeypatch
     eventually(failed.is_set)
     until = SiteProcess.objects.get(pk=lease.key).lease_until
     eventually(lambda: SiteProcess.objects.get(pk=lease.key).lease_until > until)
+
+
+@pytest.mark.django_db
+def test_approved_call_of_a_living_process_is_not_given_up_with_its_run():
+    """Any process may have sent it. If that dies, the call ends with it."""
+    call = dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER, outcome="ask")
+    ApprovalRequest.objects.create(
+        id=call.pk, call=call, rule_name="r", rule_fingerprint="f", asked_at=START, decide_by=START
+    )
+    assert not reaping.give_up("c1", "worker:box:8:bbbb.1")
+    deaths.bury(process("web:box:7:aaaa"), database_now())
+    assert Invocation.objects.get().state == State.UNKNOWN
 
 
 @pytest.mark.django_db

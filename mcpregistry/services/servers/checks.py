@@ -196,7 +196,7 @@ def claim_due(limit: int, *, answering: bool, worker: str = "") -> list[int]:
 def claim_each(keys: Iterable[int], claim: Callable[[int], object]) -> list[int]:
     """Claim one after the other. Returns those whose ``claim`` returned something true.
 
-    If the database fails in the middle, the caller gets what was claimed before: nobody else would work on that. Raises the error if
+    If the database fails in the middle, the caller gets what was claimed before, because no other worker would take it. Raises the error if
     nothing was claimed.
     """
     claimed: list[int] = []

@@ -1,6 +1,6 @@
 """What ends with a process that is dead, whether its supervisor reports it or its lease has expired.
 
-Only calls are ended here. What workers work on belongs to other packages, which register with ``when_dead``.
+This module ends calls. Other packages add what must happen to the work of their workers with ``add_step``.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from mcpregistry.services.upkeep import processes, reaping
 
 log = structlog.get_logger(__name__)
 
-# Takes the name of the dead process, and the time. Returns how much it ended or freed. Must be safe to call again.
-WhenDead = Callable[[str, datetime], int]
-_when_dead: dict[str, WhenDead] = {}
+# Takes the dead process, and the time. Returns how much it ended or freed. Must be safe to call again.
+Step = Callable[[SiteProcess, datetime], int]
+_more_steps: dict[str, Step] = {}
 
 
-def when_dead(what: str, function: WhenDead) -> None:
+def add_step(what: str, function: Step) -> None:
     """Call ``function`` for each process whose lease has expired; ``what`` names in the log what it counts."""
-    _when_dead[what] = function
+    _more_steps[what] = function
 
 
 def bury(process: SiteProcess, now: datetime) -> None:
-    """End the calls of a process whose lease has expired, and free what it worked on."""
+    """End the calls of a process whose lease has expired, and free what it worked on. Does nothing if it has returned."""
+    if processes.has_returned(process):
+        return
     done = {"calls": reaping.bury_process(process, now)}
     if not processes.is_alive(process.name, now):
         connections.forget_process(process.name)
-        done |= {what: function(process.name, now) for what, function in _when_dead.items()}
+    done |= {what: function(process, now) for what, function in _more_steps.items()}
     if any(done.values()):
         log.warning("process_dead", process=process.name, **done)

@@ -60,7 +60,7 @@ class ProcessLease:
                 cls._held[lease.key] = lease
                 lease._thread.start()
             lease._holders += 1
-        lease._has_tried.wait(_START_SECONDS)  # a call that is sent before the first renewal would belong to nobody
+        lease._has_tried.wait(_START_SECONDS)  # so that no call is sent before the row is there
         return lease
 
     def release(self) -> None:
@@ -81,7 +81,7 @@ class ProcessLease:
                 pause = self._renew_and_watch()
                 self._has_tried.set()
             processes.leave(self.key)
-        except Error as error:  # the lease expires by itself
+        except Error as error:  # then the lease expires
             log.info("process_lease.not_ended", **fault_facts(error))
         finally:
             connections[DEFAULT_DB_ALIAS].close()
@@ -102,7 +102,7 @@ class ProcessLease:
         return min([RENEW_EVERY, *(each + _AFTER_EXPIRY for each in expiries)])
 
     def _bury(self, dead: list[SiteProcess], now: datetime) -> None:
-        """End what these processes had in progress, in another thread: this one must go on renewing."""
+        """End what these processes had in progress, in another thread, because this thread must renew its lease."""
         self._buried = {each.pk: self._buried[each.pk] for each in dead if each.pk in self._buried}
         due = [
             each
@@ -141,5 +141,5 @@ class Judge:
         self._last = now
 
     def may_judge(self, now: datetime) -> bool:
-        """Whether every living process has had the time to renew its lease, as far as this one can tell."""
+        """Whether every living process has had enough time to renew its lease."""
         return self._steady_since is not None and now - self._steady_since >= processes.LEASE

@@ -1,7 +1,7 @@
 """Which processes of the site are alive: one row for each, with a lease that the process renews (``process_lease.py``).
 
 A process that was only paused (SIGSTOP, a suspended machine, no network) creates its row again when it continues. Its calls may have
-been ended as unknown in the meantime; what it then knows replaces that end (``services.records.ending``).
+been ended as unknown in the meantime. It then replaces that end by the real one (``services.records.ending``).
 """
 
 from __future__ import annotations
@@ -56,13 +56,23 @@ def leave(key: str) -> None:
 
 
 def others(key: str) -> list[SiteProcess]:
-    """Return the other processes, also those whose lease has expired."""
+    """Return the other processes, including those whose lease has expired."""
     return list(SiteProcess.objects.exclude(pk=key).order_by("lease_until"))
+
+
+def named(name: str) -> list[SiteProcess]:
+    """Return the processes with this name; there may be several, on hosts with the same name."""
+    return list(SiteProcess.objects.filter(name=name))
 
 
 def is_alive(name: str, now: datetime) -> bool:
     """Whether a living process has this name."""
     return SiteProcess.objects.filter(name=name, lease_until__gte=now).exists()
+
+
+def has_returned(process: SiteProcess) -> bool:
+    """Whether a process has renewed its lease, or stopped in order, since its row was read."""
+    return not SiteProcess.objects.filter(pk=process.pk, lease_until=process.lease_until).exists()
 
 
 def forget(process: SiteProcess) -> None:

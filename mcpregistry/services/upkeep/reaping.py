@@ -76,12 +76,15 @@ def _end_calls_of(prefix: str, now: datetime, *, but: QuerySet[Invocation] | Non
 def give_up(call_id: str, writer: str) -> bool:
     """End a call that belongs to work which its process has lost, for it has not renewed its lease. Returns whether it did.
 
-    ``writer``: of the process that has the work now. Its own calls stay open, and so does a call whose task another process follows.
+    ``writer``: of the process that has the work now. Its own calls stay open, and so does a call that was approved, which any process may
+    have sent (``bury_process`` ends it), or whose task another process follows.
     The process that lost the work may only have been slow. If it then knows the end, that replaces this one in the record of the
-    call; the work itself goes on with the unknown end.
+    call; the work continues with the unknown end.
     """
     now = database_now()
-    out = Invocation.objects.open().filter(pk=call_id, state=State.DISPATCHED, lease_until__gt=now)
+    out = Invocation.objects.open().filter(
+        pk=call_id, state=State.DISPATCHED, approval__isnull=True, lease_until__gt=now
+    )
     out = out.exclude(writer__startswith=f"{processes.base_of(writer)}.").exclude(long_calls.handed_over(now))
     return out.exists() and _expire_and_end(call_id, now)
 

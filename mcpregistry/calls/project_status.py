@@ -7,6 +7,7 @@ only reports. An agent cannot confirm anything with it; people confirm in the ad
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -100,8 +101,8 @@ def _page(project: ProjectSpec) -> str:
 
 
 def _command(project: ProjectSpec) -> str:
-    program = shlex.quote(f"{settings.BASE_DIR}/manage.py")
-    return f"{program} confirmworkspace {shlex.quote(printable(project.directory, 1_000))}"
+    words = (sys.executable, f"{settings.BASE_DIR}/manage.py", "confirmworkspace", printable(project.directory, 1_000))
+    return shlex.join(words)
 
 
 def _facts(project: ProjectSpec) -> Mapping[str, Any]:

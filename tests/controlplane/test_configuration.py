@@ -445,7 +445,7 @@ def test_whatever_configures_a_site_is_in_its_document():
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "CountedSpan", "SpanUsage", "SpanFailure", "UsageSums", "AccessFinding", "CallText", "SavedFilter", "KeptAnswer", "LoginAttempts", "Delivery",
         "Run", "HeadendRequest", "Turn", "Attempt", "TracedRequest", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
         "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "ToolUsage",
-        "HostSession", "HostMessage", "HostStream", "HostSubscription", "HostConnection", "SessionOwner", "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",
+        "HostSession", "HostMessage", "HostStream", "HostSubscription", "HostConnection", "SessionOwner", "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry", "ProjectFile",
     }  # fmt: skip
     ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
     told = {kind.model for kind in KINDS}

@@ -1,7 +1,7 @@
 """``mcp_workspace_status`` reports which project file waits for a confirmation, and where a person can give it.
 
 The endpoint of a directory lists the tool while the directory's file waits or has a problem (``runmcp --workspace``). The tool
-only reports. An agent cannot confirm anything with it; people confirm in the admin or in a terminal.
+only reports. Agents cannot confirm a file; a person confirms it in the admin or in a terminal.
 """
 
 from __future__ import annotations

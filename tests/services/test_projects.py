@@ -20,7 +20,7 @@ from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.exchange import project_files, projects
 from mcpregistry.services.exchange.project_files import ProjectFileUnusable, read_project, real_directory
 from mcpregistry.services.exchange.project_setup import set_up_project
-from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.servers import checks, lifecycle
 from tests.fakes.stage import listed
 from tests.fakes.targets import SERVERS
 
@@ -285,3 +285,10 @@ def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_pa
 def test_a_command_that_is_too_long_to_be_looked_at_is_refused(db: None, tmp_path: Path) -> None:
     write(tmp_path, git={"command": "sh", "args": ["-c", "true; " * 1000]})
     assert "too many to be looked at" in note(tmp_path).problem
+
+
+def test_the_sites_clock_does_not_start_the_servers_of_a_project(live_db: None, tmp_path: Path) -> None:
+    write(tmp_path, git=entry("log"))
+    set_up(tmp_path)
+    assert Server.objects.get().next_check_at is not None
+    assert checks.claim_due(10, answering=True) == checks.claim_due(10, answering=False) == []

@@ -32,7 +32,7 @@ from mcpregistry.services.exchange.importing import read_document
 
 MOST_BYTES = 1024 * 1024
 _LONGEST_DIRECTORY = 1000
-_LONGEST_LINE = 4_000  # of what people must read before they confirm
+_LONGEST_LINE = 4_000  # a person must be able to read it before the confirmation
 _MOST_SERVERS = 100
 
 

@@ -1,4 +1,4 @@
-"""Configuration files of directories: ``runmcp --workspace`` saves what it reads, and people confirm that or take it back.
+"""Configuration files of directories: ``runmcp --workspace`` saves their content, and a person confirms it or takes that back.
 
 Nothing of a file runs before a person has confirmed exactly its content. If the file changes, the servers whose entries
 are still as they were confirmed stay; all others stop, and new ones wait for the next confirmation.

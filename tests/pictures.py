@@ -65,6 +65,14 @@ def _run() -> str:
     return reverse("admin:subagents_run_change", args=[Run.objects.exclude(answer="").latest("created_at").pk])
 
 
+def _project_file() -> str:
+    from django.urls import reverse
+
+    from mcpregistry.models import ProjectFile
+
+    return reverse("admin:mcpregistry_projectfile_confirm", args=[ProjectFile.objects.get().pk])
+
+
 def _version() -> str:
     from django.urls import reverse
 
@@ -88,6 +96,7 @@ PICTURES = (
     Picture("usage", _named("usage:index", period="7d")),
     Picture("run", _run, size=(1280, 900)),
     Picture("version", _version),
+    Picture("project-file", _project_file, size=(1280, 620)),
 )  # fmt: skip
 
 

@@ -1,12 +1,13 @@
 """``mcp_workspace_status`` reports which project file waits for a confirmation, and where a person can give it.
 
 The endpoint of a directory lists the tool while the directory's file waits or has a problem (``runmcp --workspace``). The tool
-only reports. An agent cannot confirm anything with it; people confirm in the admin or in a terminal.
+only reports. Agents cannot confirm a file; a person confirms it in the admin or in a terminal.
 """
 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -100,8 +101,8 @@ def _page(project: ProjectSpec) -> str:
 
 
 def _command(project: ProjectSpec) -> str:
-    program = shlex.quote(f"{settings.BASE_DIR}/manage.py")
-    return f"{program} confirmworkspace {shlex.quote(printable(project.directory, 1_000))}"
+    words = (sys.executable, f"{settings.BASE_DIR}/manage.py", "confirmworkspace", printable(project.directory, 1_000))
+    return shlex.join(words)
 
 
 def _facts(project: ProjectSpec) -> Mapping[str, Any]:

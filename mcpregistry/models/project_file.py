@@ -24,7 +24,7 @@ class ProjectFile(models.Model):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     directory = models.CharField(max_length=1000, unique=True, help_text="Directory in which a host was started.")
-    path = models.CharField("file", max_length=1000, blank=True, help_text="File that was read, links followed.")
+    path = models.CharField("file", max_length=1000, blank=True, help_text="File that was read.")
     endpoint_slug = models.CharField(
         "endpoint", max_length=63, help_text="The servers of the file are listed here alone."
     )
@@ -40,18 +40,25 @@ class ProjectFile(models.Model):
         help_text="Variables in commands and addresses, with the values that the host had. They are part of the hash.",
     )  # fmt: skip
     problem = models.TextField(blank=True, help_text="What is wrong with the file or its servers, and what to do.")
-    seen_at = models.DateTimeField(help_text="When the file was last found changed.")
+    seen_at = models.DateTimeField("changed at", help_text="When the last change of the file was noticed.")
 
     confirmed = models.CharField(
-        max_length=64, blank=True, help_text="Hash of the content that a person has confirmed."
+        "confirmed content", max_length=64, blank=True, help_text="Hash of the content that a person has confirmed."
     )
     confirmed_at = models.DateTimeField(null=True, blank=True)
     confirmed_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+        settings.AUTH_USER_MODEL,
+        verbose_name="account",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
     )
-    confirmed_as = models.CharField(max_length=200, blank=True, help_text="Name of the person in the audit log.")
-    # Digests of the entries that were read and of those that were confirmed, by their keys. A digest of a short
-    # password could be guessed, so they are sealed.
+    confirmed_as = models.CharField(
+        "confirmed by", max_length=200, blank=True, help_text="Name of the person in the audit log."
+    )
+    # The entries that were read and those that were confirmed, by their keys: digest and launch. They are sealed, because
+    # a launch may hold a secret, and a short one could be guessed from its digest.
     sealed_entries = models.TextField(blank=True, editable=False)
     entries = Sealed("sealed_entries", dict)
     sealed_confirmed_entries = models.TextField(blank=True, editable=False)

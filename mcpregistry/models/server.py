@@ -88,8 +88,12 @@ class ServerQuerySet(models.QuerySet["Server"]):
         return self.filter(lifecycle=Lifecycle.ACTIVE)
 
     def due_for_check(self, now: object) -> ServerQuerySet:
-        """Active servers whose health check is due at ``now``, but those that are being checked."""
-        return self.active().filter(Q(check_until=None) | Q(check_until__lt=now), next_check_at__lte=now)
+        """Active servers whose health check is due at ``now`` and not running.
+
+        Servers of project files are not checked: a worker does not have the environment of their host.
+        """
+        checked = self.active().filter(Q(check_until=None) | Q(check_until__lt=now), next_check_at__lte=now)
+        return checked.filter(only_on="")
 
 
 class Server(Confined):

@@ -33,7 +33,9 @@ def test_a_person_confirms_what_the_page_has_shown_and_nothing_else(client_of: C
     client = client_of("admin")
     page = client.get(confirm_page(row)).content.decode()
     assert "mcp-server-git" in page
-    assert "sk-abcdefghijklmnop1234567890" not in page
+    assert "sk-abcdefghijklmnop1234567890" in page  # whoever confirms must see every word
+    row_page = reverse("admin:mcpregistry_projectfile_change", args=[row.pk])
+    assert "sk-abcdefghijklmnop1234567890" not in client.get(row_page).content.decode()
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"git": {"command": "evil"}}}))
     answer = client.post(confirm_page(row), {"shown": row.content})
     assert answer.status_code == 409

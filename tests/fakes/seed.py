@@ -408,7 +408,8 @@ def _access(site: Site, now: datetime) -> None:
     save_workspace(workspace=workspace, actor=ACTOR)
     ProjectFile.objects.create(
         directory="/srv/shop", path="/srv/shop/.mcp.json", endpoint_slug="shop-1a2b3c", agent_slug="local",
-        content="5" * 64, summary=["git: uvx mcp-server-git --repository /srv/shop"], seen_at=timezone.now(),
+        content="5d3f08c1a96e47b2" * 4, seen_at=timezone.now(),
+        summary=["docs: https://docs.example.com/mcp; headers: Authorization", "git: uvx mcp-server-git --repository /srv/shop"],
     )  # fmt: skip
 
 

@@ -384,7 +384,7 @@ import json, sys, threading
 from pathlib import Path
 from mcpregistry.gateway.stdio.kept_answers import Kept
 from mcpregistry.gateway.stdio.preload import open_door
-door = open_door(Path(sys.argv[1]), ["--config", sys.argv[2]])
+door = open_door(Path(sys.argv[1]), json.loads(sys.argv[2]))
 door.refers_to(json.loads(sys.argv[4]))
 [thread.join() for thread in threading.enumerate() if thread.name == "stdin"]
 door.settle("1", Kept(sys.argv[3]))
@@ -396,6 +396,7 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         self.var, self.file = folder / "var", folder / "experts.yaml"
+        self.words = ["--config", str(self.file)]
         self.env = {
             name: value for name, value in os.environ.items() if "DATABASE" not in name and "CELERY" not in name
         }
@@ -404,7 +405,16 @@ class Files:
         """What the host hears early; ``result`` is the real answer, ``variables`` what is referred to besides."""
         meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
         asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": meta}) + "\n"
-        argv = [sys.executable, "-S", "-c", _START, str(self.var), str(self.file), result, json.dumps(variables)]
+        argv = [
+            sys.executable,
+            "-S",
+            "-c",
+            _START,
+            str(self.var),
+            json.dumps(self.words),
+            result,
+            json.dumps(variables),
+        ]
         return subprocess.run(
             argv, cwd=ROOT, env=self.env, input=asked, capture_output=True, text=True, check=True
         ).stdout
@@ -443,6 +453,15 @@ def test_a_list_made_of_a_file_is_said_again_only_while_its_variables_are_the_sa
     assert "secret" not in kept.read_text()
     del files.env["TOOL_DIR"]
     files.again('{"tools":["b"]}')
+
+
+def test_list_of_a_directory_is_repeated_only_while_its_project_files_are_the_same(files, tmp_path):
+    files.words = ["--workspace", "--cwd", str(tmp_path)]
+    (tmp_path / ".mcp.json").write_text("{}")
+    files.again('{"tools":["one"]}')
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text("{}")
+    files.again('{"tools":["two"]}')
 
 
 def test_so_it_is_with_variables_that_only_a_record_refers_to(files):

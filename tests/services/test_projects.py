@@ -20,7 +20,7 @@ from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.exchange import project_files, projects
 from mcpregistry.services.exchange.project_files import ProjectFileUnusable, read_project, real_directory
 from mcpregistry.services.exchange.project_setup import set_up_project
-from mcpregistry.services.servers import lifecycle
+from mcpregistry.services.servers import checks, lifecycle
 from tests.fakes.stage import listed
 from tests.fakes.targets import SERVERS
 
@@ -259,3 +259,36 @@ def test_a_link_to_the_directory_is_the_same_directory(db: None, tmp_path: Path)
     assert note(tmp_path / "link").pk == note(tmp_path / "shop").pk
     with pytest.raises(ProjectFileUnusable, match="is not a directory"):
         real_directory(tmp_path / "none")
+
+
+def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(live_db: None, tmp_path: Path) -> None:
+    write(tmp_path, git=entry("log"))
+    row = set_up(tmp_path)
+    ann = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    wide = agents.save_endpoint(endpoint=Endpoint(slug="wide"), actor=ACTOR)
+    agents.save_workspace(workspace=Workspace(directory=str(tmp_path), endpoint=wide, agent=ann), actor=ACTOR)
+    assert (note(tmp_path).endpoint_slug, note(tmp_path).agent_slug) == (row.endpoint_slug, "local")
+    with pytest.raises(Conflict, match="confirmed for the agent 'local'"):
+        projects.note_project(directory=real_directory(tmp_path), agent="ann", environ={}, actor="runmcp")
+    projects.take_back_project(project=row, actor=ACTOR)
+    assert (note(tmp_path).endpoint_slug, note(tmp_path).agent_slug) == ("wide", "ann")
+
+
+def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_path: Path) -> None:
+    write(tmp_path, git=entry("log"))
+    row = set_up(tmp_path)
+    agents.delete_endpoint(endpoint=Endpoint.objects.get(slug=row.endpoint_slug), actor=ACTOR)
+    assert note(tmp_path).state == "waiting"
+    assert states() == {"git": Lifecycle.DRAFT}
+
+
+def test_a_command_that_is_too_long_to_be_looked_at_is_refused(db: None, tmp_path: Path) -> None:
+    write(tmp_path, git={"command": "sh", "args": ["-c", "true; " * 1000]})
+    assert "too many to be looked at" in note(tmp_path).problem
+
+
+def test_the_sites_clock_does_not_start_the_servers_of_a_project(live_db: None, tmp_path: Path) -> None:
+    write(tmp_path, git=entry("log"))
+    set_up(tmp_path)
+    assert Server.objects.get().next_check_at is not None
+    assert checks.claim_due(10, answering=True) == checks.claim_due(10, answering=False) == []

@@ -32,7 +32,7 @@ from mcpregistry.services.exchange.importing import read_document
 
 MOST_BYTES = 1024 * 1024
 _LONGEST_DIRECTORY = 1000
-_LONGEST_LINE = 1_000
+_LONGEST_LINE = 4_000  # a person must be able to read it before the confirmation
 _MOST_SERVERS = 100
 
 
@@ -44,7 +44,8 @@ class ProjectFileUnusable(ConfigInvalid):
 class ProjectReading:
     """The servers of a directory's file, as they were read.
 
-    ``content``: the hash that a person confirms. ``entries``: a digest of each server by its key. ``variables``: those in
+    ``content``: the hash that a person confirms. ``entries``: by the key of each server its digest, and what it starts or
+    reaches in full, which may hold secrets. ``variables``: those in
     commands and addresses, with the values that were filled in. ``summary``: a line for each server, without secrets.
     """
 
@@ -53,7 +54,7 @@ class ProjectReading:
     format: str
     raw: bytes = field(repr=False)
     content: str
-    entries: Mapping[str, str]
+    entries: Mapping[str, Mapping[str, str]] = field(repr=False)
     summary: tuple[str, ...]
     variables: Mapping[str, str] = field(repr=False)
 
@@ -96,7 +97,9 @@ def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading 
         variables = _variables_of_launches(document.servers, environ)
         document = expand_document(document, str(path), variables, folders_for(path, directory))
         servers = _usable(document, path, found).servers
-        entries = {entry.key: digest("entry", stored(_facts(entry))) for entry in servers}
+        entries = {
+            entry.key: {"digest": digest("entry", stored(_facts(entry))), "launch": _launch(entry)} for entry in servers
+        }
         return ProjectReading(
             directory=directory,
             path=path,
@@ -167,6 +170,12 @@ def _usable(document: Document, path: Path, found: Format) -> Document:
             f"{path} declares {len(document.servers)} servers; a project's file may have {_MOST_SERVERS}.",
             remedy="Import the file instead (manage.py importconfig).",
         )
+    for entry in document.servers:
+        if len(_line(entry)) > _LONGEST_LINE:
+            raise ProjectFileUnusable(
+                f"{path}: {entry.at}: The server has more than {_LONGEST_LINE} characters, too many to be looked at.",
+                remedy="Put a long script into a file of its own.",
+            )
     return document
 
 
@@ -209,4 +218,9 @@ def _line(entry: ServerEntry) -> str:
         parts.append("takes from the environment of the host: " + ", ".join(names))
     if not entry.enabled:
         parts.append("disabled in the file")
-    return printable(f"{entry.key}: {'; '.join(parts)}", _LONGEST_LINE)
+    return printable(f"{entry.key}: {'; '.join(parts)}")
+
+
+def _launch(entry: ServerEntry) -> str:
+    """The command or the address in full: a word that only looks like a secret could hide what a command does."""
+    return printable(shlex.join(entry.command) if entry.command else entry.url)

@@ -1,7 +1,6 @@
 """Set up the servers of a confirmed project file. ``runmcp --workspace`` does so, because servers get its environment.
 
-This happens once for each confirmation. Later decisions of people are kept: disabled servers, withdrawn grants, rejected
-definitions.
+This happens once for each confirmation. Later decisions are kept: disabled servers, withdrawn grants, rejected definitions.
 """
 
 from __future__ import annotations

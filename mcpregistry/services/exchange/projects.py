@@ -1,4 +1,4 @@
-"""Configuration files of directories: ``runmcp --workspace`` saves what it reads, and people confirm that or take it back.
+"""Configuration files of directories: ``runmcp --workspace`` saves their content, and a person confirms it or takes that back.
 
 Nothing of a file runs before a person has confirmed exactly its content. If the file changes, the servers whose entries
 are still as they were confirmed stay; all others stop, and new ones wait for the next confirmation.
@@ -34,7 +34,7 @@ def note_project(*, directory: Path, agent: str, environ: Mapping[str, str], act
     """Read the file of a directory (``real_directory``) and write down what has changed. Starts nothing.
 
     ``agent``: as whom hosts act there; empty for that of the workspace that holds the directory, otherwise ``local``.
-    Returns None for a directory that is not known and has no file.
+    Returns None for a directory that is not known and has no file. Raises Conflict if its file was confirmed for another agent.
     """
     reading, problem = None, ""
     try:
@@ -45,15 +45,20 @@ def note_project(*, directory: Path, agent: str, environ: Mapping[str, str], act
     if reading is None and not problem and not known:
         return None
     with transaction.atomic(), audit.together():
-        endpoint, agent = _place(directory, agent)
+        place = _place(directory, agent)
         row, _ = ProjectFile.objects.get_or_create(
             directory=str(directory),
-            defaults={"endpoint_slug": endpoint, "agent_slug": agent, "seen_at": timezone.now()},
+            defaults={"endpoint_slug": place[0], "agent_slug": place[1], "seen_at": timezone.now()},
         )
         row = ProjectFile.objects.select_for_update().get(pk=row.pk)
-        _make_rows(endpoint, agent, directory, actor)
+        if row.confirmed:
+            _check_agent(row, agent)
+            place = row.endpoint_slug, row.agent_slug  # what was confirmed for these is not given to others
+        if _make_rows(*place, directory, actor) and row.confirmed:
+            take_back_project(project=row, actor=actor)  # what was granted is gone with the endpoint or the agent
+            row.refresh_from_db()
         before = {name: getattr(row, name) for name in _COMPARED}
-        row.endpoint_slug, row.agent_slug = endpoint, agent
+        row.endpoint_slug, row.agent_slug = place
         _take_over(row, reading, problem)
         _save_changes(row, before, actor)
     return row
@@ -71,13 +76,25 @@ def _place(directory: Path, agent: str) -> tuple[str, str]:
     return endpoint, agent or (nearest.agent.slug if nearest else "local")
 
 
-def _make_rows(endpoint: str, agent: str, directory: Path, actor: str) -> None:
-    """The endpoint lists nothing so far, and the agent is granted nothing."""
+def _check_agent(row: ProjectFile, agent: str) -> None:
+    if agent not in ("", row.agent_slug):
+        raise Conflict(
+            f"The file of {row.directory} was confirmed for the agent '{row.agent_slug}', not for '{agent}'.",
+            remedy="Leave --agent out, or take the confirmation back first.",
+        )
+
+
+def _make_rows(endpoint: str, agent: str, directory: Path, actor: str) -> bool:
+    """Make the endpoint, which lists nothing so far, and the agent, if they are missing. Returns whether one was missing."""
+    is_missing = False
     if not Endpoint.objects.filter(slug=endpoint).exists():
         made = Endpoint(slug=endpoint, name=printable(directory.name, 100), scope=Endpoint.Scope.LISTED)
         agents.save_endpoint(endpoint=made, actor=actor)
+        is_missing = True
     if not Agent.objects.filter(slug=agent).exists():
         agents.save_agent(agent=Agent(slug=agent), actor=actor)
+        is_missing = True
+    return is_missing
 
 
 def _take_over(row: ProjectFile, reading: ProjectReading | None, problem: str) -> None:
@@ -96,8 +113,6 @@ def _save_changes(row: ProjectFile, before: Mapping[str, Any], actor: str) -> No
     """Save the row if it has changed, and stop the servers whose entries differ from the confirmed ones."""
     if all(getattr(row, name) == value for name, value in before.items()):
         return
-    if (row.endpoint_slug, row.agent_slug) != (before["endpoint_slug"], before["agent_slug"]):
-        row.served = ""  # the servers are set up for these as well
     if row.content != before["content"]:
         if row.confirmed:
             row.served = ""
@@ -190,6 +205,12 @@ def delete_project(*, project: ProjectFile, actor: str) -> None:
 def facts_of(project: ProjectFile) -> dict[str, Any]:
     """The facts that a person sees before the confirmation."""
     return {
-        "directory": project.directory, "file": project.path, "servers": list(project.summary),
+        "directory": project.directory, "file": project.path, "servers": list(project.summary), "masked": _masked(project),
         "variables": dict(project.variables), "content": project.content, "problem": project.problem,
     }  # fmt: skip
+
+
+def _masked(project: ProjectFile) -> list[str]:
+    """Commands and addresses in full, of the servers in whose line something is masked."""
+    launches = ((key, entry["launch"]) for key, entry in sorted(project.entries.items()))
+    return [f"{key}: {launch}" for key, launch in launches if not any(launch in line for line in project.summary)]

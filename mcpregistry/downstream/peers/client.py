@@ -177,7 +177,7 @@ async def tell_process(address: str, frame: Mapping[str, str], connections: Peer
     try:
         await exchange_frames(address, frame, connections)
     except (OwnerGoneError, Busy, ssl.SSLError):
-        log.info("peer.not_told", address=address, what=[*frame])
+        log.info("peer.not_notified", address=address, what=[*frame])
 
 
 async def exchange_frames(address: str, frame: Mapping[str, Any], connections: PeerConnections) -> Any:

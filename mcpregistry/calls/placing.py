@@ -33,7 +33,7 @@ from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.servers.sessions import session_in
 from mcpregistry.downstream.peers.channels import Channels, unpack_host
-from mcpregistry.downstream.peers.client import Relay, end_session_at
+from mcpregistry.downstream.peers.client import Relay, tell_process
 from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
 from mcpregistry.downstream.peers.messages import (
     RelayedCall,
@@ -44,7 +44,7 @@ from mcpregistry.downstream.peers.messages import (
     pack_host,
 )
 from mcpregistry.downstream.peers.neighbours import is_alive
-from mcpregistry.downstream.peers.server import Callbacks, Handlers, NotOwnerError, PeerServer, Watch
+from mcpregistry.downstream.peers.server import AskHost, Callbacks, Handlers, NotOwnerError, PeerServer, Watch
 from mcpregistry.downstream.peers.sockets import Host, identify
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.services.servers import placement
@@ -77,9 +77,10 @@ class Placement:
         self.connections = PeerConnections()
         self._server = PeerServer(
             Handlers(
-                process, owns=self.owns, perform=self._perform, hear=self._channels.hear, end_session=pool.end_session
+                process, owns=self.owns, perform=self._perform, hear=self._channels.hear,
+                end_session=pool.end_session, tell_roots_changed=pool.tell_roots_changed,
             )
-        )
+        )  # fmt: skip
         self._renewing: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[None]] = set()
@@ -151,15 +152,25 @@ class Placement:
             key for key, owner in self._owners.items() if session_in(key[1]) == session and not self.is_us(owner)
         ]
         for address in {self._owners.pop(key).address for key in elsewhere}:
-            self._spawn(end_session_at(address, session, self.connections))
+            self._spawn(tell_process(address, {"end_session": session}, self.connections))
+
+    async def tell_roots_changed(self, caller: str) -> None:
+        """``Pool.tell_roots_changed``, in all processes that have connections of this host. Never raises."""
+        self._pool.tell_roots_changed(caller)
+        if not self._us.address:
+            return
+        with contextlib.suppress(Error):  # its servers then read the folders when they connect the next time
+            addresses = await db_call(placement.addresses_of, self._machine, caller)
+            for address in addresses - {self._us.address}:
+                self._spawn(tell_process(address, {"roots_changed": caller}, self.connections))
 
     def serve_watches(self, watch: Watch, greet: Callable[[], None]) -> None:
         """Let other processes follow resources here; see ``downstream.peers.server.Handlers``."""
         self._server.handlers = msgspec.structs.replace(self._server.handlers, watch=watch, greet=greet)
 
-    def serve_notices(self, notify: Callable[[RelayedNotice], Awaitable[bool]]) -> None:
-        """Let other processes send notifications on the streams of hosts here; see ``downstream.peers.server.Handlers``."""
-        self._server.handlers = msgspec.structs.replace(self._server.handlers, notify=notify)
+    def serve_streams(self, notify: Callable[[RelayedNotice], Awaitable[bool]], ask_host: AskHost) -> None:
+        """Let other processes use the streams of hosts here; see ``downstream.peers.server.Handlers``."""
+        self._server.handlers = msgspec.structs.replace(self._server.handlers, notify=notify, ask_host=ask_host)
 
     def is_us(self, owner: Owner) -> bool:
         """Whether this is this process."""

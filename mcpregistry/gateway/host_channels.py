@@ -29,6 +29,9 @@ Context = ServerRequestContext[Any, Any]
 # A session's id, a method and its params. The session's stream may be in another process.
 Relay = Callable[[str, str, dict[str, Any]], Awaitable[None]]
 
+# A session's id, a method and its params. Returns the host's answer, or None if the stream is not in another process.
+AskElsewhere = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
+
 ASK_SECONDS = 30.0  # for a host to answer outside of its calls; one that holds no stream open never does
 MOST_WAITING = 100  # notifications for one host that does not read
 COMPLETE, MESSAGE = "notifications/elicitation/complete", "notifications/message"
@@ -37,25 +40,25 @@ COMPLETE, MESSAGE = "notifications/elicitation/complete", "notifications/message
 class OlderHostChannel:
     """See ``domain.calls.forwarding.HostChannel``. One for each connection of a host."""
 
-    def __init__(self, connection: Connection, levels: Levels, relay: Relay | None) -> None:
+    def __init__(
+        self, connection: Connection, levels: Levels, relay: Relay | None, ask_elsewhere: AskElsewhere | None = None
+    ) -> None:
         self._ref, self._session_id = ref(connection), connection.session_id
-        self._levels, self._relay = levels, relay
+        self._levels, self._relay, self._ask_elsewhere = levels, relay, ask_elsewhere
         self._lines: dict[str, Lines] = {}
         self._flushing: set[str] = set()  # servers whose lines are on their way
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The host's answer to a question. Raises Unanswered."""
+        if self._session_id is not None and self._ask_elsewhere is not None:
+            answer = await self._ask_elsewhere(self._session_id, method, dict(params))
+            if answer is not None:
+                return answer
         connection = self._ref()
         if connection is None:
             raise Unanswered(NO_ANSWER)
-        try:
-            return await connection.send_raw_request(method, dict(params), {"timeout": ASK_SECONDS})
-        except MCPError as error:
-            raise Unanswered(f"The host did not answer: {error.error.message}"[:500]) from None
-        except Exception:
-            log.info("question.not_put", method=method, exc_info=True)
-            raise Unanswered(NO_ANSWER) from None
+        return await ask_on(connection, method, params)
 
     def log(self, server: str, line: Mapping[str, Any]) -> None:
         """Send a log line of this server if the host wants its level."""
@@ -96,6 +99,17 @@ class OlderHostChannel:
         task.add_done_callback(self._tasks.discard)
 
 
+async def ask_on(connection: Connection, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the host's answer to a question on this connection, or on the stream of its session here. Raises Unanswered."""
+    try:
+        return await connection.send_raw_request(method, dict(params), {"timeout": ASK_SECONDS})
+    except MCPError as error:
+        raise Unanswered(f"The host did not answer: {error.error.message}"[:500]) from None
+    except Exception:
+        log.info("question.not_put", method=method, exc_info=True)
+        raise Unanswered(NO_ANSWER) from None
+
+
 class HostChannels:
     """The channels of this process's hosts."""
 
@@ -103,6 +117,7 @@ class HostChannels:
         self._levels = levels
         self._channels: WeakKeyDictionary[Connection, OlderHostChannel] = WeakKeyDictionary()
         self.relay: Relay | None = None
+        self.ask_elsewhere: AskElsewhere | None = None
 
     def reaching(self, ctx: Context, host: Host) -> Host:
         """The host of this request with its channel, if it is of the older era."""
@@ -115,5 +130,6 @@ class HostChannels:
         """The channel of the host of the older era on this connection."""
         channel = self._channels.get(connection)
         if channel is None:
-            channel = self._channels[connection] = OlderHostChannel(connection, self._levels, self.relay)
+            channel = OlderHostChannel(connection, self._levels, self.relay, self.ask_elsewhere)
+            self._channels[connection] = channel
         return channel

@@ -347,7 +347,7 @@ class Gateway:
     async def _roots_changed(self, ctx: Context, params: t.NotificationParams | None) -> None:
         caller = self._caller_of(ctx)
         session = session_of(caller, {}, own=own_session(ctx))
-        self.engine.pool.tell_roots_changed(host_session(caller.agent, session))
+        await self.engine.placement.tell_roots_changed(host_session(caller.agent, session))
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         """For the SDK's check of ``Mcp-Param-*`` headers, as the caller of this request sees the tool."""

@@ -126,8 +126,9 @@ class Host:
         return await until(lambda: next((p for p in self.progress() if words in p.get("message", "")), None))
 
     async def _asked(self, message: Message) -> Message | None:
-        self.asked.append(message["params"])
-        return await self.person(message["params"])
+        params = message.get("params") or {}
+        self.asked.append(params)
+        return await self.person(params)
 
 
 class StdioHost(Host):

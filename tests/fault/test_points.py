@@ -52,6 +52,7 @@ BESIDE = {
     "host_sessions.forget": "the clock deletes the rows",
     "tokens.note_uses": "written half a minute later (tests/calls/test_token_uses.py)",
     "placement.is_owner": "the call goes on; its owner is asked about again in ten seconds",
+    "placement.addresses_of": "the servers of other processes do not hear that the folders of a host have changed",
     "placement.release": "the session stays with its process until its next call",
     "placement.release_process": "the leases run out by themselves",
     "tracing.store": "the run continues without this part of its trace (tests/subagents/runs/test_tracing.py)",

@@ -301,6 +301,50 @@ async def test_a_host_hears_that_a_page_is_done_with_on_a_stream_of_another_proc
     assert told[-1]["params"] == {"elicitationId": "e1"}
 
 
+@pytest.mark.exhaustive
+async def test_server_gets_changed_folders_by_a_host_whose_stream_is_in_another_process(stage, site):
+    """Its requests come to one process. The other one has its stream, and then hears of a change of its folders."""
+    slug = await outside(scene, stage, shared_by="session", asks_roots=True)
+    folders = [{"uri": "file:///home/ann"}]
+
+    async def person(_: dict[str, Any]) -> dict[str, Any]:
+        return {"roots": folders}
+
+    options: dict[str, Any] = {"era": "2025-11-25", "abilities": {"roots": {"listChanged": True}}, "person": person}
+    with web(stage.env) as other:
+        token = stage.tokens[slug]
+        await outside(other.wait_known, token)
+        await outside(site.wait_known, token)
+        async with http_host(site, token, slug, **options) as host, other.raw(token) as http:
+            headers = {**host._session, "accept": "text/event-stream"}
+            async with http.stream("GET", other.url(slug), headers=headers) as stream:
+                assert stream.status_code == 200
+                lines = stream.aiter_lines()
+                await host.call(f"{slug}__roots", {})
+                folders.append({"uri": "file:///srv"})
+                await host.notify("notifications/roots/list_changed", {})
+                await host._answer(await next_question(lines))
+                assert await list_folders(host, slug) == folders
+                folders.pop(0)
+                message = {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}
+                assert (await http.post(other.url(slug), json=message, headers=host._headers({}))).status_code == 202
+                await host._answer(await next_question(lines))
+                assert await list_folders(host, slug) == folders
+
+
+async def next_question(lines: AsyncIterator[str]) -> dict[str, Any]:
+    """The next message on an event stream that asks for folders."""
+    async with asyncio.timeout(HANG_LIMIT):
+        while "roots/list" not in (line := await anext(lines)):
+            pass
+    return dict(json.loads(line.removeprefix("data: ")))
+
+
+async def list_folders(host: Host, slug: str) -> list[dict[str, str]]:
+    result = await host.call(f"{slug}__roots", {})
+    return list(json.loads(result["content"][0]["text"])["roots"])
+
+
 async def until_told(stream: Any, words: str) -> AsyncIterator[str]:
     """The data lines of an event stream, until one has these words."""
     async for line in stream.aiter_lines():

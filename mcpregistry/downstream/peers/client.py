@@ -26,6 +26,7 @@ from mcpregistry.downstream.peers.messages import (
     RelayedCall,
     RelayedEvent,
     RelayedNotice,
+    RelayedQuestion,
     RelayedRequest,
     unpack_error,
     unpack_event,
@@ -154,12 +155,29 @@ async def send_notice(address: str, notice: RelayedNotice, connections: PeerConn
     return isinstance(answer, dict) and bool(answer.get("sent"))
 
 
-async def end_session_at(address: str, session: str, connections: PeerConnections) -> None:
-    """Have another process close the connections of a session that has ended. Never raises; otherwise they close when they are idle."""
+async def ask_host_at(
+    address: str, question: RelayedQuestion, connections: PeerConnections, seconds: float
+) -> dict[str, Any] | None:
+    """Have a host asked by the process that has the stream of its session. None if that is not this process.
+
+    Raises Unanswered, OwnerGoneError, Busy, ssl.SSLError, and TimeoutError after this number of seconds.
+    """
+    async with asyncio.timeout(seconds):
+        answer = await exchange_frames(address, {"question": question}, connections)
+    if not isinstance(answer, dict) or "elsewhere" in answer:
+        return None
+    if "unanswered" in answer:
+        raise Unanswered(str(answer["unanswered"]))
+    found: dict[str, Any] = answer["result"]
+    return found
+
+
+async def tell_process(address: str, frame: Mapping[str, str], connections: PeerConnections) -> None:
+    """Send ``end_session`` or ``roots_changed`` to another process. Never raises."""
     try:
-        await exchange_frames(address, {"end_session": session}, connections)
+        await exchange_frames(address, frame, connections)
     except (OwnerGoneError, Busy, ssl.SSLError):
-        log.info("peer.session_not_ended", address=address)
+        log.info("peer.not_notified", address=address, what=[*frame])
 
 
 async def exchange_frames(address: str, frame: Mapping[str, Any], connections: PeerConnections) -> Any:

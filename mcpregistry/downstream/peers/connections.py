@@ -58,6 +58,7 @@ class PeerConnections:
     def __init__(self) -> None:
         self._idle: dict[PeerConnection, asyncio.Task[None]] = {}  # each with what closes it, the oldest first
         self._closing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     @contextlib.asynccontextmanager
     async def using(self, address: str) -> AsyncIterator[PeerConnection]:
@@ -66,7 +67,7 @@ class PeerConnections:
         try:
             yield connection
         finally:
-            if connection.is_reusable and not connection.writer.is_closing():
+            if connection.is_reusable and not (self._is_closed or connection.writer.is_closing()):
                 self._keep(connection)
             else:
                 await connection.close()
@@ -77,7 +78,8 @@ class PeerConnections:
             self._close_idle(connection)
 
     async def close(self) -> None:
-        """Close all idle connections."""
+        """Close all idle connections, and keep no more."""
+        self._is_closed = True
         for connection in list(self._idle):
             self._close_idle(connection)
         await asyncio.gather(*self._closing, return_exceptions=True)
@@ -86,7 +88,11 @@ class PeerConnections:
         while (found := self._newest(address)) is not None:
             watching = self._idle.pop(found)
             watching.cancel()
-            await asyncio.wait({watching})
+            try:
+                await asyncio.wait({watching})
+            except asyncio.CancelledError:
+                found.writer.close()
+                raise
             if not found.reader.at_eof() and not found.writer.is_closing():
                 found.is_new = found.is_reusable = False
                 return found

@@ -1,11 +1,12 @@
 """What two processes say to each other. An exchange begins with a frame that has one key: ``call`` (RelayedCall), ``word`` (RelayedWord),
-``request`` (RelayedRequest), ``watch`` (RelayedWatch), ``notice`` (RelayedNotice), ``end_session`` or ``hello``.
+``request`` (RelayedRequest), ``watch`` (RelayedWatch), ``notice`` (RelayedNotice), ``question`` (RelayedQuestion), ``end_session``, ``roots_changed`` or
+``hello``.
 
 A call: the owner of the session's connection answers ``taken`` or ``not_owner``. The other process sends ``go``: before it, the owner does
 nothing. Then the owner sends events until the call has ended, each an object with one key: ``sent``, ``progress``, ``log``, ``ask``, and
 at last ``result`` or ``error``. Answers to ``ask`` come back as ``answer``.
 
-After a call without questions, a word, a notice or the end of a session, the connection can be used for the next exchange. After all others it is closed.
+After a call without questions, a word, a notice, a question, the end of a session or changed folders, the connection can be used for the next exchange. After all others it is closed.
 
 A word: something for a host while none of its calls is out, sent to the process that serves the host. It answers ``result`` or ``unanswered``.
 
@@ -13,7 +14,12 @@ A request of a host over HTTP, sent to the process that can answer it: that one 
 
 A notice: a notification for a host, sent to the processes one after the other until one answers ``sent`` with true: it has the stream.
 
+A question: one for a host outside of its calls, sent in the same way. The process with the stream answers ``result`` or ``unanswered``, the others
+``elsewhere``.
+
 ``end_session``: the name of a session that has ended. The other process closes its connections and answers ``done``.
+
+``roots_changed``: the key of a host (``host_session``) whose folders have changed. The other process notifies its servers and answers ``done``.
 
 ``hello``: a process has started, and can be followed for subscriptions. It is not answered.
 """
@@ -83,6 +89,14 @@ class RelayedWatch(msgspec.Struct, frozen=True):
 
 class RelayedNotice(msgspec.Struct, frozen=True):
     """A notification for the stream of a host's session."""
+
+    session: str
+    method: str
+    params: dict[str, Any]
+
+
+class RelayedQuestion(msgspec.Struct, frozen=True):
+    """A request for the host, on the stream of its session."""
 
     session: str
     method: str

@@ -23,6 +23,7 @@ from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import (
     RelayedCall,
     RelayedNotice,
+    RelayedQuestion,
     RelayedRequest,
     RelayedWatch,
     RelayedWord,
@@ -40,6 +41,7 @@ IDLE_SECONDS = (
 )  # the process that has connected closes it earlier, unless its machine is gone
 Callbacks = Mapping[str, Any]
 Watch = Callable[[RelayedWatch, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+AskHost = Callable[[RelayedQuestion], Awaitable[dict[str, Any] | None]]
 
 
 class NotOwnerError(Exception):
@@ -53,7 +55,8 @@ class Handlers(msgspec.Struct, frozen=True):
     (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process. ``serve``
     answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP. ``watch`` serves a
     link for subscriptions until it ends, ``notify`` returns whether a notice was for a stream of this process, ``greet`` hears of
-    a process that has started, and ``end_session`` closes the connections of a session.
+    a process that has started, ``end_session`` and ``tell_roots_changed`` are those of the pool, and
+    ``ask_host`` returns the answer of a host whose stream this process has, or None. Raises Unanswered.
     """
 
     process: str
@@ -65,6 +68,8 @@ class Handlers(msgspec.Struct, frozen=True):
     notify: Callable[[RelayedNotice], Awaitable[bool]] | None = None
     greet: Callable[[], None] = lambda: None
     end_session: Callable[[str], None] = lambda _: None
+    tell_roots_changed: Callable[[str], None] = lambda _: None
+    ask_host: AskHost | None = None
 
 
 class PeerServer:
@@ -131,15 +136,8 @@ class _Exchange:
         """Serve what this frame begins. Returns whether the connection can be used again."""
         if "call" in frame:
             return await self._take(msgspec.convert(frame["call"], RelayedCall))
-        if "word" in frame:
-            await self._pass_on(msgspec.convert(frame["word"], RelayedWord))
-            return True
-        if "notice" in frame:
-            await self._notify(msgspec.convert(frame["notice"], RelayedNotice))
-            return True
-        if "end_session" in frame:
-            self._handlers.end_session(str(frame["end_session"]))
-            write_frame(self._writer, {"done": True})
+        if (answer := await self._answer_frame(frame)) is not None:
+            write_frame(self._writer, answer)
             return True
         if "request" in frame and self._handlers.serve is not None:
             await self._serve(msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve)
@@ -149,21 +147,35 @@ class _Exchange:
             self._handlers.greet()
         return False
 
-    async def _pass_on(self, word: RelayedWord) -> None:
+    async def _answer_frame(self, frame: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the frame that answers this one. None if it begins something longer."""
+        handlers = self._handlers
         try:
-            write_frame(self._writer, {"result": await self._handlers.hear(word)})
+            if "word" in frame:
+                return {"result": await handlers.hear(msgspec.convert(frame["word"], RelayedWord))}
+            if "notice" in frame:
+                notice = msgspec.convert(frame["notice"], RelayedNotice)
+                return {"sent": handlers.notify is not None and await handlers.notify(notice)}
+            if "question" in frame:
+                return await self._ask_host(msgspec.convert(frame["question"], RelayedQuestion))
         except Unanswered as reason:
-            write_frame(self._writer, {"unanswered": str(reason)})
+            return {"unanswered": str(reason)}
+        for name, tell in (("end_session", handlers.end_session), ("roots_changed", handlers.tell_roots_changed)):
+            if name in frame:
+                tell(str(frame[name]))
+                return {"done": True}
+        return None
+
+    async def _ask_host(self, question: RelayedQuestion) -> Mapping[str, Any]:
+        ask_host = self._handlers.ask_host
+        found = None if ask_host is None else await ask_host(question)
+        return {"elsewhere": True} if found is None else {"result": found}
 
     async def _watch(self, watch: RelayedWatch, serve: Watch) -> None:
         if watch.session and watch.owner != self._handlers.process:
             write_frame(self._writer, {"other_process": True})
         else:
             await serve(watch, self._reader, self._writer)
-
-    async def _notify(self, notice: RelayedNotice) -> None:
-        notify = self._handlers.notify
-        write_frame(self._writer, {"sent": notify is not None and await notify(notice)})
 
     async def _serve(
         self, request: RelayedRequest, serve: Callable[[RelayedRequest, Any, Any], Awaitable[None]]

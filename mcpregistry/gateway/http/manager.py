@@ -29,8 +29,8 @@ from mcp.shared.message import SessionMessage
 from mcp.types import InitializeRequestParams, jsonrpc_message_adapter
 
 from mcpregistry.domain.errors import Busy
-from mcpregistry.downstream.peers.messages import RelayedNotice
-from mcpregistry.gateway.host_channels import MESSAGE
+from mcpregistry.downstream.peers.messages import RelayedNotice, RelayedQuestion
+from mcpregistry.gateway.host_channels import ASK_SECONDS, MESSAGE, ask_on
 from mcpregistry.gateway.http import question_ids
 from mcpregistry.gateway.http.body import read_whole, replayed
 from mcpregistry.gateway.http.notices import Notices
@@ -74,10 +74,10 @@ class SessionManager(StreamableHTTPSessionManager):
         gateway.began = self._began
         self._connections: dict[str, Connection] = {}
         self._standing: dict[str, Standing] = {}
-        gateway.channels.relay = self._relay
+        gateway.channels.relay, gateway.channels.ask_elsewhere = self._relay, self._ask_elsewhere
         placement = gateway.engine.placement
         self._notices = Notices(gateway.engine.watches.neighbours, self._send_notice, placement.connections)
-        placement.serve_notices(self._send_notice)
+        placement.serve_streams(self._send_notice, self._ask_host)
         sessions.ended.append(self._notices.forget)
         gateway.levels.keep, gateway.subscriptions.keep = sessions.set_log_level, sessions.subscribe
 
@@ -282,6 +282,18 @@ class SessionManager(StreamableHTTPSessionManager):
         except TimeoutError:
             log.info("host.does_not_read", method=notice.method)
         return True
+
+    async def _ask_elsewhere(self, session_id: str, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        """Ask the host on its session's stream if another process has that. None if none has. Raises Unanswered."""
+        if session_id in self._standing:
+            return None
+        return await self._notices.ask(RelayedQuestion(session_id, method, params), 2 * ASK_SECONDS)
+
+    async def _ask_host(self, question: RelayedQuestion) -> dict[str, Any] | None:
+        """Ask the host for another process. None if this one does not have the session's stream. Raises Unanswered."""
+        if question.session not in self._standing:
+            return None
+        return await ask_on(self._connections[question.session], question.method, question.params)
 
     async def _changed(self, session_id: str) -> None:
         """The session's rows say something else, by whichever process."""

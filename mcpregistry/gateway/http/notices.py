@@ -1,16 +1,18 @@
-"""Notifications for a host's session on their way to the process of this machine that has the session's stream."""
+"""Notifications and questions for a host on their way to the process of this machine that has the stream of its session."""
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.downstream.peers.client import send_notice
+from mcpregistry.downstream.peers.client import ask_host_at, send_notice
 from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
-from mcpregistry.downstream.peers.messages import RelayedNotice
+from mcpregistry.downstream.peers.messages import RelayedNotice, RelayedQuestion
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +21,7 @@ LOOK_AGAIN = 1.0  # seconds, where no process has the stream
 
 
 class Notices:
-    """Of one web process. ``neighbours`` gives the addresses of the others, ``send_here`` sends what this process can send itself."""
+    """Those of one web process. ``neighbours`` gives the addresses of the others, ``send_here`` sends what this process can send itself."""
 
     def __init__(
         self, neighbours: Callable[[], Awaitable[list[str]]], send_here: Callable[[RelayedNotice], Awaitable[bool]],
@@ -48,7 +50,7 @@ class Notices:
     async def _sent_by(self, address: str, notice: RelayedNotice) -> bool:
         try:
             is_sent = await send_notice(address, notice, self._connections)
-        except (OwnerGoneError, SlipsnisseError, TimeoutError):
+        except (OwnerGoneError, SlipsnisseError, ssl.SSLError, TimeoutError):
             log.info("session.notification_not_relayed", address=address)
             return False
         if is_sent:
@@ -56,6 +58,22 @@ class Notices:
             self._known[notice.session] = address
             self._nowhere.pop(notice.session, None)
         return is_sent
+
+    async def ask(self, question: RelayedQuestion, seconds: float) -> dict[str, Any] | None:
+        """Return the host's answer to a question on its session's stream in another process of this machine.
+
+        None if no other process has the stream. Raises Unanswered.
+        """
+        known = self._known.get(question.session, "")
+        for address in dict.fromkeys([known, *await self._neighbours()] if known else await self._neighbours()):
+            try:
+                answer = await ask_host_at(address, question, self._connections, seconds)
+            except (OwnerGoneError, SlipsnisseError, ssl.SSLError, TimeoutError):
+                log.info("session.question_not_relayed", address=address)
+                continue
+            if answer is not None:
+                return answer
+        return None
 
     def _make_room(self) -> None:
         for remembered in (self._known, self._nowhere):

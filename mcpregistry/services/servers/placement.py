@@ -103,6 +103,11 @@ def addresses() -> list[str]:
     return [*shared.order_by("address").values_list("address", flat=True).distinct()]
 
 
+def addresses_of(machine: str, session: str) -> set[str]:
+    """Return where the processes with connections of this session take calls."""
+    return {*_living().filter(machine=machine, session=session).values_list("address", flat=True)}
+
+
 def forget_old() -> int:
     """Delete what nobody has taken for a day. Returns how many."""
     return SessionOwner.objects.filter(lease_until__lt=database_now() - KEPT).delete()[0]

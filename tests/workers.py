@@ -1,6 +1,6 @@
 """``pytest --workers N``: runs the tests in N processes that are forked when all tests are collected.
 
-Importing and collecting take 7 s of CPU, the library for models 4 s, here once and not once for each process. The workers take one file after the
+Importing and collecting take 7 s of CPU, here once and not once for each process. The workers take one file after the
 other from a pipe, in the order of the run, and send their reports to the process that has collected. If a worker dies,
 the test that it ran has failed, and a new worker runs what it has left.
 """
@@ -45,12 +45,20 @@ class Worker:
 class Workers:
     """The plug-in of the process that collects, and in its forks the one that runs the tests.
 
+    ``before_forks`` is called with all tests if there are several workers: what it loads, none of them needs to load.
     ``at_start`` is called in each worker before its first test.
     """
 
-    def __init__(self, config: pytest.Config, count: int, at_start: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        count: int,
+        before_forks: Callable[[Sequence[pytest.Item]], None],
+        at_start: Callable[[], None],
+    ) -> None:
         self._config = config
         self._count = count
+        self._before_forks = before_forks
         self._at_start = at_start
         self._workers: list[Worker] = []
         self._started = 0
@@ -71,8 +79,8 @@ class Workers:
         self._fill_queue()
         if any(item.get_closest_marker("e2e") for item in self._items):
             forkserver.start_root()  # for all workers
-        if self._count > 1 and any("subagents" in item.path.parts for item in self._items):
-            _load_model_library()
+        if self._count > 1:
+            self._before_forks(self._items)
         with _terminated_as_interrupted():
             try:
                 for _ in range(min(self._count, len(self._files))):
@@ -236,13 +244,6 @@ class Workers:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
             self._messages.send(("report", data))
         return True
-
-
-def _load_model_library() -> None:
-    """The tests of runs need it; a worker that is forked afterwards has it."""
-    from subagents.llm import client  # it needs Django, which the tests of this module do without
-
-    client.loaded()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,12 +56,14 @@ import pytest
 from django.db import connections
 from django.template.base import Template
 from django.test import TransactionTestCase, utils
+from django.urls import reverse
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
 from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
 from mcpregistry import collector, db
+from subagents.llm import client
 from tests import (
     externals,
     foreign_work,
@@ -76,6 +78,13 @@ from tests import (
     workers,
 )
 from tests.origin import Origin
+
+
+def _load_for_all(items: Sequence[pytest.Item]) -> None:
+    """Load in the process that has collected what each worker would load otherwise: seconds of CPU for each."""
+    reverse("admin:index")  # all addresses and pages of the site: a second
+    if any("subagents" in item.path.parts for item in items):
+        client.loaded()  # litellm: three seconds
 
 
 def _change_settings() -> None:
@@ -134,7 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if writer := results.plugin(config):
         config.pluginmanager.register(writer)
     if count := config.getoption("--workers"):
-        config.pluginmanager.register(workers.Workers(config, count, _take_own_folder))
+        config.pluginmanager.register(workers.Workers(config, count, _load_for_all, _take_own_folder))
     _forget_our_settings(config)
 
 

@@ -60,7 +60,10 @@ PRELOAD = "TESTS_PRELOAD"  # modules that a branch with this in its environment 
 # What matters to an import: tests that differ in something else share a branch, as its leaves read that.
 _EARLY = re.compile(r"(SLIPSNISSE|DJANGO|MCP|CELERY|DATABASE|EMAIL|PYTHON|TESTS)_?[A-Z_]*")
 # Of these, what is looked up when it is used, in the settings or in the environment; see take_site.
-_LATE = (PREDECESSOR, "SLIPSNISSE_HOLD", "SLIPSNISSE_PASS_ENV", "SLIPSNISSE_FAILPOINT", "SLIPSNISSE_BACKUP_PASSPHRASE")
+_LATE = (
+    PREDECESSOR, "SLIPSNISSE_HOLD", "SLIPSNISSE_PASS_ENV", "SLIPSNISSE_FAILPOINT", "SLIPSNISSE_BACKUP_PASSPHRASE",
+    "SLIPSNISSE_DOORS", "SLIPSNISSE_ORIGINS", "SLIPSNISSE_PEER_ADDRESS",
+)  # fmt: skip
 # What only settings read, and nothing that is imported keeps: leaves read them again, each for its own site.
 _SITES = ("SLIPSNISSE_VAR", "DATABASE_URL", "SLIPSNISSE_KEYS", "SLIPSNISSE_SECRET_KEY")
 _LIBRARIES = (

@@ -63,6 +63,9 @@ SLOW = {
     "web/test_people.py": "several people, each in a window of a real browser",
     "gateway/test_older.py": "each odd request is sent twice, with and without the fast path",
     "calls/test_pipeline.py": "each way that a call may end",
+    "test_suite.py": "each test runs a suite of its own, and one waits for a hang",
+    "test_forkserver.py": "each test starts a fork server, which imports the site",
+    "test_workers.py": "each test runs a suite of its own with workers",
 }
 
 

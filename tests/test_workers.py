@@ -149,12 +149,8 @@ def test_run_stops_after_the_first_failure(run: Run) -> None:
 @pytest.mark.exhaustive(but=("SIGTERM",))
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_interrupted_run_ends_its_fixtures(command: list[str], tmp_path: Path, number: int) -> None:
-    waits = SHARED.replace(
-        "def test_one(of_the_file):", "def test_one(of_the_file):\n    import time; time.sleep(10_000)"
-    )
-    (tmp_path / "test_it.py").write_text(
-        waits.replace("    yield os.getpid()", "    pathlib.Path('runs').touch(); yield 0")
-    )
+    waits = "def test_one(of_the_file):\n    import time; pathlib.Path('runs').touch(); time.sleep(10_000)"
+    (tmp_path / "test_it.py").write_text(SHARED.replace("def test_one(of_the_file):", waits))
     env = os.environ | {"PYTHONPATH": small.PYTHONPATH}
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL) as process:
         eventually((tmp_path / "runs").exists)

@@ -28,6 +28,7 @@ from tests import forkserver
 from tests.results import CRASH, NO_PHASE
 
 _NUMBER = 4  # bytes of the number of a file in the pipe
+_INTERRUPTING = {signal.SIGINT, signal.SIGTERM}
 
 
 @dataclass
@@ -44,12 +45,20 @@ class Worker:
 class Workers:
     """The plug-in of the process that collects, and in its forks the one that runs the tests.
 
+    ``before_forks`` is called with all tests if there are several workers: what it loads, none of them needs to load.
     ``at_start`` is called in each worker before its first test.
     """
 
-    def __init__(self, config: pytest.Config, count: int, at_start: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        count: int,
+        before_forks: Callable[[Sequence[pytest.Item]], None],
+        at_start: Callable[[], None],
+    ) -> None:
         self._config = config
         self._count = count
+        self._before_forks = before_forks
         self._at_start = at_start
         self._workers: list[Worker] = []
         self._started = 0
@@ -70,6 +79,8 @@ class Workers:
         self._fill_queue()
         if any(item.get_closest_marker("e2e") for item in self._items):
             forkserver.start_root()  # for all workers
+        if self._count > 1:
+            self._before_forks(self._items)
         with _terminated_as_interrupted():
             try:
                 for _ in range(min(self._count, len(self._files))):
@@ -105,28 +116,34 @@ class Workers:
         name = f"worker {self._started}"
         self._started += 1
         parent = os.getpid()
-        if (pid := os.fork()) == 0:
-            messages.close()
-            self._work(parent, theirs, rest)
-        theirs.close()
-        self._workers.append(Worker(name, pid, messages))
+        with _signals_held():  # whoever interrupts the run interrupts this worker, too
+            if (pid := os.fork()) == 0:
+                messages.close()
+                self._work(parent, theirs, rest)
+            theirs.close()
+            self._workers.append(Worker(name, pid, messages))
 
     def _listen(self) -> None:
         ready = wait([worker.messages for worker in self._workers])
-        for worker in [worker for worker in self._workers if worker.messages in ready]:
-            try:
-                kind, content = worker.messages.recv()
-            except (EOFError, OSError):
-                self._end(worker)
-                continue
-            if kind == "runs":
-                worker.running, worker.following = content
-                self._config.hook.pytest_runtest_logstart(**self._place(worker.running))
-            elif kind == "report":
-                self._report(content)
-            else:
-                self._config.hook.pytest_runtest_logfinish(**self._place(worker.running))
-                worker.running = None
+        with _signals_held():  # a message that is read by half would be lost, and with it all that follow
+            for worker in [worker for worker in self._workers if worker.messages in ready]:
+                self._hear(worker)
+
+    def _hear(self, worker: Worker) -> None:
+        """Read one message, or notice that the worker has ended."""
+        try:
+            kind, content = worker.messages.recv()
+        except (EOFError, OSError):
+            self._end(worker)
+            return
+        if kind == "runs":
+            worker.running, worker.following = content
+            self._config.hook.pytest_runtest_logstart(**self._place(worker.running))
+        elif kind == "report":
+            self._report(content)
+        else:
+            self._config.hook.pytest_runtest_logfinish(**self._place(worker.running))
+            worker.running = None
 
     def _place(self, number: int | None) -> dict[str, Any]:
         assert number is not None
@@ -187,6 +204,7 @@ class Workers:
         forkserver.die_with(parent)
         os.setpgrp()  # a terminal interrupts the process that has collected, and that its workers
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTING)
         for worker in self._workers:
             worker.messages.close()
         self._capture_into_own_files()
@@ -226,6 +244,16 @@ class Workers:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
             self._messages.send(("report", data))
         return True
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """A signal that interrupts the run arrives when the block has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ def pytest_configure(config):
     if writer := results.plugin(config):
         config.pluginmanager.register(writer)
     if count := config.getoption("--workers"):
-        config.pluginmanager.register(workers.Workers(config, count, lambda: None))
+        config.pluginmanager.register(workers.Workers(config, count, lambda _: None, lambda: None))
 
 def pytest_collection_modifyitems(config, items):
     passed = results.passed(Path(path) for path in config.getoption("--passed"))

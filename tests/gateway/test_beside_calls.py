@@ -188,7 +188,7 @@ async def test_a_line_on_a_timer_reaches_nobody_where_two_hosts_share_a_server(s
     assert first.lines == second.lines == []
 
 
-@pytest.mark.exhaustive(but=("stdio-legacy-everybody", "stdio-auto-everybody", "http-legacy-session"))
+@pytest.mark.exhaustive(but=("stdio-legacy-everybody", "http-legacy-session"))
 @pytest.mark.parametrize(
     ("door", "mode", "shared_by"),
     [(door, mode, by) for door, mode in (("stdio", "legacy"), ("stdio", "auto")) for by in ("everybody", "session")]
@@ -220,6 +220,7 @@ async def test_a_server_whose_version_is_found_out_gets_the_folders_of_its_host_
     assert json.loads(result.content[0].text) == {"roots": [{"uri": "file:///home/ann"}]}
 
 
+@pytest.mark.exhaustive(but=("http",))
 @pytest.mark.parametrize("door", ["stdio", "http"])
 async def test_changed_folders_are_told_to_the_server_which_asks_again(stage, site, launched, door):
     slug = await outside(scene, stage, shared_by="session", asks_roots=True)
@@ -247,6 +248,7 @@ async def agree(params: dict[str, Any]) -> dict[str, Any]:
     return {"action": "accept", "content": {"ok": True}}
 
 
+@pytest.mark.exhaustive(but=(f"http-{MODERN}", "stdio-2025-11-25"))
 @pytest.mark.parametrize("era", ["2025-11-25", MODERN])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_what_a_server_tells_after_its_question_reaches_the_host(stage, site, door, era):

@@ -48,7 +48,7 @@ class OwnSite:
     def __init__(self) -> None:
         self.var = folder()
         self.env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-        self.env |= {"SLIPSNISSE_VAR": str(self.var), "PYTHONPATH": str(ROOT)}
+        self.env |= {"SLIPSNISSE_VAR": str(self.var)}
         migrated.put_into(self.var)
         self.run("-c", ROWS)
         self._rows = self._database(f"SELECT {ENDPOINTS}, id FROM mcpregistry_endpoint")

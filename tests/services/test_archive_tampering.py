@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from django.core.management import CommandError
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from mcpregistry.models import AuditArchive, AuditEntry, AuditVerification
+from mcpregistry.models import AuditArchive, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.audit import GENESIS
 from mcpregistry.models.signing import newest_key
 from mcpregistry.services.records import archive_files, archives, audit, chains
 from tests.fakes.archived import DAY, archive, files, run
+from tests.fakes.remembered import remembered
 from tests.fakes.tampered import process_wrote, seal, sealed_anew, unguarded, verify
 
 pytestmark = [pytest.mark.django_db, pytest.mark.attack]
@@ -25,16 +27,29 @@ pytestmark = [pytest.mark.django_db, pytest.mark.attack]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where the archives of a site are: of one year, and of the next; everything verified."""
+    contents, made = remembered(archive_two_years, archive_two_years)
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    with unguarded():  # a new site has a seal, so these are not among the remembered rows
+        AuditSeal.objects.all().delete()
+        AuditSeal.objects.bulk_create(made)
+    return tmp_path
+
+
+def archive_two_years() -> tuple[dict[str, bytes], list[AuditSeal]]:
+    """Write entries of two years, archive them and verify all. Return the two files by name, and the seals."""
     sealed_anew()
     process_wrote("configuration", 4, minutes_ago=500 * DAY)
     process_wrote("web:1", 6, minutes_ago=490 * DAY)
     process_wrote("web:2", 6, minutes_ago=100 * DAY)
     assert seal() is not None
-    archive(tmp_path, "--older-than", "400d")
-    archive(tmp_path)
-    assert verify().problems == ()
-    assert len(files(tmp_path)) == 2
-    return tmp_path
+    with tempfile.TemporaryDirectory() as name:
+        archive(Path(name), "--older-than", "400d")
+        archive(Path(name))
+        assert verify().problems == ()
+        contents = {file.name: file.read_bytes() for file in files(Path(name))}
+    assert len(contents) == 2
+    return contents, [*AuditSeal.objects.all()]
 
 
 def told(*words: str) -> str:

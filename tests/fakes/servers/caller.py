@@ -2,10 +2,10 @@
 
 import ctypes
 import os
+import select
 import socket
 import sys
 import threading
-import time
 
 from rpc import Server, text, tool
 
@@ -14,6 +14,7 @@ SCHEMA = {
     "properties": {"port": {"type": "integer"}, "way": {"type": "string"}, "path": {"type": "string"}},
 }
 PR_SET_DUMPABLE = 4
+ANSWER_LIMIT = 60  # seconds; the site has answered long before
 
 
 def connected(port):
@@ -53,10 +54,12 @@ def in_flight(port, path):
     """No process holds the socket while the site looks: it is in a message that nobody has received."""
     here, there = socket.socketpair()
     connection = connected(port)
+    answers = select.epoll()  # watches the connection for as long as anything refers to it, and a message is enough
+    answers.register(connection, select.EPOLLIN)
     connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
     socket.send_fds(here, [b"x"], [connection.fileno()])
     connection.close()
-    time.sleep(2)
+    assert answers.poll(timeout=ANSWER_LIMIT), "the site did not answer"
     _, (number,), _, _ = socket.recv_fds(there, 1, 1)
     return read(socket.socket(fileno=number))
 

@@ -320,7 +320,9 @@ async def test_reading_calls_go_together_and_a_writing_one_alone(bench: Bench, w
     assert last.dispatched_at >= write.finished_at
 
 
-async def test_cancelling_reaches_the_tool_call(bench: Bench, worker: Any) -> None:
+async def start_long_call(bench: Bench, worker: Any) -> Run:
+    """Start a run whose only call takes a hundred seconds; return it when the server has that call."""
+
     def prepare() -> Run:
         server = bench.server("slow", "count")
         bench.expert(bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server])
@@ -330,6 +332,11 @@ async def test_cancelling_reaches_the_tool_call(bench: Bench, worker: Any) -> No
     here = await worker()
     here.runs.wake(run.pk)
     await until(lambda: bench.sent())
+    return run
+
+
+async def test_cancelling_reaches_the_tool_call(bench: Bench, worker: Any) -> None:
+    run = await start_long_call(bench, worker)
     await db_call(runs.cancel, run_id=run.pk, actor="test")
     await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
     run = await db_call(Run.objects.get, pk=run.pk)
@@ -347,15 +354,7 @@ async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_la
         looks.append(invocation)
         return State.DISPATCHED if len(looks) <= 3 else real(invocation)
 
-    def prepare() -> Run:
-        server = bench.server("slow", "count")
-        bench.expert(bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server])
-        return bench.start()
-
-    run = await db_call(prepare)
-    here = await worker()
-    here.runs.wake(run.pk)
-    await until(lambda: bench.sent())
+    run = await start_long_call(bench, worker)
     monkeypatch.setattr(tool_calls, "recorded", late)
     await db_call(runs.cancel, run_id=run.pk, actor="test")
     await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))

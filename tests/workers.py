@@ -45,7 +45,7 @@ class Worker:
 class Workers:
     """The plug-in of the process that collects, and in its forks the one that runs the tests.
 
-    ``before_forks`` is called with all tests if there are several workers: what it loads, none of them needs to load.
+    ``before_forks`` is called with all tests if there are several workers. All workers have what it loads.
     ``at_start`` is called in each worker before its first test.
     """
 

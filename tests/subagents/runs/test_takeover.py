@@ -122,8 +122,6 @@ async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
 async def test_before_its_lease_is_anybodys_a_run_is_given_back(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "LEASE", timedelta(seconds=2.5))
-    monkeypatch.setattr(leases, "RENEW_EVERY", 0.2)
     monkeypatch.setattr(driver, "_PARTING", HANG_LIMIT)  # a busy machine may need more to give it back
     run = await db_call(slow_run, bench)
     here = await worker()
@@ -135,6 +133,8 @@ async def test_before_its_lease_is_anybodys_a_run_is_given_back(
         return real(*args, **kwargs)
 
     with monkeypatch.context() as away:
+        away.setattr(leases, "LEASE", timedelta(seconds=2.5))  # not afterwards: a busy machine renews too late for it
+        away.setattr(leases, "RENEW_EVERY", 0.2)
         away.setattr(lease, "renew", fail_once_the_call_is_sent)
         with pytest.raises(OperationalError):
             await here.drive(run)

@@ -1346,6 +1346,7 @@ class Migration(migrations.Migration):
                     ('confirmed_as', models.CharField(blank=True, help_text='Name of the person in the audit log.', max_length=200, verbose_name='confirmed by')),
                     ('sealed_entries', models.TextField(blank=True, editable=False)),
                     ('sealed_confirmed_entries', models.TextField(blank=True, editable=False)),
+                    ('offered', models.JSONField(db_default=[], default=list, editable=False, help_text='Entries whose tools were approved and granted since they were confirmed. This happens once.')),
                     ('served', models.CharField(blank=True, help_text='Hash of the content whose servers were set up after its confirmation.', max_length=64)),
                     ('confirmed_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='account')),
                 ],

@@ -63,6 +63,10 @@ class ProjectFile(models.Model):
     entries = Sealed("sealed_entries", dict)
     sealed_confirmed_entries = models.TextField(blank=True, editable=False)
     confirmed_entries = Sealed("sealed_confirmed_entries", dict)
+    offered = models.JSONField(
+        default=list, db_default=[], editable=False,
+        help_text="Entries whose tools were approved and granted since they were confirmed. This happens once.",
+    )  # fmt: skip
     served = models.CharField(
         max_length=64, blank=True, help_text="Hash of the content whose servers were set up after its confirmation."
     )

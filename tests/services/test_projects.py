@@ -187,6 +187,48 @@ def test_what_people_decide_after_the_confirmation_stands(live_db: None, tmp_pat
     assert not Grant.objects.filter(server=server, agent__isnull=False).exists()
 
 
+def change_file_and_put_it_back(directory: Path) -> None:
+    """An agent that can write the file can do this without anybody."""
+    file = directory / ".mcp.json"
+    content = file.read_text()
+    file.write_text("{}")
+    note(directory)
+    file.write_text(content)
+    assert note(directory).state == "starting"
+    set_up_project(directory=directory, environ={})
+
+
+def test_tools_that_come_later_wait_and_withdrawn_grants_stay_when_the_file_returns(
+    live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFERED", json.dumps(listed("log")))
+    write(tmp_path / "shop", git=entry() | {"env": {"FAKE_LISTED": "${OFFERED}"}})
+    set_up(tmp_path / "shop")
+    for grant in Grant.objects.filter(agent__isnull=False):
+        grants.withdraw_grant(grant=grant, actor=ACTOR)
+    monkeypatch.setenv("OFFERED", json.dumps(listed("log", "wipe")))
+    change_file_and_put_it_back(tmp_path / "shop")
+    assert states() == {"git": Lifecycle.ACTIVE}
+    assert set(Tool.objects.filter(pinned=None).values_list("name", flat=True)) == {"wipe"}
+    assert not Grant.objects.filter(agent__isnull=False).exists()
+
+
+def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(live_db: None, tmp_path: Path) -> None:
+    write(tmp_path / "shop", git=entry("log"))
+    set_up(tmp_path / "shop")
+    server = Server.objects.get()
+    server.asks_roots = not server.asks_roots
+    lifecycle.save_server(server=server, actor="user:olga")
+    assert states() == {"git": Lifecycle.DRAFT}
+    change_file_and_put_it_back(tmp_path / "shop")
+    assert states() == {"git": Lifecycle.DRAFT}
+    row = ProjectFile.objects.get()
+    assert (row.state, "on its own page" in row.problem) == ("starting", True)
+    lifecycle.confirm_launch(server=Server.objects.get(), actor=ACTOR, launch_hash=Server.objects.get().launch_hash())
+    set_up_project(directory=tmp_path / "shop", environ={})
+    assert (states(), ProjectFile.objects.get().state) == ({"git": Lifecycle.ACTIVE}, "confirmed")
+
+
 def test_a_confirmation_that_is_taken_back_stops_the_servers(live_db: None, tmp_path: Path) -> None:
     write(tmp_path / "shop", git=entry("log"))
     row = set_up(tmp_path / "shop")

@@ -66,7 +66,8 @@ def _set_up(row: ProjectFile, reading: ProjectReading) -> tuple[list[str], bool]
         failed |= ask_servers(working)
     _delete(slug for slug in failed if slug in new)
     working = [server for server in working if server.slug not in failed]
-    return [*failed.values(), *_offer(working, row)], not failed
+    offered_now = [server for server in working if server.extra.get("in_file") not in row.offered]
+    return [*failed.values(), *_offer(offered_now, row)], not failed
 
 
 def _import(reading: ProjectReading) -> Outcome:
@@ -81,6 +82,11 @@ def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
     """Confirm the launches as the person has confirmed the file. Returns what was refused, by the server's slug."""
     failed = {}
     for server in servers:
+        if any(who != ACTOR for who in server.launch_by or ()):
+            failed[server.slug] = (
+                f"The server '{server.slug}' was changed on this site after its last confirmation. Confirm it on its own page."
+            )
+            continue
         try:
             with transaction.atomic():
                 if server.only_on != row.endpoint_slug:
@@ -104,7 +110,10 @@ def _delete(slugs: Iterable[str]) -> None:
 
 @transaction.atomic
 def _offer(servers: list[Server], row: ProjectFile) -> list[str]:
-    """Approve new definitions that are not suspicious, and grant the servers to the agent of the directory on its endpoint."""
+    """Approve new definitions that are not suspicious, and grant the servers to the agent of the directory on its endpoint.
+
+    This happens once after the confirmation of an entry: tools that a server offers later wait for a person.
+    """
     agent = Agent.objects.filter(slug=row.agent_slug).first()
     endpoint = Endpoint.objects.filter(slug=row.endpoint_slug).first()
     if agent is None or endpoint is None:
@@ -118,6 +127,8 @@ def _offer(servers: list[Server], row: ProjectFile) -> list[str]:
             _grant(Grant(agent=agent, server=server, kind=""), row)
             if endpoint.scope == Endpoint.Scope.LISTED:
                 _grant(Grant(endpoint=endpoint, server=server, kind=""), row)
+        row.offered = sorted({*row.offered, *(str(server.extra.get("in_file")) for server in servers)})
+        ProjectFile.objects.filter(pk=row.pk, confirmed=row.confirmed).update(offered=row.offered)
     suspicious = [f"{tool}" for tool, definition in new if definition.severity >= Severity.ALARM]
     if not suspicious:
         return []

@@ -157,6 +157,7 @@ def confirm_project(*, project: ProjectFile, shown: str, actor: str, user: User 
             raise Conflict("The file was changed after it was shown.", remedy="Look at it again, then confirm.")
         if row.content == row.confirmed:
             return row
+        row.offered = [key for key in row.offered if key in _still_confirmed(row)]
         row.confirmed, row.confirmed_at, row.confirmed_as = row.content, timezone.now(), actor
         row.confirmed_by, row.confirmed_entries, row.served, row.problem = user, row.entries, "", ""
         row.save()
@@ -188,7 +189,7 @@ def take_back_project(*, project: ProjectFile, actor: str) -> None:
             kind="project_file.taken_back", actor=actor, subject=f"directory:{row.directory}", content=row.confirmed
         )
     row.confirmed, row.confirmed_at, row.confirmed_as, row.confirmed_by = "", None, "", None
-    row.confirmed_entries, row.served, row.problem = {}, "", ""
+    row.confirmed_entries, row.offered, row.served, row.problem = {}, [], "", ""
     row.save()
 
 

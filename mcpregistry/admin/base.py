@@ -189,6 +189,12 @@ class RecordAdmin(VersionsAdmin):
         found = super().get_search_fields(request)
         return found if self.has_change_permission(request) else [name for name in found if name not in ADDRESSES]
 
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Refuse conditions in the address about fields that can hold a secret, which lists mask: its letters could be guessed one by one."""
+        field = next((each for each in self.opts.concrete_fields if each.name == lookup.partition("__")[0]), None)
+        may_hold_secrets = isinstance(field, models.JSONField | models.TextField) or (field and field.name in ADDRESSES)
+        return not may_hold_secrets and bool(super().lookup_allowed(lookup, value, request))
+
     def prepare(self, row: Any) -> None:
         """Work out what a list shows of this row from what is stored."""
 

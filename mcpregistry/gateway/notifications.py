@@ -32,7 +32,7 @@ from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.listening import ListenStreams
 
 Push = Callable[[Connection], Awaitable[None]]
-MOST_OWN = 1024  # streams that hear of resources
+MOST_OWN = 256  # streams of one agent on one endpoint that hear of resources
 _TICK = 0.5  # seconds between looks for grants that ran out
 
 # How hosts of the modern and of the older era are told, by kind.
@@ -62,7 +62,7 @@ class Changes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._audiences: dict[tuple[str, str], _Audience] = {}
-        self._own: set[ListenStreams] = set()  # of streams that hear of resources as well
+        self._own: dict[ListenStreams, tuple[str, str]] = {}  # that hear of resources as well, with agent and endpoint
         self._task: asyncio.Task[None] | None = None
         self._due: dict[Connection, dict[Push, None]] = {}  # notifications that wait for each older host
         self._pushing: set[asyncio.Task[None]] = set()
@@ -104,14 +104,15 @@ class Changes:
         """
         if bus is None:
             return await self._audience(caller).streams.serve(ctx, params)
-        if len(self._own) >= MOST_OWN:
+        whose = (caller.agent, caller.endpoint)
+        if sum(each == whose for each in self._own.values()) >= MOST_OWN:
             raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Close one first.")
         streams = ListenStreams(bus)
-        self._own.add(streams)
+        self._own[streams] = whose
         try:
             return await streams.serve(ctx, params)
         finally:
-            self._own.discard(streams)
+            self._own.pop(streams, None)
 
     def remember(self, caller: Caller, connection: Connection) -> None:
         """A host of the older era has finished its handshake."""

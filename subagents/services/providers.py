@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.servers.launch import check_networks, check_pairs
+from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.dispatch import send
@@ -86,9 +87,8 @@ def _key(provider: Provider) -> str:
 
 def _facts(provider: Provider) -> dict[str, object]:
     """Where its key goes, as the audit log tells it; names of headers, never their values."""
-    return {
-        "provider": provider.kind, "base_url": provider.base_url, "networks": provider.allowed_networks,
-        "headers": sorted(_headers(provider)),
+    return without_secrets({"base_url": provider.base_url}) | {
+        "provider": provider.kind, "networks": provider.allowed_networks, "headers": sorted(_headers(provider)),
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind, MessageKind
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal, Provider
+from subagents.services import providers
 from tests.admin.conftest import ClientOf
 from tests.fakes.held import hold
 from tests.fakes.seed import ACTOR, Site
@@ -39,6 +40,8 @@ def records(site: Site) -> dict[str, Any]:
         request=request, server=local, fields={"command": WORDS}, reason="older", created_at=timezone.now()
     )
     provider = Provider.objects.create(slug="private", kind="openai", base_url=PROVIDER)
+    keyed = Provider(slug="keyed", kind="compatible", base_url="https://models.example/v1?api_key=canary-7")
+    providers.save_provider(provider=keyed, actor=ACTOR)
     queue.tell(request, MessageKind.COMPLETION, result={"fields": {"command": WORDS}})
     return {"local": local, "remote": remote, "request": request, "proposal": proposal, "provider": provider}
 
@@ -58,6 +61,7 @@ def _pages(records: dict[str, Any]) -> list[str]:
         "/admin/mcpregistry/server/",
         "/api/v1/history?kind=servers&record=words",
         f"/api/v1/history/servers/{records['local'].history.first().pk}",
+        "/api/v1/audit?limit=200",
         "/api/v1/maintenance/requests",
         f"/api/v1/maintenance/requests/{records['request'].pk}",
         "/api/v1/maintenance/proposals",
@@ -101,3 +105,19 @@ def test_viewers_find_no_server_by_a_secret_in_its_address(client_of: ClientOf, 
         return client.get(f"/admin/mcpregistry/server/?q={letters}").context["cl"].result_count
 
     assert (found(client_of("viewer")), found(client_of("admin"))) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "server/?url__startswith=https",
+        "server/?command__2__startswith=p",
+        "server/?url=x",
+        "server/?command__contains=x",
+    ],
+)
+@pytest.mark.parametrize("role", ["viewer", "admin"])
+def test_lists_answer_no_guesses_about_secrets(client_of: ClientOf, records: Any, role: str, address: str) -> None:
+    answer = client_of(role).get(f"/admin/mcpregistry/{address}")
+    assert answer.status_code in (302, 400)
+    assert "e=1" in answer.get("Location", "e=1")

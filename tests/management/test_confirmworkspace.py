@@ -33,12 +33,12 @@ def test_a_person_types_what_was_shown_or_gives_it_with_the_command(
         run(str(tmp_path / "empty"))
     shown = run(str(tmp_path), "--show")
     assert "git: uvx" in shown
-    content = ProjectFile.objects.get().content[:12]
+    content = ProjectFile.objects.get().content
     assert f"Content {content}, waiting." in shown
     monkeypatch.setattr("builtins.input", lambda _: "yes")
     with pytest.raises(CommandError, match="changed after it was shown"):
         run(str(tmp_path))
-    monkeypatch.setattr("builtins.input", lambda _: content)
+    monkeypatch.setattr("builtins.input", lambda _: content[:12])
     assert "Confirmed." in run(str(tmp_path))
     assert "already confirmed" in run(str(tmp_path))
     assert "starting" in run("--list")

@@ -108,7 +108,7 @@ def test_a_confirmation_is_refused_if_the_file_was_changed_after_it_was_shown(db
     row = ProjectFile.objects.get()
     assert row.confirmed == ""
     assert row.content != shown.content
-    for wrong in ("", "5", row.content[:11], "0" * 64):
+    for wrong in ("", "5", row.content[:12], "0" * 64):
         with pytest.raises(Conflict):
             projects.confirm_project(project=row, shown=wrong, actor=ACTOR)
     confirm(row)

@@ -68,7 +68,7 @@ class Command(BaseCommand):
             self.stdout.write(f"  in full, as some words look like secrets: {line}")
         for name, value in row.variables.items():
             self.stdout.write(f"  {name}={printable(value, 200)} (from the environment, filled in above)")
-        self.stdout.write(f"Content {row.content[:SHORT]}, {row.state}.")
+        self.stdout.write(f"Content {row.content}, {row.state}.")
 
     def _confirm(self, row: ProjectFile, given: str) -> None:
         if row.content == row.confirmed:
@@ -78,7 +78,8 @@ class Command(BaseCommand):
             try:
                 given = input(f"To start these servers, type {row.content[:SHORT]}: ").strip()
             except EOFError:
-                raise CommandError(f"Nothing was confirmed. Repeat with --hash {row.content[:SHORT]}.") from None
+                raise CommandError(f"Nothing was confirmed. Repeat with --hash {row.content}.") from None
+            given = row.content if given == row.content[:SHORT] else given
         confirm_project(project=row, shown=given, actor=_actor())
         self.stdout.write(
             "Confirmed. A running host in this directory gets the tools in a moment, others at their start."

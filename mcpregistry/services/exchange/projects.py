@@ -17,7 +17,6 @@ from django.utils import timezone
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, ProjectFile, Server, Workspace
-from mcpregistry.models.project_file import SHORT
 from mcpregistry.services.access import agents
 from mcpregistry.services.exchange.project_files import ProjectFileUnusable, ProjectReading, read_project
 from mcpregistry.services.exchange.rows import brought_by
@@ -144,7 +143,7 @@ def _stop_servers(row: ProjectFile, path: str, *, keep: Collection[str], actor: 
 
 
 def confirm_project(*, project: ProjectFile, shown: str, actor: str, user: User | None = None) -> ProjectFile:
-    """Confirm the content whose hash (``shown``, at least its first characters) a person has looked at.
+    """Confirm the content whose hash a person has looked at (``shown``).
 
     Raises Conflict if the file has changed. A running host in the directory then starts the servers, or the next one does.
     """
@@ -153,7 +152,7 @@ def confirm_project(*, project: ProjectFile, shown: str, actor: str, user: User 
         row = ProjectFile.objects.select_for_update().get(pk=project.pk)
         if not row.content:
             raise Conflict(f"The file cannot be confirmed: {row.problem}", remedy="Correct the file first.")
-        if len(shown) < SHORT or not row.content.startswith(shown):
+        if shown != row.content:  # of two files, the first characters can be made the same
             raise Conflict("The file was changed after it was shown.", remedy="Look at it again, then confirm.")
         if row.content == row.confirmed:
             return row

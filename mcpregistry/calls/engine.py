@@ -41,6 +41,7 @@ from mcpregistry.domain.errors import Busy, DownstreamError, NotFound, Slipsniss
 from mcpregistry.domain.policy.decision import Policy
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
+from mcpregistry.downstream.peers.sockets import Host
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.services.configuration.snapshot import follow
 from mcpregistry.services.servers.connections import ConnectionLog, process_name
@@ -112,7 +113,10 @@ class Engine:
         self.adoption.start()
         self.token_uses.start()
         if self._is_shared:
-            await self.placement.start(peer_place())
+            place = peer_place()
+            await self.placement.start(place)
+            if isinstance(place, Host):
+                await db_call(self._lease.announce, self.placement.address)
             await self.watches.start(peer_marker())
         self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
         for server in self.live.current.servers.values():

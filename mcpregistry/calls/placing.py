@@ -141,6 +141,11 @@ class Placement:
         """Where this process takes calls and requests of others; empty if it does not."""
         return self._us.address
 
+    @property
+    def is_for_machines(self) -> bool:
+        """Whether processes on other machines can reach this one."""
+        return self._machine == ALL_MACHINES
+
     def serve_requests(self, serve: Callable[[RelayedRequest, Any, Any], Awaitable[None]]) -> None:
         """Let other processes send requests of hosts here; see ``downstream.peers.server.Handlers``."""
         self._server.handlers = msgspec.structs.replace(self._server.handlers, serve=serve)

@@ -8,15 +8,19 @@ different programs, so all processes are followed. They subscribe on connections
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
+from django.db import Error
 
 from mcpregistry.calls.placing import Key, Placement
+from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import asking_without_call
 from mcpregistry.domain.errors import Busy, SlipsnisseError
 from mcpregistry.domain.servers.sessions import EVERYBODY
@@ -31,12 +35,14 @@ from mcpregistry.downstream.peers.server import NotOwnerError
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.pool.watching import Listener, Opener, Watched
 from mcpregistry.services.servers.placement import Owner
+from mcpregistry.services.upkeep import processes
 
 log = structlog.get_logger(__name__)
 
 PATIENCE = 10.0  # seconds for a server to take what another process has asked for
 PAUSE = 0.1  # while a connection moves between processes
 LOOK_SECONDS = 10.0  # between looks for processes that were not heard of
+KNOWN_SECONDS = 5.0  # for which the processes on other machines are not read again
 
 
 class ResourceWatches:
@@ -46,6 +52,8 @@ class ResourceWatches:
         self._pool, self._placement = pool, placement
         self._started: set[asyncio.Event] = set()  # set when another process has started
         self._marker: Path | None = None
+        self._elsewhere: list[str] = []
+        self._read_again = 0.0  # monotonic
         pool.watches.hold, pool.watches.share = self._hold, self._share
         placement.serve_watches(self._serve, self._greeted)
 
@@ -66,8 +74,19 @@ class ResourceWatches:
             await asyncio.to_thread(self._marker.unlink, missing_ok=True)
 
     async def neighbours(self) -> list[str]:
-        """The addresses of the other processes of this machine."""
-        return await asyncio.to_thread(neighbours_of, self._marker) if self._marker is not None else []
+        """Return the addresses of the other processes of this machine, and of other machines if they can be reached."""
+        if self._marker is None:
+            return []
+        here = await asyncio.to_thread(neighbours_of, self._marker)
+        return list(dict.fromkeys([*here, *await self._on_machines()]))
+
+    async def _on_machines(self) -> list[str]:
+        if self._placement.is_for_machines and time.monotonic() >= self._read_again:
+            self._read_again = time.monotonic() + KNOWN_SECONDS
+            with contextlib.suppress(Error):  # then those of the last time are asked
+                found = await db_call(processes.addresses)
+                self._elsewhere = [address for address in found if address != self._placement.address]
+        return self._elsewhere
 
     # -- what hosts of this process want --------------------------------------------------------------------
 
@@ -149,6 +168,7 @@ class ResourceWatches:
             joined.set()
 
     def _greeted(self) -> None:
+        self._read_again = 0.0
         for started in self._started:
             started.set()
 

@@ -1216,6 +1216,7 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.CharField(help_text='Unique for each start; the writer of its calls begins with it.', max_length=64, primary_key=True, serialize=False)),
                     ('name', models.CharField(db_index=True, help_text='Kind, host and process id, e.g. web@box:4711.', max_length=100)),
+                    ('address', models.CharField(blank=True, db_default='', default='', help_text='Address at which processes on other machines reach it. Empty without SLIPSNISSE_PEER_ADDRESS.', max_length=300)),
                     ('lease_until', models.DateTimeField(help_text="By the database's clock.")),
                 ],
             ),

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from mcpregistry.calls.resource_watches import ResourceWatches
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import ToolRefused
 from mcpregistry.downstream.peers.neighbours import announce, neighbours_of
+from mcpregistry.downstream.peers.sockets import Host
 from mcpregistry.downstream.pool.watching import Opener
-from mcpregistry.models import Server, SessionOwner
+from mcpregistry.models import Server, SessionOwner, SiteProcess
+from mcpregistry.services.upkeep.processes import renew
 from tests.calls.conftest import add_server
 from tests.calls.processes import SESSION, Process, text_of
 from tests.fakes.targets import stdio_target
@@ -27,16 +30,19 @@ ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 
 
 class Watching(Process):
-    """A process of the site that other processes find."""
+    """A process of the site that other processes find. ``is_alone``: it is the only one on its machine."""
 
-    def __init__(self, number: int, folder: Path, target: Any) -> None:
-        super().__init__(number, folder / f"{number}.sock", target)
-        self._marker = folder / f"site-{number}.peer"
+    def __init__(self, number: int, folder: Path, target: Any, *, is_alone: bool = False) -> None:
+        super().__init__(number, Host(f"127.0.1.{number}") if is_alone else folder / f"{number}.sock", target)
+        self._marker = (folder / f"machine-{number}" if is_alone else folder) / f"site-{number}.peer"
+        self._is_alone = is_alone
         self.heard = 0
         self.watches = ResourceWatches(self.pool, self.placement)
 
     async def start(self) -> None:
         await super().start()
+        if self._is_alone:
+            await db_call(renew, self.name, self.name, self.placement.address)
         await self.watches.start(self._marker)
 
     async def stop(self) -> None:
@@ -78,8 +84,9 @@ async def start(live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("mcpregistry.downstream.pool.watching.RETRY_FIRST", 0.05)
     made: list[Watching] = []
 
-    async def one_more(era: str, program: str = "talkative") -> Watching:
-        made.append(Watching(len(made) + 1, tmp_path, stdio_target(program, env={"FAKE_ERA": era})))
+    async def one_more(era: str, program: str = "talkative", *, is_alone: bool = False) -> Watching:
+        target = stdio_target(program, env={"FAKE_ERA": era})
+        made.append(Watching(len(made) + 1, tmp_path, target, is_alone=is_alone))
         await made[-1].start()
         return made[-1]
 
@@ -179,6 +186,31 @@ async def test_a_process_that_starts_later_is_followed(start: Start, server: Ser
     await until(lambda: watched_by_others(later, server))
     await later.call(server, "touch", session="")
     await until(lambda: first.heard)
+
+
+async def test_changes_of_a_shared_server_are_heard_from_other_machines(start: Start, server: Server) -> None:
+    """Also those of a machine that starts later, and whose addresses are known to the database alone."""
+    first = await start("legacy", is_alone=True)
+    assert await first.watches.neighbours() == []
+    await first.watch(server, "")
+    later = await start("legacy", is_alone=True)
+    assert await later.watches.neighbours() == [first.placement.address]
+    await until(lambda: watched_by_others(later, server))
+    await first.hears_touch_by(later, server, "")
+
+
+async def test_processes_on_other_machines_are_remembered_while_the_database_fails(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = [await start("legacy", is_alone=True) for _ in range(2)]
+    monkeypatch.setattr("mcpregistry.calls.resource_watches.KNOWN_SECONDS", 0.0)
+    assert await first.watches.neighbours() == [second.placement.address]
+    monkeypatch.setattr(SiteProcess.objects, "filter", fail)
+    assert await first.watches.neighbours() == [second.placement.address]
+
+
+def fail(**_: Any) -> None:
+    raise OperationalError
 
 
 def watched_by_others(process: Watching, server: Server) -> bool:

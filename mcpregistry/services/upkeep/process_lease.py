@@ -10,6 +10,7 @@ another one dead only if its own renewals have succeeded, without a longer gap, 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -40,7 +41,7 @@ class ProcessLease:
 
     def __init__(self, kind: str) -> None:
         self.key, self.name = processes.writer_base(kind), process_name(kind)
-        self._holders = 0
+        self._address, self._holders = "", 0
         self._has_tried, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="process-lease", daemon=True)
         self._judge = Judge()
@@ -62,6 +63,12 @@ class ProcessLease:
             lease._holders += 1
         lease._has_tried.wait(_START_SECONDS)  # so that no call is sent before the row is there
         return lease
+
+    def announce(self, address: str) -> None:
+        """Let processes on other machines find this one at its address. Blocks. If the database fails, the next renewal does it."""
+        self._address = address
+        with contextlib.suppress(Error):
+            processes.renew(self.key, self.name, address)
 
     def release(self) -> None:
         """End the lease once its last holder has released it. Blocks for a moment."""
@@ -89,7 +96,7 @@ class ProcessLease:
     def _renew_and_watch(self) -> float:
         """Renew the lease, and look at those of the others. Returns the seconds until the next time."""
         try:
-            now = processes.renew(self.key, self.name)
+            now = processes.renew(self.key, self.name, self._address)
             self._judge.note_renewal(now)
             others = processes.others(self.key)
             if self._judge.may_judge(now):

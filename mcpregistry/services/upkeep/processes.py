@@ -42,11 +42,11 @@ def _instance(pid: int) -> str:
     return secrets.token_hex(4)
 
 
-def renew(key: str, name: str) -> datetime:
+def renew(key: str, name: str, address: str = "") -> datetime:
     """Renew the lease of a process, or create its row. Returns the time of the database."""
     now = database_now()
-    if not SiteProcess.objects.filter(pk=key).update(lease_until=now + LEASE):
-        SiteProcess.objects.create(pk=key, name=name, lease_until=now + LEASE)
+    if not SiteProcess.objects.filter(pk=key).update(lease_until=now + LEASE, address=address):
+        SiteProcess.objects.create(pk=key, name=name, address=address, lease_until=now + LEASE)
     return now
 
 
@@ -58,6 +58,12 @@ def leave(key: str) -> None:
 def others(key: str) -> list[SiteProcess]:
     """Return the other processes, including those whose lease has expired."""
     return list(SiteProcess.objects.exclude(pk=key).order_by("lease_until"))
+
+
+def addresses() -> list[str]:
+    """Return where processes on other machines reach the living processes that can be reached."""
+    alive = SiteProcess.objects.filter(lease_until__gte=database_now()).exclude(address="")
+    return list(alive.order_by("pk").values_list("address", flat=True))
 
 
 def named(name: str) -> list[SiteProcess]:

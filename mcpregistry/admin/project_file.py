@@ -34,6 +34,7 @@ class ConfirmProjectPage(ConfirmPage[ProjectFile]):
 
     def facts(self, record: ProjectFile) -> dict[str, Any]:
         return projects.facts_of(record) | {
+            "masked": projects.launches_in_full(record),
             "shown": record.content,
             "confirmed": record.content == record.confirmed,
             "agent": record.agent_slug,

@@ -59,7 +59,7 @@ def test_the_page_asks_the_same_questions_however_many_agents_there_are(client_o
             client.get(reverse("connect"), {"agent": "ci"})
         asked.append(len(questions))
         Agent.objects.bulk_create(Agent(slug=f"more-{len(asked)}-{number}") for number in range(20))
-    assert asked[1] <= asked[0] <= 30
+    assert asked[1] <= asked[0] <= 31
 
 
 def test_it_turns_green_with_the_first_call_after_the_page_was_opened(client_of: ClientOf, site: Site) -> None:

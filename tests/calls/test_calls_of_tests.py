@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from mcpregistry.models import Invocation, PolicyRule, ServerTest
+from mcpregistry.models import Invocation, PolicyRule, ServerTest, SiteProcess
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers.checks import queue_test
-from mcpregistry.services.upkeep import reaping
+from mcpregistry.services.upkeep import processes, reaping
 from mcpregistry.worker_shares import Shares
 from tests import forkserver
 from tests.calls.conftest import broken, told
@@ -91,6 +91,7 @@ def test_call_of_a_killed_test_ends_once(live_db: None, site_env: dict[str, str]
     call = Invocation.objects.get()
     assert (call.state, call.origin, call.outcome) == ("dispatched", "test", "allow")
     assert "is responsible for it" in call.reason
+    assert SiteProcess.objects.filter(pk=processes.base_of(call.writer)).exists(), "others see that it is dead"
     later = call.lease_until + timedelta(seconds=1)
     assert [reaping.reap_calls(later), reaping.reap_calls(later)] == [1, 0]
     call.refresh_from_db()

@@ -45,7 +45,7 @@ class Gateway:
             feed=Feed(),
             recorder=SimpleNamespace(running=True),
             process="web",
-            live=SimpleNamespace(current=SimpleNamespace(sections={})),
+            live=SimpleNamespace(current=SimpleNamespace(sections={}), listeners=[]),
         )
         self._broken = broken
 

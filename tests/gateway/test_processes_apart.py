@@ -32,7 +32,7 @@ def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcpregistry.calls.engine.process_name", lambda kind: f"{kind}@box:{2**22 + next(numbers)}")
     monkeypatch.setattr("mcpregistry.calls.engine.peer_place", lambda: tmp_path / f"{next(numbers)}.sock")
     monkeypatch.setattr("mcpregistry.calls.engine.peer_marker", lambda: tmp_path / f"site-{next(numbers)}.peer")
-    monkeypatch.setattr("mcpregistry.downstream.peers.neighbours._lives", lambda pid: True)
+    monkeypatch.setattr("mcpregistry.downstream.peers.neighbours.is_alive", lambda pid: True)
 
 
 @asynccontextmanager

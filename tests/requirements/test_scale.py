@@ -42,7 +42,7 @@ def fill() -> None:
 def test_a_thousand_servers_are_listed_in_a_few_queries_and_none_is_started(django_assert_max_num_queries):
     fill()
     children = below()
-    with django_assert_max_num_queries(13):  # one for each kind of row, whatever their number
+    with django_assert_max_num_queries(14):  # one for each kind of row, whatever their number
         now = load_snapshot()
     catalogue = Catalogues([DownstreamTools()]).get(now, now.endpoints["default"], now.agents["ann"], 0.0)
     listed, cursor = [], None

@@ -194,16 +194,17 @@ def test_queued_tests_are_claimed_once_the_oldest_first():
 @pytest.mark.both_databases
 @pytest.mark.parametrize(("fails_at", "claimed"), [(1, 0), (2, 1)])
 def test_tests_stay_queued_if_the_database_fails_while_they_are_claimed(monkeypatch, fails_at, claimed):
-    """Each was claimed, and only then its rules were looked at: without a transaction it would run with nobody."""
+    """Those that were claimed before are worked on: nobody else would."""
     server, user = confirmed(), User.objects.create(username="bob")
     waiting = [queued(server, user=user, call_tool="echo", call_arguments={"n": n}).pk for n in range(3)]
-    asked = iter(range(1, 10))
+    asked, claim = iter(range(1, 10)), trials._claim
 
-    def refuse(*_: object) -> None:
+    def claim_until_it_fails(test_id: int, *, worker: str) -> bool:
         if next(asked) == fails_at:
             raise OperationalError("gone")
+        return claim(test_id, worker=worker)
 
-    monkeypatch.setattr(trials, "refuse_call", refuse)
+    monkeypatch.setattr(trials, "_claim", claim_until_it_fails)
     if claimed:
         assert claim_tests(3) == waiting[:claimed]
     else:

@@ -14,7 +14,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ProjectFile
 from mcpregistry.models.project_file import SHORT
 from mcpregistry.services.exchange.project_files import real_directory
-from mcpregistry.services.exchange.projects import confirm_project, facts_of, note_project, take_back_project
+from mcpregistry.services.exchange.projects import confirm_project, launches_in_full, note_project, take_back_project
 
 
 class Command(BaseCommand):
@@ -64,7 +64,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{printable(row.path)} declares:")
         for line in row.summary:
             self.stdout.write(f"  {line}")
-        for line in facts_of(row)["masked"]:
+        for line in launches_in_full(row):
             self.stdout.write(f"  in full, as some words look like secrets: {line}")
         for name, value in row.variables.items():
             self.stdout.write(f"  {name}={printable(value, 200)} (from the environment, filled in above)")

@@ -23,6 +23,7 @@ from mcpregistry.services.servers.checks import queue_test
 from mcpregistry.services.servers.connections import process_name
 from mcpregistry.services.servers.prober import Prober
 from mcpregistry.services.servers.trials import run_test
+from mcpregistry.services.upkeep.process_lease import ProcessLease
 
 _TEXT_SHOWN = 2_000
 
@@ -57,6 +58,7 @@ class Command(BaseCommand):
 
     def _run(self, test: ServerTest, order: CallOrder) -> None:
         prober, recorder, reports = Prober(), Recorder("command"), []
+        lease = ProcessLease.hold("command")  # if this process dies, others end its call
 
         async def make(name: str, arguments: bytes, send: Send) -> dict[str, Any]:
             recorder.start(asyncio.get_running_loop())
@@ -71,6 +73,7 @@ class Command(BaseCommand):
         finally:
             recorder.close()
             prober.close()
+            lease.release()
         assert done is not None  # nobody else knows of this test
         self._tell(done, reports[-1])
         if done.verdict != ServerTest.Verdict.PASSED:

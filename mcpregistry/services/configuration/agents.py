@@ -1,16 +1,17 @@
-"""Read agents with their grants and budgets, for a snapshot. There can be thousands, so unusual values are read apart."""
+"""Read agents with their grants and budgets, for a snapshot. There can be thousands, so equal values are made once."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
 from mcpregistry.domain.specs import AgentSpec, Grants, GrantSpec
 from mcpregistry.models import Agent, Budget, Grant
-from mcpregistry.models.access import everything
 from mcpregistry.services.configuration.capabilities import Meanings, meanings
 
 
@@ -18,16 +19,15 @@ def read_grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]
     """Return the grants of agents and of endpoints, by their keys."""
     by_agent: dict[int, list[GrantSpec]] = defaultdict(list)
     by_endpoint: dict[int, list[GrantSpec]] = defaultdict(list)
-    columns = ("id", "agent_id", "endpoint_id", "server_id", "tool_id", "expires_at", "kind", "uri")
-    pinned = _unusual(Grant.objects.order_by(), "argument_pins", {})
+    columns = ("agent_id", "endpoint_id", "server_id", "tool_id", "expires_at", "kind", "uri", "pins")
+    rows = Grant.objects.order_by("id").annotate(pins=_text_of("argument_pins"))
     alike: dict[tuple[Any, ...], GrantSpec] = {}  # of thousands of agents, many are granted the same
-    for key, agent, endpoint, *granted in Grant.objects.order_by("id").values_list(*columns):
-        spec = alike.get(tuple(granted)) if key not in pinned else None
+    for agent, endpoint, *granted in rows.values_list(*columns):
+        spec = alike.get(tuple(granted))
         if spec is None:
-            server, tool, until, kind, uri = granted
-            spec = GrantSpec(server, tool, pinned.get(key, {}), until.timestamp() if until else None, kind, uri)
-            if key not in pinned:
-                alike[tuple(granted)] = spec
+            server, tool, until, kind, uri, pins = granted
+            spec = GrantSpec(server, tool, json.loads(pins), until.timestamp() if until else None, kind, uri)
+            alike[tuple(granted)] = spec
         if agent is not None:
             by_agent[agent].append(spec)
         elif endpoint is not None:
@@ -37,32 +37,30 @@ def read_grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]
 
 def read_agents(grants: dict[int, list[GrantSpec]], budgets: dict[int, set[str]]) -> dict[str, AgentSpec]:
     """Return the enabled agents by their short names."""
-    enabled = Agent.objects.filter(enabled=True)
-    capabilities = _unusual(enabled.order_by(), "capabilities", everything())
-    known = meanings({*everything(), *(name for names in capabilities.values() for name in names)})
-    usual = _clear(everything(), known)
-    columns = ("id", "slug", "calls_per_minute", "hold_seconds", "energy_pool_id")
+    columns = ("id", "slug", "calls_per_minute", "hold_seconds", "energy_pool_id", "written")
+    enabled = Agent.objects.filter(enabled=True).annotate(written=_text_of("capabilities"))
+    rows = list(enabled.values_list(*columns))
+    capabilities = {text: json.loads(text) for text in {row[-1] for row in rows}}
+    known = meanings(name for names in capabilities.values() for name in names)
+    clear = {text: _clear(names, known) for text, names in capabilities.items()}
     return {
         slug: AgentSpec(
             id=key,
             slug=slug,
-            capabilities=_clear(capabilities[key], known) if key in capabilities else usual,
+            capabilities=clear[text],
             calls_per_minute=rate,
             grants=Grants(grants[key]),
             hold_seconds=hold,
             energy_pool=pool,
             budgets=frozenset(budgets[key]),
         )
-        for key, slug, rate, hold, pool in enabled.values_list(*columns)
+        for key, slug, rate, hold, pool, text in rows
     }
 
 
-def _unusual(rows: QuerySet[Any], column: str, usual: object) -> dict[int, Any]:
-    """Return a column of JSON by the key of its row, of the few rows that have another value than the usual one.
-
-    To parse the JSON of every row costs more than to read all other columns.
-    """
-    return dict(rows.exclude(**{column: usual}).values_list("pk", column))
+def _text_of(column: str) -> Cast:
+    """Return a column of JSON as the text that is stored. Most rows have the same, so that few texts have to be parsed."""
+    return Cast(column, TextField())
 
 
 def _clear(names: Iterable[str], known: Meanings) -> frozenset[str]:

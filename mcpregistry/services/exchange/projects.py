@@ -205,12 +205,12 @@ def delete_project(*, project: ProjectFile, actor: str) -> None:
 def facts_of(project: ProjectFile) -> dict[str, Any]:
     """The facts that a person sees before the confirmation."""
     return {
-        "directory": project.directory, "file": project.path, "servers": list(project.summary), "masked": _masked(project),
+        "directory": project.directory, "file": project.path, "servers": list(project.summary),
         "variables": dict(project.variables), "content": project.content, "problem": project.problem,
     }  # fmt: skip
 
 
-def _masked(project: ProjectFile) -> list[str]:
-    """Commands and addresses in full, of the servers in whose line something is masked."""
+def launches_in_full(project: ProjectFile) -> list[str]:
+    """Commands and addresses in full, of the servers in whose line something is masked; only for who may confirm them."""
     launches = ((key, entry["launch"]) for key, entry in sorted(project.entries.items()))
     return [f"{key}: {launch}" for key, launch in launches if not any(launch in line for line in project.summary)]

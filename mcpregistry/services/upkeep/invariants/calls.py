@@ -19,6 +19,7 @@ from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet,
 from django.db.models.functions import Concat, Substr
 
 from mcpregistry.db import one_reading, streamed
+from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditArchive, AuditEntry, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.models.guards import missing_guards
@@ -56,8 +57,11 @@ def check(now: datetime, *, strict: bool = False) -> list[Finding]:
 
 
 def _finding(rule: str, places: Iterator[str]) -> Finding:
-    examples = tuple(islice(places, EXAMPLES))
-    return Finding(rule, len(examples) + sum(1 for _ in places), examples)
+    try:
+        examples = tuple(islice(places, EXAMPLES))
+        return Finding(rule, len(examples) + sum(1 for _ in places), examples)
+    except SlipsnisseError as error:  # a key is missing, say
+        return Finding(rule, 1, (f"This could not be checked. {error}",))
 
 
 def _ids(rows: QuerySet[Any]) -> Iterator[str]:

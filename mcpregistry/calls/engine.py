@@ -116,7 +116,7 @@ class Engine:
             place = peer_place()
             await self.placement.start(place)
             if isinstance(place, Host):
-                await db_call(self._lease.announce, self.placement.address)
+                await db_call(ProcessLease.announce, self._lease, self.placement.address)
             await self.watches.start(peer_marker())
         self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
         for server in self.live.current.servers.values():

@@ -53,6 +53,8 @@ BESIDE = {
     "tokens.note_uses": "written half a minute later (tests/calls/test_token_uses.py)",
     "placement.is_owner": "the call goes on; its owner is asked about again in ten seconds",
     "placement.addresses_of": "the servers of other processes do not hear that the folders of a host have changed",
+    "processes.addresses": "the processes that were known are asked (tests/calls/test_resource_watches.py)",
+    "process_lease.ProcessLease.announce": "the next renewal of the lease writes the address",
     "placement.release": "the session stays with its process until its next call",
     "placement.release_process": "the leases run out by themselves",
     "tracing.store": "the run continues without this part of its trace (tests/subagents/runs/test_tracing.py)",

@@ -19,6 +19,8 @@ _IDLE_SECONDS = 0.5  # without a call, before all is looked through
 _SHORT_SECONDS = 0.02  # of processor time; what takes longer to walk is set aside, too
 _SELDOM_SECONDS = 300.0  # between two times: it walks all that was ever loaded
 
+_M_ARENA_MAX = -8  # malloc.h
+
 _lock = threading.Lock()
 _loading = 0  # how many are at it, in whatever threads
 _settled = False
@@ -56,6 +58,15 @@ def settle() -> None:
     gc.freeze()
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # glibc
         trim(0)
+
+
+def share_heaps(most: int = 2) -> None:
+    """Let all threads share a few heaps of the C library. Otherwise each busy thread gets its own, which keeps what it has freed.
+
+    For processes in which threads rarely work at the same time, and of which there are many (``runmcp``).
+    """
+    if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # glibc
+        set_option(_M_ARENA_MAX, most)
 
 
 class Idle:

@@ -151,11 +151,11 @@ def test_lease_is_renewed_again_after_any_error(lease: ProcessLease, monkeypatch
     renew, failed = processes.renew, threading.Event()
     errors = iter([OperationalError("gone"), RuntimeError("a fault of ours")])
 
-    def renewed(key: str, name: str) -> datetime:
+    def renewed(*facts: str) -> datetime:
         if (error := next(errors, None)) is not None:
             raise error
         failed.set()
-        return renew(key, name)
+        return renew(*facts)
 
     monkeypatch.setattr(processes, "renew", renewed)
     eventually(failed.is_set)

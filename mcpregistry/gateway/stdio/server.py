@@ -16,7 +16,7 @@ from mcp import types as t
 from mcp.server.runner import serve_dual_era_loop, serve_loop
 
 from mcpregistry.calls.engine import Engine, set_current_engine
-from mcpregistry.collector import settle
+from mcpregistry.collector import settle, share_heaps
 from mcpregistry.domain.definitions.naming import UNSHORTENED, long_names
 from mcpregistry.gateway.duplex import streams
 from mcpregistry.gateway.identity import Caller
@@ -34,6 +34,7 @@ _LAST_WORDS = 2.0  # seconds for a host to read what is left
 
 async def serve_stdio(preload: Preload, caller: Caller, *, era: str, project: ProjectFollower | None = None) -> None:
     """Serve one host until it closes stdin or we are told to stop. ``era`` is auto or legacy."""
+    share_heaps()
     engine = Engine("runmcp")
     await engine.start()
     set_current_engine(engine)

@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from django.db.models import F
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from mcpregistry.models import Figure
 from mcpregistry.prepared_queries import Given, Update
+
+if TYPE_CHECKING:  # only the process that serves /metrics loads it
+    from prometheus_client.core import Metric
 
 
 class Counter:
     """Only ever rises. ``labels``: their names, in the order in which they are told."""
 
-    family: type[CounterMetricFamily] | type[GaugeMetricFamily] = CounterMetricFamily
+    family = "CounterMetricFamily"  # of prometheus_client.core
 
     def __init__(self, name: str, help: str, labels: Sequence[str]) -> None:
         self.name, self.help, self.labels = name, help, tuple(labels)
@@ -32,17 +35,20 @@ class Counter:
 
     def told(self, rows: Iterable[tuple[str, float]]) -> Metric:
         """As Prometheus reads it; ``rows``: labels as they are stored, and values."""
-        family = self.family(self.name, self.help, labels=self.labels)
+        from prometheus_client import core
+
+        family = getattr(core, self.family)(self.name, self.help, labels=self.labels)
         for text, value in rows:
             known = json.loads(text)
             family.add_metric([known.get(label, "") for label in self.labels], value)
-        return family
+        found: Metric = family
+        return found
 
 
 class Gauge(Counter):
     """What was the case last, in whatever process."""
 
-    family = GaugeMetricFamily
+    family = "GaugeMetricFamily"
 
     def set(self, value: float, **labels: str) -> None:
         """Call it where the ORM may be used."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -48,12 +51,23 @@ print(json.dumps([callers.are_processes_hidden(), from_inside, from_outside]))
 def test_confined_program_is_recognized_where_proc_hides_it(hidepid: int) -> None:
     as_user = "exec setpriv --reuid=65534 --regid=65534 --clear-groups"
     script = f'mount -t proc -o hidepid={hidepid} proc /proc && {as_user} "$@"'
-    words = ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, "-B", "-c", _SITE, _LAUNCHER.strip(), _SERVER]
+    code = ["-B", "-c", _SITE, _LAUNCHER.strip(), _SERVER]
+    words = ["unshare", "-m", "sh", "-c", script, "sh", *python_of_other_users(), *code]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=HANG_LIMIT, check=False)
     if "unshare" in ended.stderr or "mount" in ended.stderr:
         pytest.skip(f"no mounts here: {ended.stderr}")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == [hidepid > 0, True, False]
+
+
+def python_of_other_users() -> list[str]:
+    """Return the start of a command that runs Python with the installed packages as any user: ours may be in a folder of root."""
+    if all(folder.stat().st_mode & stat.S_IXOTH for folder in Path(sys.executable).resolve().parents):
+        return [sys.executable]
+    other = Path(f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
+    if not other.exists():
+        pytest.skip(f"other users can run neither {sys.executable} nor {other}")
+    return ["env", f"PYTHONPATH={sysconfig.get_path('purelib')}", str(other)]
 
 
 def test_doctor_warns_where_proc_hides_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,11 +75,11 @@ async def text_of(host: Client, uri: str) -> tuple[str, str]:
 
 
 async def once_it_ran(host: Client, uri: str) -> str:
-    """The text; nothing while the approved read is still out."""
+    """The text; nothing while the approved read has not begun, or is still out."""
     try:
         return (await text_of(host, uri))[1]
     except MCPError as error:
-        if "this call is running" not in error.message:
+        if "this call is running" not in error.message and "has not run yet" not in error.message:
             raise
         return ""
 

@@ -23,7 +23,16 @@ from mcpregistry.domain.usage_sums import PARTS, Line, Lines, Name, Sums, advice
 from mcpregistry.models import CountedSpan, Invocation, SpanUsage
 from mcpregistry.models.usage import TOOK, Span
 from mcpregistry.queries.tallying import tallied_calls
-from mcpregistry.queries.usage_sums import COLUMNS, added_up, kind_for, name_of, stored, used_buckets, within
+from mcpregistry.queries.usage_sums import (
+    COLUMNS,
+    added_up,
+    calls_and_times,
+    kind_for,
+    name_of,
+    stored,
+    used_buckets,
+    within,
+)
 
 CHARACTERS = 4  # of a token, about
 DOLLAR = 100_000_000
@@ -100,7 +109,7 @@ class Row:
     server: str
     name: str
     tally: Tally
-    before: Tally
+    before: Tally  # only calls and how long they took can be relied on
     definition: int | None = None  # characters of definitions on each turn of a model that sees it
     pk: int | None = None  # of a tool that is there
     advice: Sequence[Advice] = ()  # what the figures of a tool advise
@@ -291,9 +300,8 @@ def _read(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found:
     begins, since, until = edges
     conditions = {COLUMNS[part]: value for part, value in wanted.of_parts(by).items()}
     buckets = used_buckets(period.name, begins, until)
-    now, before = (
-        added_up(_PARTS[by], *each, conditions, buckets=buckets) for each in ((since, until), (begins, since))
-    )
+    now = added_up(_PARTS[by], since, until, conditions, buckets=buckets)
+    before = calls_and_times(_PARTS[by], begins, since, conditions, buckets)
     return _Found(now, before, {})
 
 

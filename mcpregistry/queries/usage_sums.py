@@ -75,6 +75,22 @@ def used_buckets(period: str, begins: datetime, until: datetime) -> Sequence[int
     return [bucket for bucket, count in enumerate(took) if count]
 
 
+def calls_and_times(
+    parts: Sequence[str], since: datetime, until: datetime, conditions: Mapping[str, str], buckets: Sequence[int]
+) -> Sums:
+    """Like ``added_up``, but only how many calls there were and how long they took, because the database needs much less time for it."""
+    rows = SpanUsage.objects.filter(within(since, until), **conditions)
+    columns = [COLUMNS[part] for part in parts]
+    names = ["sum_calls", *(f"sum_{TOOK[bucket]}" for bucket in buckets)]
+    sums = rows.order_by().values_list(*columns).annotate(**{name: _ADDED[name] for name in names})
+    return {row[: len(parts)]: _calls_and_times(row[len(parts) :], buckets) for row in sums}
+
+
+def _calls_and_times(sums: tuple[int, ...], buckets: Sequence[int]) -> Tally:
+    calls, *counts = sums
+    return Tally(calls=calls, took=_took(counts, buckets))
+
+
 def added_up(
     parts: Sequence[str],
     since: datetime,
@@ -112,10 +128,14 @@ def _codes(rows: Iterable[tuple[str, ...]]) -> dict[Name, dict[str, int]]:
 def _tally(sums: tuple[Any, ...], codes: dict[str, int], buckets: Sequence[int]) -> Tally:
     """``sums`` in the order of ``_SUMS``, then of ``buckets``, and when the last call came."""
     calls, errors, refused, sent, size, cost, *counts, last = sums
+    return Tally(calls, errors, refused, sent, size, cost, _moment(last), codes, _took(counts, buckets))
+
+
+def _took(counts: Iterable[int], buckets: Sequence[int]) -> list[int]:
     took = [0] * BUCKETS
     for bucket, count in zip(buckets, counts, strict=True):
         took[bucket] = count
-    return Tally(calls, errors, refused, sent, size, cost, _moment(last), codes, took)
+    return took
 
 
 def _moment(value: datetime | str) -> datetime:

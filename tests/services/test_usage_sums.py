@@ -32,13 +32,18 @@ PAGES = [
 ]
 
 
+def compared(before: Tally) -> tuple[int, list[int]]:
+    """What pages say of the period before."""
+    return before.calls, before.took
+
+
 def said(now: datetime) -> dict[Any, Any]:
     """Every figure of every page."""
     found: dict[Any, Any] = {}
     for by, period, wanted in PAGES:
         page = usage.usage(by, usage.PERIODS[period], now=now, wanted=wanted)
-        rows = {(row.server, row.name): (row.tally, row.before, [*row.advice]) for row in page.rows}
-        found[by, period, wanted] = rows, page.total.tally, page.total.before, page.live_from
+        rows = {(row.server, row.name): (row.tally, compared(row.before), [*row.advice]) for row in page.rows}
+        found[by, period, wanted] = rows, page.total.tally, compared(page.total.before), page.live_from
     for bars in overview.PERIODS.values():
         first, live_from = bars.first(now), overview.traffic(bars, now=now).live_from
         newest = usage.lately(live_from, first, now=now)

@@ -20,6 +20,7 @@ from tests.waiting import HANG_LIMIT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 CALLS = 24
+SEVERAL = {"SLIPSNISSE_PEER_ADDRESS": "127.0.0.1"}  # as if each process were on a machine of its own
 
 
 class Host:
@@ -60,7 +61,7 @@ def owner_of(server: str) -> int:
     return next(pid for pid in parents if pid in owners)
 
 
-@pytest.mark.parametrize("machines", [{}, {"SLIPSNISSE_PEER_ADDRESS": "127.0.0.1"}], ids=["one", "several"])
+@pytest.mark.parametrize("machines", [{}, SEVERAL], ids=["one", "several"])
 async def test_a_session_has_one_connection_over_two_processes_and_survives_its_owner(
     stage: Stage, machines: dict[str, str]
 ) -> None:
@@ -92,14 +93,17 @@ def asker(stage: Stage) -> str:
     return slug
 
 
-async def test_the_answer_to_a_question_finds_the_process_that_has_the_call(stage: Stage) -> None:
+@pytest.mark.parametrize("machines", [{}, SEVERAL], ids=["one", "several"])
+async def test_the_answer_to_a_question_finds_the_process_that_has_the_call(
+    stage: Stage, machines: dict[str, str]
+) -> None:
     slug = await outside(asker, stage)
 
     async def person(_: Any) -> dict[str, Any]:
         return {"action": "accept", "content": {"ok": True}}
 
     options: dict[str, Any] = {"abilities": {"elicitation": {"form": {}}}, "person": person}
-    with web(stage.env, processes=2) as site:
+    with web(stage.env | machines, processes=2) as site:
         async with http_host(site, stage.tokens[slug], slug, **options) as host:
             host._client.headers["connection"] = "close"
             told = [await host.call(f"{slug}__ask", {}) for _ in range(10)]

@@ -88,8 +88,12 @@ def _load_for_all(items: Sequence[pytest.Item]) -> None:
 
 
 def _change_settings() -> None:
-    """Set the content security policy for browsers: Django's live server runs without the ASGI shell, which sets it."""
+    """Set the content security policy for browsers: Django's live server runs without the ASGI shell, which sets it.
+
+    Passwords are hashed fast. Processes of a site that tests start have their own settings.
+    """
     settings.MIDDLEWARE.insert(0, "tests.policy.as_served")
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 def _take_own_folder() -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 from django.test import Client
-from pytest_django import Settings
 
 from tests.fakes.lived import populated
 from tests.fakes.seed import Site
@@ -14,8 +13,7 @@ ClientOf = Callable[[str], Client]
 
 
 @pytest.fixture
-def site(db: None, settings: Settings) -> Site:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def site(db: None) -> Site:
     return populated(calls=40)
 
 

@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.attack]
 
 
 @pytest.fixture(autouse=True)
-def root(settings: Any) -> User:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def root() -> User:
     return User.objects.create_superuser("root", password="canary-root")
 
 

@@ -9,7 +9,6 @@ import pytest
 from django.contrib import admin
 from django.urls import reverse
 from playwright.sync_api import expect
-from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
 from mcpregistry.admin.base import RecordAdmin
@@ -25,8 +24,7 @@ pytestmark = [pytest.mark.web, pytest.mark.one_database]
 
 
 @pytest.fixture
-def site(live_db: None, settings: Settings) -> Site:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def site(live_db: None) -> Site:
     return populated(calls=60)
 
 

@@ -22,7 +22,6 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from playwright.sync_api import Error as BrowserError
 from playwright.sync_api import expect
-from pytest_django import Settings
 
 from controlplane.navigation import AREAS
 from mcpregistry.services.records import call_hours
@@ -73,9 +72,8 @@ _SEEN = {
 
 
 @pytest.fixture
-def crowd(live_db: None, settings: Settings) -> Site:
+def crowd(live_db: None) -> Site:
     """A site with something in every list, whose hours are counted: what is shown depends on no minute of the hour."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     site = govern(populated(calls=60))
     assert call_hours.count_due(timezone.now() + timedelta(hours=1)) > 0
     return site

@@ -31,8 +31,7 @@ HERE, ELSEWHERE, GOOD = "192.0.2.1", "198.51.100.7", "correct horse battery"
 
 
 @pytest.fixture(autouse=True)
-def ann(db: None, settings: Any) -> User:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def ann(db: None) -> User:
     user = User.objects.create_user("ann", password=GOOD, is_staff=True)
     user.groups.add(Group.objects.get(name="admin"))
     return user

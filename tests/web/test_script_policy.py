@@ -16,7 +16,6 @@ import unfold
 from django.contrib.staticfiles import finders
 from django.urls import reverse
 from playwright.sync_api import expect
-from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
 from tests.fakes.lived import populated
@@ -30,8 +29,7 @@ document.addEventListener("securitypolicyviolation", (e) => window.violations.pu
 
 
 @pytest.fixture
-def site(live_db: None, settings: Settings) -> Site:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def site(live_db: None) -> Site:
     return populated(calls=60)
 
 

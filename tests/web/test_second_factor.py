@@ -27,8 +27,7 @@ GOOD, PAGE, CODE = "correct horse battery", "/account/second-factor/", "/admin/l
 
 
 @pytest.fixture(autouse=True)
-def ann(db: None, settings: Any) -> User:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def ann(db: None) -> User:
     return person("ann", "admin")
 
 

@@ -15,7 +15,6 @@ import pytest
 from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
-from pytest_django import Settings
 
 from mcpregistry.calls.catalog import catalogue_now
 from mcpregistry.domain.lifecycle import State
@@ -59,9 +58,8 @@ def call(
 
 
 @pytest.fixture
-def people(request: pytest.FixtureRequest, db: None, settings: Settings) -> Site:
+def people(request: pytest.FixtureRequest, db: None) -> Site:
     """The people of other pages; with ``used``, also its calls, which take longer to count than a test."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     if "used" in request.fixturenames:
         return remembered("tests/web/test_usage.py", populate_used)
     return populated(calls=0)

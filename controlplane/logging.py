@@ -25,6 +25,17 @@ def scrub(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     return masked(event)
 
 
+def hide_query(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor: replaces the request that Django adds to a record with its method and path.
+
+    The query can hold text that people typed, for example guesses at a secret in the filter of a list.
+    """
+    request = event.get("request")
+    if request is not None and not isinstance(request, str):
+        event["request"] = f"{getattr(request, 'method', '')} {getattr(request, 'path', '')}".strip()
+    return event
+
+
 def configure(options: dict[str, str]) -> None:
     """Django calls this with ``settings.LOGGING``: ``level``, ``format`` (auto, text, json), ``process``."""
     as_text = options["format"] == "text" or (options["format"] == "auto" and sys.stderr.isatty())
@@ -105,7 +116,7 @@ def _standard_library(
 ) -> dict[str, Any]:
     formatter = {
         "()": structlog.stdlib.ProcessorFormatter,
-        "foreign_pre_chain": [structlog.stdlib.ExtraAdder(), *shared],
+        "foreign_pre_chain": [structlog.stdlib.ExtraAdder(), hide_query, *shared],
         "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
     }
     quiet = {"handlers": [], "level": "WARNING", "propagate": True}

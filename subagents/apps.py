@@ -32,12 +32,14 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.queries.kin import add_finder
         from mcpregistry.queries.own_definitions import add_definitions
         from mcpregistry.queries.tallying import add_costs
+        from mcpregistry.services.configuration.rule_inputs import add_rule_inputs
         from mcpregistry.services.configuration.snapshot import add_section
         from mcpregistry.services.definitions import observe
         from mcpregistry.services.exchange.sections import add_section as add_to_files
         from mcpregistry.services.tasks import host_tasks
         from subagents import checks  # noqa: F401  registers them
         from subagents.call_kin import runs_of
+        from subagents.models import ExpertTool
         from subagents.services.experts import grant_awaited
         from subagents.services.headends import configuring
         from subagents.services.offers import SECTION, definitions, offered
@@ -57,7 +59,25 @@ class SubagentsConfig(AppConfig):
         answer_with(_sampler)
         add_costs(_costs, _open_runs)
         add_definitions(definitions)
+        add_rule_inputs(ExpertTool, {"name": ("call.expert", "tool.name")})
+        _add_dependent_kinds()
         _watch_tables()
+
+
+def _add_dependent_kinds() -> None:
+    """Which records are deleted along only by whoever may delete them."""
+    from mcpregistry.services.configuration.dependents import DependentKind, add_dependent_kind
+    from subagents.models import EffortAgent, Headend
+
+    add_dependent_kind(
+        DependentKind(Headend, "subagents.delete_headend", "headend.deleted", lambda row: f"headend:{row.slug}")
+    )
+    add_dependent_kind(
+        DependentKind(
+            EffortAgent, "subagents.delete_effortagent", "effort_agent.deleted",
+            lambda row: f"effort_agent:{row.expert.name}",
+        )
+    )  # fmt: skip
 
 
 def _watch_tables() -> None:

@@ -252,8 +252,9 @@ MUTANTS = [
         "tests/admin/test_invitations.py",
         ("invitations: a used one", "hash=token_hash(raw), used_at=None,", "hash=token_hash(raw),"),
         ("invitations: two at once", "if not won.update(used_at=now):", "if not won.update(used_at=now) and False:"),
-        ("invitations: of a disabled inviter", ", created_by__is_active=True", ""),
-        ("invitations: an expired one", "revoked_at=None, expires_at__gt=timezone.now(), created_by", "revoked_at=None, created_by"),
+        ("invitations: of a disabled inviter", "inviter.is_active and inviter.has_perms", "inviter.has_perms"),
+        ("invitations: of a demoted inviter", "and inviter.has_perms(MAY_INVITE)", ""),
+        ("invitations: an expired one", "return rows.filter(expires_at__gt=timezone.now()).select", "return rows.select"),
     ),
     *_of(
         "mcpregistry/services/configuration/snapshot.py",

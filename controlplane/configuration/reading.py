@@ -20,6 +20,7 @@ from controlplane.configuration.writing import VERSION, WHOLE
 from mcpregistry.domain import kinds
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.rights import Rights, all_rights
 from mcpregistry.domain.servers.shown_env import ADDRESSES
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.models import Agent, Configuration, PolicyRule, Server, Tool
@@ -53,7 +54,7 @@ def take(document: Mapping[str, Any], given: Mapping[str, Any], *, confirm: bool
     before it counts; without ``save`` it never does. Raises ConfigInvalid with the place of what is wrong.
     """
     _check_head(document)
-    taking = _Taking(given, confirm)
+    taking = _Taking(given, confirm, rights=all_rights)  # only a command reads a whole document
     with _trial(save):
         for kind in KINDS:
             taking.section(kind, document.get(kind.section))
@@ -77,12 +78,20 @@ class Item:
     left_out: str = ""  # why nothing is made of it, as a note
 
 
-def put(items: Iterable[Item], *, actor: str, save: bool = True, after: Callable[[], None] = lambda: None) -> Report:
+def put(
+    items: Iterable[Item],
+    *,
+    actor: str,
+    rights: Rights,
+    save: bool = True,
+    after: Callable[[], None] = lambda: None,
+) -> Report:
     """Make single rows what they once were, as ``take`` does for a document: what people confirm waits for them anew.
 
-    ``items`` in the order of ``KINDS``. Raises ConfigInvalid with the place of what cannot be so any more.
+    ``items`` in the order of ``KINDS``. ``rights``: of the person, for the checks of the services. Raises ConfigInvalid with
+    the place of a row that cannot be restored, also because the person lacks a right.
     """
-    taking = _Taking({}, confirm=False, actor=actor)
+    taking = _Taking({}, confirm=False, actor=actor, rights=rights)
     with _trial(save):
         for item in items:
             taking.one(item)
@@ -114,9 +123,10 @@ def _check_head(document: Mapping[str, Any]) -> None:
 
 
 class _Taking:
-    def __init__(self, given: Mapping[str, Any], confirm: bool, actor: str = ACTOR) -> None:
+    def __init__(self, given: Mapping[str, Any], confirm: bool, actor: str = ACTOR, *, rights: Rights) -> None:
         self.report = Report()
         self._given, self.confirm, self.actor = given, confirm, actor
+        self.rights = rights
         self._rows: dict[type[Model], dict[str, Any]] = {}
         self._missing: list[str] = []
         self._later: list[tuple[str, Callable[[], None]]] = []
@@ -155,7 +165,7 @@ class _Taking:
                 self.note(item.left_out)
                 return
             if item.entry is None:
-                DELETERS[kind.section](item.row, self.actor)
+                DELETERS[kind.section](self, item.row)
                 self._rows.pop(kind.model, None)
                 self.report.removed.append(place)
                 return

@@ -14,12 +14,15 @@ from django.db.models import Model
 from django.utils import timezone
 
 from controlplane.configuration.kinds import kind_of, permissions
-from controlplane.configuration.values import Entry
+from controlplane.configuration.values import Entry, written
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.rights import Rights
+from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRule, RegistrySource, Server, Tool
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.budgets import books
 from mcpregistry.services.configuration import site as settings_of
+from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
@@ -40,6 +43,7 @@ class Taking(Protocol):
 
     confirm: bool
     actor: str
+    rights: Rights
 
     def confirms(self, entry: Entry) -> bool:
         """Whether what was decided there counts here."""
@@ -78,7 +82,7 @@ def _credential(taking: Taking, row: Any, entry: Entry) -> Any:
 
 
 def _server(taking: Taking, row: Server, entry: Entry) -> Server:
-    row = lifecycle.save_server(server=row, actor=taking.actor)
+    row = lifecycle.save_server(server=row, actor=taking.actor, rights=taking.rights)
     if taking.confirms(entry) and not row.launch_confirmed:
         row = lifecycle.confirm_launch(server=row, actor=taking.actor, launch_hash=row.launch_hash())
     if entry.get("confirmed") and not row.launch_confirmed:
@@ -101,7 +105,11 @@ def _tool(taking: Taking, row: Tool, entry: Entry) -> Tool:
     for column in _TOOL.fields():
         setattr(tool, column.name, getattr(row, column.name))
     tool.full_clean()
+    check_rule_inputs(tool, rights=taking.rights)
     tool.save()
+    facts = {column.name: written(getattr(tool, column.name)) for column in _TOOL.fields()}
+    facts["own_description"] = digest(tool.own_description) if tool.own_description else ""
+    audit.record(kind="tool.changed", actor=taking.actor, subject=f"tool:{tool}", **facts)
     return tool
 
 
@@ -126,7 +134,8 @@ def _provider(taking: Taking, row: Any, entry: Entry) -> Any:
 
 def _expert(taking: Taking, row: Any, entry: Entry) -> Any:
     """Callers that are new come when all others are gone: in between, experts could call each other in a circle."""
-    row = experts.save_expert(expert=row, targets=taking.many(LanguageModel, entry.get("models")), actor=taking.actor)
+    targets = taking.many(LanguageModel, entry.get("models"))
+    row = experts.save_expert(expert=row, targets=targets, actor=taking.actor, rights=taking.rights)
     users, places = taking.many(Agent, entry.get("users")), taking.many(Endpoint, entry.get("endpoints"))
     before = [*row.users.all()]
     if gone := {*before} - {*users}:
@@ -191,9 +200,9 @@ SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "roles": _role, "configuration": _configuration, "credentials": _credential, "servers": _server, "tools": _tool,
     "energy_pools": lambda taking, row, entry: pools.save_pool(pool=row, actor=taking.actor),
     "registries": _registry,
-    "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=taking.actor),
+    "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=taking.actor, rights=taking.rights),
     "budgets": lambda taking, row, entry: books.save_budget(budget=row, actor=taking.actor),
-    "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=taking.actor),
+    "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=taking.actor, rights=taking.rights),
     "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=taking.actor),
     "providers": _provider,
     "models": lambda taking, row, entry: providers.save_model(model=row, actor=taking.actor),
@@ -206,22 +215,22 @@ SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
 }  # fmt: skip
 
 # Those that can be taken away again; the others (roles, tools, permits, the site itself) end in their own ways.
-DELETERS: dict[str, Callable[[Any, str], object]] = {
-    "credentials": lambda row, actor: credentials.delete_credential(credential=row, actor=actor),
-    "servers": lambda row, actor: lifecycle.delete_server(server=row, actor=actor),
-    "energy_pools": lambda row, actor: pools.delete_pool(pool=row, actor=actor),
-    "registries": lambda row, actor: sources.delete_source(source=row, actor=actor),
-    "agents": lambda row, actor: agents.delete_agent(agent=row, actor=actor),
-    "budgets": lambda row, actor: books.delete_budget(budget=row, actor=actor),
-    "endpoints": lambda row, actor: agents.delete_endpoint(endpoint=row, actor=actor),
-    "workspaces": lambda row, actor: agents.delete_workspace(workspace=row, actor=actor),
-    "providers": lambda row, actor: providers.delete_provider(provider=row, actor=actor),
-    "models": lambda row, actor: providers.delete_model(model=row, actor=actor),
-    "experts": lambda row, actor: experts.delete_expert(expert=row, actor=actor),
-    "effort_agents": lambda row, actor: effort.delete_effort_agent(row=row, actor=actor),
-    "headends": lambda row, actor: headends.delete_headend(row=row, actor=actor),
-    "rules": lambda row, actor: rules.delete_rule(rule=row, actor=actor),
-    "grants": lambda row, actor: grants.withdraw_grant(grant=row, actor=actor),
-    "channels": lambda row, actor: outbox.delete_channel(channel=row, actor=actor),
-    "slack_people": lambda row, actor: outbox.delete_slack_identity(identity=row, actor=actor),
+DELETERS: dict[str, Callable[[Taking, Any], object]] = {
+    "credentials": lambda taking, row: credentials.delete_credential(credential=row, actor=taking.actor),
+    "servers": lambda taking, row: lifecycle.delete_server(server=row, actor=taking.actor, rights=taking.rights),
+    "energy_pools": lambda taking, row: pools.delete_pool(pool=row, actor=taking.actor),
+    "registries": lambda taking, row: sources.delete_source(source=row, actor=taking.actor),
+    "agents": lambda taking, row: agents.delete_agent(agent=row, actor=taking.actor, rights=taking.rights),
+    "budgets": lambda taking, row: books.delete_budget(budget=row, actor=taking.actor),
+    "endpoints": lambda taking, row: agents.delete_endpoint(endpoint=row, actor=taking.actor, rights=taking.rights),
+    "workspaces": lambda taking, row: agents.delete_workspace(workspace=row, actor=taking.actor),
+    "providers": lambda taking, row: providers.delete_provider(provider=row, actor=taking.actor),
+    "models": lambda taking, row: providers.delete_model(model=row, actor=taking.actor),
+    "experts": lambda taking, row: experts.delete_expert(expert=row, actor=taking.actor, rights=taking.rights),
+    "effort_agents": lambda taking, row: effort.delete_effort_agent(row=row, actor=taking.actor),
+    "headends": lambda taking, row: headends.delete_headend(row=row, actor=taking.actor),
+    "rules": lambda taking, row: rules.delete_rule(rule=row, actor=taking.actor),
+    "grants": lambda taking, row: grants.withdraw_grant(grant=row, actor=taking.actor),
+    "channels": lambda taking, row: outbox.delete_channel(channel=row, actor=taking.actor),
+    "slack_people": lambda taking, row: outbox.delete_slack_identity(identity=row, actor=taking.actor),
 }  # fmt: skip

@@ -142,26 +142,22 @@ def _proposed(
     back: str,
     more: dict[str, Any],
 ) -> HttpResponse:
-    problem = ""
+    problem, status = "", 409 if request.method == "POST" else 200
     try:
         if request.method == "POST":
             shown = request.POST.get("shown", "")
             done = carry_out(items, actor=actor(request), user=request.user, shown=shown, reason=reason)
             _tell(request, _counted(done.report), done.report.notes)
             return HttpResponseRedirect(back if not done.report.removed else reverse("history-site"))
-    except Denied as error:
-        raise PermissionDenied from error
     except SlipsnisseError as error:
         problem = printable(str(error), 2_000)
     try:
         more["proposal"] = propose(items, actor=actor(request), user=request.user)
     except Denied as error:
-        raise PermissionDenied from error
+        problem, status = printable(str(error), 2_000), 403
     except SlipsnisseError as error:
         problem = problem or printable(str(error), 2_000)
-    return _shown(
-        request, title, more | {"problem": problem, "back": back}, status=409 if request.method == "POST" else 200
-    )
+    return _shown(request, title, more | {"problem": problem, "back": back}, status=status)
 
 
 def _shown(request: HttpRequest, title: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

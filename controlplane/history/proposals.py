@@ -14,9 +14,10 @@ from controlplane.configuration.kinds import KINDS, Kind
 from controlplane.configuration.reading import Item, Report, put
 from controlplane.configuration.values import Secrets
 from controlplane.history.recording import because, noting
-from controlplane.history.rights import Person, check
+from controlplane.history.rights import Person, check, requirements
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.formats import text
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.domain.text.canonical import digest, stored
 
 Items = Callable[[], Iterable[Item]]  # they are read anew each time: trying them changes them
@@ -72,13 +73,15 @@ def reason_at(moment: datetime) -> str:
 
 def _done(items: Items, actor: str, user: Person | None, *, save: bool) -> Proposal:
     ordered = in_order(items())
+    required = [] if user is None else requirements(ordered)
     kinds = [kind for kind in KINDS if any(item.kind is kind for item in ordered)]
     before = _said(kinds)
     seen: list[tuple[Records, dict[str, Any]]] = []
-    report = put(ordered, actor=actor, save=save, after=lambda: seen.append(_said(kinds)))
+    rights = all_rights if user is None else user.has_perm
+    report = put(ordered, actor=actor, rights=rights, save=save, after=lambda: seen.append(_said(kinds)))
     if user is not None:
         touched = {*report.made, *report.changed, *report.removed}
-        check(user, [item for item in ordered if f"{item.kind.section}/{item.name}" in touched])
+        check(user, [each for each in required if f"{each[0].kind.section}/{each[0].name}" in touched])
     after = seen[0] if seen else before
     lines = [*_lines(before[0], after[0]), *_secrets(before[1], after[1])]
     return Proposal(lines, report, digest("proposal", stored([lines, report.made, report.changed, report.removed])))

@@ -15,7 +15,7 @@ from controlplane.configuration.saving import DELETERS
 from controlplane.history import past
 from controlplane.history.proposals import in_order
 from controlplane.history.recording import LATEST, because
-from controlplane.history.rights import check
+from controlplane.history.rights import check, requirements
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.domain.text.display import kind_and_name, printable
 from mcpregistry.domain.text.undo import MOST
@@ -106,9 +106,9 @@ def undo(*, made: Made, at: datetime, user: User, actor: str, now: datetime) -> 
     for version in last.values():
         _check(version, user)
     items = in_order(map(_item, first.values()))
-    check(user, items)
+    check(user, requirements(items))
     with because("undone"):
-        return put(items, actor=actor)
+        return put(items, actor=actor, rights=user.has_perm)
 
 
 def _ends(versions: Sequence[Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:

@@ -30,6 +30,7 @@ from mcpregistry.queries import consequences, definitions
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.policy.table import why_nothing
 
+MAY_GRANT = "mcpregistry.add_grant"
 _SHOWN = 200  # tools, and grants, on an agent's page
 
 
@@ -113,10 +114,10 @@ class AgentAdmin(AsksWhenSwitchedOff):
         return consequences.switching_off_agent(row)
 
     def save(self, request: HttpRequest, row: Agent, form: forms.ModelForm[Agent]) -> None:
-        agents.save_agent(agent=row, actor=actor(request))
+        agents.save_agent(agent=row, actor=actor(request), rights=request.user.has_perm)
 
     def remove(self, request: HttpRequest, row: Agent) -> None:
-        agents.delete_agent(agent=row, actor=actor(request))
+        agents.delete_agent(agent=row, actor=actor(request), rights=request.user.has_perm)
 
     @display(description="live tokens", ordering="live_tokens")
     def token_count(self, agent: Agent) -> int:
@@ -209,7 +210,7 @@ class EndpointAdmin(AsksWhenSwitchedOff):
         return consequences.switching_off_endpoint(row)
 
     def save(self, request: HttpRequest, row: Endpoint, form: forms.ModelForm[Endpoint]) -> None:
-        agents.save_endpoint(endpoint=row, actor=actor(request))
+        agents.save_endpoint(endpoint=row, actor=actor(request), rights=request.user.has_perm)
         if too_long := definitions.shortened_names(row):
             messages.warning(
                 request,
@@ -218,7 +219,7 @@ class EndpointAdmin(AsksWhenSwitchedOff):
             )
 
     def remove(self, request: HttpRequest, row: Endpoint) -> None:
-        agents.delete_endpoint(endpoint=row, actor=actor(request))
+        agents.delete_endpoint(endpoint=row, actor=actor(request), rights=request.user.has_perm)
 
 
 class GrantForm(RecordForm[Grant]):
@@ -286,7 +287,10 @@ class GrantAdmin(RecordAdmin):
 
 @admin.register(Workspace)
 class WorkspaceAdmin(RecordAdmin):
-    """Workspaces: which endpoint and agent ``runmcp --cwd`` uses below a directory."""
+    """Workspaces: which endpoint and agent ``runmcp --cwd`` uses below a directory.
+
+    A workspace gives whoever starts a host there all that its agent is granted, so it needs the right to grant as well.
+    """
 
     list_display = ("directory", "endpoint", "agent")
     list_filter = (by_name("endpoint"), by_name("agent"))
@@ -294,6 +298,16 @@ class WorkspaceAdmin(RecordAdmin):
     search_fields = ("directory", "endpoint__slug", "agent__slug")
     autocomplete_fields = ("endpoint", "agent")
     fields = ("directory", "endpoint", "agent")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return super().has_add_permission(request) and request.user.has_perm(MAY_GRANT)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_change_permission(request, obj) and request.user.has_perm(MAY_GRANT)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Below a deleted workspace the one of the folder above it counts, with another agent."""
+        return super().has_delete_permission(request, obj) and request.user.has_perm(MAY_GRANT)
 
     def save(self, request: HttpRequest, row: Workspace, form: forms.ModelForm[Workspace]) -> None:
         agents.save_workspace(workspace=row, actor=actor(request))

@@ -14,7 +14,7 @@ from typing import Any, cast
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
-from django.db import models
+from django.db import models, transaction
 from django.forms import ModelForm
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
@@ -32,6 +32,7 @@ from mcpregistry.domain.text.canonical import digest
 from mcpregistry.domain.text.display import LIMIT, printable
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.visibility import VisibleQuerySet
+from mcpregistry.services.configuration.dependents import find_dependents, name_dependents
 
 
 def actor(request: HttpRequest) -> str:
@@ -125,15 +126,20 @@ class RecordAdmin(VersionsAdmin):
         self.remove(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet[Any]) -> None:
-        for row in queryset:
-            self.remove(request, row)
+        with transaction.atomic():
+            for row in queryset:
+                self.remove(request, row)
 
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """The right to delete a record covers what hangs on it, such as the tokens of an agent."""
+        """The right to delete a record covers its parts, such as the tools of a server. Records that need a right of their
+        own prevent the deletion, and the page names them.
+        """
         listed, counts, _, protected = without_relations(super().get_deleted_objects(objs, request))
-        return listed, counts, set(), protected
+        found = [each for row in objs for each in find_dependents(row)]
+        kept = [(kind, row) for kind, row in found if not request.user.has_perm(kind.permission)]
+        return listed, counts, set(), [*protected, *name_dependents(kept)]
 
     def changeform_view(
         self,
@@ -166,6 +172,14 @@ class RecordAdmin(VersionsAdmin):
             return super().delete_view(request, object_id, extra_context)
         except SlipsnisseError as error:
             return self._refused(request, error, request.path)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        try:
+            return super().changelist_view(request, extra_context)
+        except SlipsnisseError as error:
+            if request.method != "POST":
+                raise
+            return self._refused(request, error, request.get_full_path())  # of an action on several records
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any

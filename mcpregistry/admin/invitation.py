@@ -69,8 +69,7 @@ class InvitationAdmin(ReadOnlyAdmin):
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
-        """A link gives a role, so it takes what giving one takes."""
-        return request.user.has_perms(("auth.add_user", "auth.change_user"))
+        return request.user.has_perms(invitations.MAY_INVITE)
 
     @display(description="state", label=COLOURS)
     def shown_state(self, invitation: Invitation) -> str:

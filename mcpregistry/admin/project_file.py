@@ -84,7 +84,7 @@ class ProjectFileAdmin(ReadOnlyAdmin):
         return bool(request.user.has_perm("mcpregistry.confirm_server"))
 
     def remove(self, request: HttpRequest, row: ProjectFile) -> None:
-        projects.delete_project(project=row, actor=actor(request))
+        projects.delete_project(project=row, actor=actor(request), rights=request.user.has_perm)
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(ConfirmProjectPage(self))

@@ -238,7 +238,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
 
     def save(self, request: HttpRequest, row: Server, form: ModelForm[Server]) -> None:
         row.source = row.source or "admin"
-        lifecycle.save_server(server=row, actor=actor(request))
+        lifecycle.save_server(server=row, actor=actor(request), rights=request.user.has_perm)
 
     def response_add(self, request: HttpRequest, obj: Server, post_url_continue: str | None = None) -> HttpResponse:
         """Redirect to the next step of the new server after *Save*."""
@@ -248,7 +248,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
         return HttpResponseRedirect(reverse("admin:mcpregistry_server_set_up_step", args=[obj.pk]))
 
     def remove(self, request: HttpRequest, row: Server) -> None:
-        lifecycle.delete_server(server=row, actor=actor(request))
+        lifecycle.delete_server(server=row, actor=actor(request), rights=request.user.has_perm)
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(LaunchPage(self))

@@ -71,7 +71,7 @@ def _revert(request: HttpRequest, tool: Tool) -> str:
 def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
     def run(request: HttpRequest, tool: Tool) -> str:
         tool.enabled = enabled
-        decisions.save_tool(tool=tool, actor=actor(request))
+        decisions.save_tool(tool=tool, actor=actor(request), rights=request.user.has_perm)
         return f"{printable(tool.name, 100)} is {'enabled' if enabled else 'disabled: no agent sees it'}."
 
     return run
@@ -190,7 +190,7 @@ class ToolAdmin(RecordAdmin):
         return False
 
     def save(self, request: HttpRequest, row: Tool, form: ModelForm[Tool]) -> None:
-        decisions.save_tool(tool=row, actor=actor(request))
+        decisions.save_tool(tool=row, actor=actor(request), rights=request.user.has_perm)
 
     @display(description="name", ordering="name")
     def shown_name(self, tool: Tool) -> str:

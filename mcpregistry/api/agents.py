@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ninja import Query, Status
 
 from mcpregistry.api import lookup
-from mcpregistry.api.auth import actor
+from mcpregistry.api.auth import actor, rights
 from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
@@ -77,7 +77,7 @@ def change_agent(request: HttpRequest, slug: Slug, payload: AgentChange) -> Agen
     row = lookup.agent(slug)
     for name, value in _columns(payload).items():
         setattr(row, name, value)
-    return agent_out(agents.save_agent(agent=row, actor=actor(request)))
+    return agent_out(agents.save_agent(agent=row, actor=actor(request), rights=rights(request)))
 
 
 def _columns(payload: AgentChange) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def _columns(payload: AgentChange) -> dict[str, Any]:
     return given
 
 
-@router.delete("/agents/{slug}", response={204: None})
+@router.delete("/agents/{slug}", response={204: None, 409: Problem})
 def delete_agent(request: HttpRequest, slug: Slug) -> Status[None]:
     """Delete an agent with its tokens and grants; the records of its calls stay."""
-    agents.delete_agent(agent=lookup.agent(slug), actor=actor(request))
+    agents.delete_agent(agent=lookup.agent(slug), actor=actor(request), rights=rights(request))
     return Status(204, None)
 
 

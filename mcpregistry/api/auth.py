@@ -31,6 +31,7 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.addresses import place
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import Denied, SlipsnisseError
+from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.models import Agent, Token
 from mcpregistry.services.access.tokens import find_token, token_hash
 
@@ -79,6 +80,12 @@ def actor(request: HttpRequest) -> str:
 def person(request: HttpRequest) -> User | None:
     """The person who asked; None for an agent."""
     return principal(request).user
+
+
+def rights(request: HttpRequest) -> Rights:
+    """Return the rights of the caller for services. An agent has none."""
+    user = person(request)
+    return no_rights if user is None else user.has_perm
 
 
 class _Gate(AuthBase):

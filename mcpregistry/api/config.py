@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from ninja import Query
 from pydantic import AfterValidator, Field
 
-from mcpregistry.api.auth import actor, person
+from mcpregistry.api.auth import actor, person, rights
 from mcpregistry.api.once import once
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Text, capped
@@ -129,6 +129,7 @@ def import_configuration(
         save=not dry_run,
         secrets_apart=credentials,
         workspaces=Choice(frozenset(projects), agent or "local"),
+        rights=rights(request),
         may_rule=_may(request, "mcpregistry.add_policyrule"),
         may_grant=_may(request, "mcpregistry.add_grant") and _may(request, "subagents.add_experttool"),
     )

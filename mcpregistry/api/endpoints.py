@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ninja import Query, Status
 
 from mcpregistry.api import lookup
-from mcpregistry.api.auth import actor, principal
+from mcpregistry.api.auth import actor, principal, rights
 from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
@@ -21,7 +21,7 @@ from mcpregistry.api.schemas.access import (
     Listing,
     endpoint_out,
 )
-from mcpregistry.api.schemas.basics import ConversationId, Page, Slug, Text
+from mcpregistry.api.schemas.basics import ConversationId, Page, Problem, Slug, Text
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.conversations import within_sync
 from mcpregistry.calls.engine import current_engine
@@ -65,13 +65,16 @@ def change_endpoint(request: HttpRequest, slug: Slug, payload: EndpointChange) -
     row = lookup.endpoint(slug)
     for name, value in payload.given().items():
         setattr(row, name, value)
-    return endpoint_out(agents.save_endpoint(endpoint=row, actor=actor(request)))
+    return endpoint_out(agents.save_endpoint(endpoint=row, actor=actor(request), rights=rights(request)))
 
 
-@router.delete("/endpoints/{slug}", response={204: None})
+@router.delete("/endpoints/{slug}", response={204: None, 409: Problem})
 def delete_endpoint(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Delete an endpoint with its grants; hosts that use it are told that it does not exist."""
-    agents.delete_endpoint(endpoint=lookup.endpoint(slug), actor=actor(request))
+    """Delete an endpoint with its grants; hosts that use it are told that it does not exist.
+
+    409 if rules, budgets or other records would be deleted with it that the person may not delete.
+    """
+    agents.delete_endpoint(endpoint=lookup.endpoint(slug), actor=actor(request), rights=rights(request))
     return Status(204, None)
 
 

@@ -168,7 +168,7 @@ TABLE: dict[str, Rule] = {
     "GET /audit/verification": Rule("view_auditentry"),
     "GET /config/export": Rule("change_server"),
     "GET /config/schema": Rule("view_server"),
-    "POST /config/import": Rule("change_server"),
+    "POST /config/import": Rule("change_server", also=("add_server",)),
     "GET /status": Rule("view_server"),
     "GET /status/servers": Rule("view_server"),
 }

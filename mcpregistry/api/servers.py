@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from ninja import Query, Status
 
 from mcpregistry.api import lookup
-from mcpregistry.api.auth import actor, person
+from mcpregistry.api.auth import actor, person, rights
 from mcpregistry.api.once import once
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
@@ -101,13 +101,13 @@ def change_server(request: HttpRequest, slug: Slug, payload: ServerChange) -> Se
     server = lookup.server(slug)
     for name, value in payload.given().items():
         setattr(server, name, value)
-    return server_out(lifecycle.save_server(server=server, actor=actor(request)))
+    return server_out(lifecycle.save_server(server=server, actor=actor(request), rights=rights(request)))
 
 
-@router.delete("/servers/{slug}", response={204: None})
+@router.delete("/servers/{slug}", response={204: None, 409: Problem})
 def delete_server(request: HttpRequest, slug: Slug) -> Status[None]:
     """Delete a server with its tools and grants; the records of its calls stay."""
-    lifecycle.delete_server(server=lookup.server(slug), actor=actor(request))
+    lifecycle.delete_server(server=lookup.server(slug), actor=actor(request), rights=rights(request))
     return Status(204, None)
 
 

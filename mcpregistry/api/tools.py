@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ninja import Path, Query
 
 from mcpregistry.api import lookup
-from mcpregistry.api.auth import actor, principal
+from mcpregistry.api.auth import actor, principal, rights
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import OfferKind, Page, Slug, Text
@@ -82,7 +82,7 @@ def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> To
     tool = lookup.tool(name)
     for field, value in payload.given().items():
         setattr(tool, field, value)
-    return _detail(decisions.save_tool(tool=tool, actor=actor(request)), _rates(request))
+    return _detail(decisions.save_tool(tool=tool, actor=actor(request), rights=rights(request)), _rates(request))
 
 
 @router.get("/tools/{name}/definitions", response=Page[DefinitionOut])

@@ -129,7 +129,7 @@ class ExpertToolAdmin(RecordAdmin):
         return len(expert.agent.grants.all())
 
     def save(self, request: HttpRequest, row: ExpertTool, form: ExpertForm) -> None:  # type: ignore[override]
-        experts.save_expert(expert=row, targets=form.chosen(), actor=actor(request))
+        experts.save_expert(expert=row, targets=form.chosen(), actor=actor(request), rights=request.user.has_perm)
         experts.set_whitelist(expert=row, tools=form.cleaned_data["tools"], actor=actor(request))
         experts.offer(
             expert=row, agents=form.cleaned_data["users"], endpoints=form.cleaned_data["endpoints"],
@@ -137,7 +137,7 @@ class ExpertToolAdmin(RecordAdmin):
         )  # fmt: skip
 
     def remove(self, request: HttpRequest, row: ExpertTool) -> None:
-        experts.delete_expert(expert=row, actor=actor(request))
+        experts.delete_expert(expert=row, actor=actor(request), rights=request.user.has_perm)
 
     def overview(self, request: HttpRequest, row: ExpertTool) -> dict[str, Any]:
         grants = reverse("admin:mcpregistry_grant_changelist")

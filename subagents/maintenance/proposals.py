@@ -14,6 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
+from mcpregistry.domain.rights import Rights
 from mcpregistry.models import RegistryEntry, Server
 from mcpregistry.services.records import audit
 from mcpregistry.services.registry import adding, newer_images
@@ -55,13 +56,13 @@ def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = N
         case Kind.ADD:
             _add(proposal, actor) if choice is None else _add_chosen(proposal, choice, user, actor)
         case Kind.MODIFY:
-            _modify(_as_it_was(proposal), proposal, actor)
+            _modify(_as_it_was(proposal), proposal, actor, user.has_perm)
         case Kind.TRY:
             server = _as_it_was(proposal)
             whitelist.apply(proposal, server, actor=actor, user=user)
-            _change(server, proposal, actor)
+            _change(server, proposal, actor, user.has_perm)
         case Kind.REMOVE:
-            lifecycle.delete_server(server=_as_it_was(proposal), actor=actor)
+            lifecycle.delete_server(server=_as_it_was(proposal), actor=actor, rights=user.has_perm)
             proposal.server = None
     return _decided(proposal, ProposalState.APPLIED, actor)
 
@@ -72,21 +73,21 @@ def decline(*, proposal_id: int, actor: str) -> Proposal:
     return _decided(_waiting(proposal_id), ProposalState.DECLINED, actor)
 
 
-def _modify(server: Server, proposal: Proposal, actor: str) -> None:
+def _modify(server: Server, proposal: Proposal, actor: str, rights: Rights) -> None:
     key = proposal.request.params.get("entry")  # a newer image of a registry's
     entry = None if key is None else newer_images.held(key, proposal.fields.get("command") or ())
-    _change(server, proposal, actor)
+    _change(server, proposal, actor, rights)
     if entry is not None:
         newer_images.moved(server, entry)
 
 
-def _change(server: Server, proposal: Proposal, actor: str) -> None:
+def _change(server: Server, proposal: Proposal, actor: str, rights: Rights) -> None:
     fields = dict(proposal.fields)
     on = fields.pop(SWITCH, None)
     for name, value in fields.items():
         setattr(server, name, value)
     if fields:
-        lifecycle.save_server(server=server, actor=actor)
+        lifecycle.save_server(server=server, actor=actor, rights=rights)
     if on is not None:
         switch = lifecycle.enable_server if on else lifecycle.disable_server
         switch(server=server, actor=actor)

@@ -9,11 +9,14 @@ from typing import Any
 from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.schema.validation import check_schema
 from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.access.agents import save_agent
+from mcpregistry.services.configuration.dependents import end_dependents
+from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 from subagents.domain.chains import MAX_DEPTH, leads_back, longest_through
@@ -25,8 +28,12 @@ AGENT_PREFIX = "expert."
 
 
 @transaction.atomic
-def save_expert(*, expert: ExpertTool, targets: Sequence[LanguageModel], actor: str) -> ExpertTool:
-    """Save the tool with its models in order of fallback. Raises ConfigInvalid naming what is wrong.
+def save_expert(
+    *, expert: ExpertTool, targets: Sequence[LanguageModel], actor: str, rights: Rights = no_rights
+) -> ExpertTool:
+    """Save the tool with its models in order of fallback.
+
+    Raises ConfigInvalid naming what is wrong, and Denied as ``check_rule_inputs``.
 
     A new tool without an agent gets one of its own: grant that agent what the tool may use. Runs that are under way
     go on with the version that they began with.
@@ -36,6 +43,7 @@ def save_expert(*, expert: ExpertTool, targets: Sequence[LanguageModel], actor: 
     _check_targets(expert, targets)
     _check_awaited(expert)
     _check_maintains(expert)
+    check_rule_inputs(expert, rights=rights)
     if expert._state.adding and not expert.agent_id:
         expert.agent = _identity(expert.name, actor)
     save_checked(expert)
@@ -229,14 +237,16 @@ def _arrived(expert: ExpertTool) -> list[Tool]:
 
 
 @transaction.atomic
-def delete_expert(*, expert: ExpertTool, actor: str) -> None:
-    """Delete the tool with its agent and grants.
+def delete_expert(*, expert: ExpertTool, actor: str, rights: Rights = no_rights) -> None:
+    """Delete the tool with its agent and its whitelist, which are the agent's grants.
 
-    Raises ``Conflict`` while runs of it are kept: switch it off instead.
+    Raises ``Conflict`` while runs of it are kept: switch it off instead. Also raises Conflict as ``end_dependents``.
     """
     if Run.objects.filter(version__expert=expert).exists():
         raise Conflict("There are runs of it on record.", remedy="Switch it off instead; they go with retention.")
     agent = expert.agent
+    end_dependents(expert, actor=actor, rights=rights)
+    end_dependents(agent, actor=actor, rights=rights, own=[Grant])
     audit.record(kind="expert.deleted", actor=actor, subject=f"expert:{expert.name}")
     expert.delete()
     agent.delete()

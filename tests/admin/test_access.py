@@ -163,7 +163,7 @@ def test_grants_are_filtered_by_validity(client_of: ClientOf, site: Site, validi
 
 
 def test_endpoints_and_workspaces_are_saved_through_their_services(client_of: ClientOf, site: Site) -> None:
-    client = client_of("operator")
+    client = client_of("admin")
     style = {"scope": "granted", "naming_style": "plain", "description_style": "none", "instructions_limit": 0}
     client.post(add("endpoint"), {"slug": "second", "enabled": "on"} | style)
     endpoint = Endpoint.objects.get(slug="second")
@@ -173,7 +173,7 @@ def test_endpoints_and_workspaces_are_saved_through_their_services(client_of: Cl
     workspace = Workspace.objects.get(directory="/srv/second")
     client.post(reverse("admin:mcpregistry_workspace_delete", args=[workspace.pk]), {"post": "yes"})
     client.post(reverse("admin:mcpregistry_endpoint_delete", args=[endpoint.pk]), {"post": "yes"})
-    kinds = set(AuditEntry.objects.filter(actor="user:operator").values_list("kind", flat=True))
+    kinds = set(AuditEntry.objects.filter(actor="user:admin").values_list("kind", flat=True))
     assert kinds == {"endpoint.created", "endpoint.deleted", "workspace.created", "workspace.deleted"}
 
 

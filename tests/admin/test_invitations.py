@@ -73,6 +73,24 @@ def test_a_link_ends_by_itself_or_is_withdrawn(client_of: ClientOf, site: Site) 
     assert (Invitation.objects.get(pk=ended.pk).state, withdrawn.state) == ("expired", "withdrawn")
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize("how", ["demoted", "disabled", "deleted"])
+def test_a_link_gives_nothing_that_its_maker_could_not_give_now(site: Site, how: str) -> None:
+    _, raw = made(site, "admin")
+    inviter = site.people["admin"]
+    if how == "demoted":
+        roles.give(user=inviter, role="viewer")
+    elif how == "disabled":
+        User.objects.filter(pk=inviter.pk).update(is_active=False)
+    else:
+        inviter.delete()
+    form = {"code": raw, "username": "kim", "password": GOOD, "again": GOOD}
+    answer = Client().post(reverse("join"), form)
+    assert answer.status_code == 400
+    assert "no longer has permission to invite" in answer.content.decode()
+    assert not User.objects.filter(username="kim").exists()
+
+
 def test_of_two_who_use_a_link_at_once_one_gets_in(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     _, raw = made(site)
     make = invitations._account
@@ -111,13 +129,6 @@ def test_whoever_may_only_add_people_gives_nobody_a_role_by_a_link(site: Site) -
     url = reverse("admin:mcpregistry_invitation_add")
     assert client.post(url, {"name": "Me", "role": "admin", "days": "7"}).status_code == 403
     assert not Invitation.objects.exists()
-
-
-def test_a_link_ends_with_the_account_of_whoever_made_it(site: Site) -> None:
-    _, raw = made(site)
-    User.objects.filter(pk=site.people["admin"].pk).update(is_active=False)
-    with pytest.raises(NotFound):
-        invitations.accept(raw=raw, username="kim", password=GOOD)
 
 
 # Roles on the page of a person

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from controlplane.dashboard import steps
 from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import (
     Agent,
     CountedSpan,
@@ -89,7 +90,7 @@ def test_the_first_steps_tick_themselves_and_go_away(client_of: ClientOf, site: 
     Grant.objects.all().delete()
     assert ticked() == [True, True, False, False, False, False]
     for server in Server.objects.all():
-        lifecycle.delete_server(server=server, actor=ACTOR)
+        lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
     assert ticked() == [False] * 6
     html = page(client_of)
     assert "First steps" in html

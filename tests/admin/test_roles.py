@@ -6,12 +6,24 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import Permission
 from django.db.models import Model
 from django.test import Client
 from django.urls import reverse
 
 from mcpregistry.admin.base import RecordAdmin, Verb
-from mcpregistry.models import Agent, AuditEntry, AuditVerification, Delivery, Permit, PolicyRule, Server, Token, Tool
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    AuditVerification,
+    Delivery,
+    Permit,
+    PolicyRule,
+    Server,
+    Token,
+    Tool,
+    Workspace,
+)
 from mcpregistry.services.access.roles import ADMIN, APPROVER, OPERATOR, ROLES, VIEWER
 from mcpregistry.services.servers import lifecycle
 from subagents.models import ExpertTool, LanguageModel
@@ -27,8 +39,8 @@ LADDER = {role: place for place, role in enumerate(ROLES)}
 
 # The least role that may add, change or delete; nobody may where nothing is said.
 ADDS = {
-    "server": OPERATOR, "endpoint": OPERATOR, "workspace": OPERATOR, "credential": OPERATOR,
-    "agent": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
+    "server": OPERATOR, "endpoint": OPERATOR, "credential": OPERATOR,
+    "agent": ADMIN, "workspace": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
     "energypool": ADMIN, "budget": ADMIN, "registrysource": ADMIN,
     "experttool": ADMIN, "provider": OPERATOR, "languagemodel": OPERATOR,
     "effortagent": ADMIN, "headend": ADMIN,
@@ -204,6 +216,20 @@ def test_list_actions_obey_the_roles(client_of: ClientOf, site: Site, role: str)
         before = AuditEntry.objects.count()
         chosen(client, page(model, "changelist"), action, [pk], post="yes")
         assert (AuditEntry.objects.count() > before) is holds(role, least), (model, action)
+
+
+@pytest.mark.attack
+def test_a_workspace_needs_the_right_to_grant(client_of: ClientOf, site: Site) -> None:
+    """It gives whoever starts a host in its folder all that its agent is granted."""
+    clerk = site.people["viewer"]
+    rights = [f"{verb}_workspace" for verb in ("add", "change", "delete")]
+    clerk.user_permissions.set(Permission.objects.filter(codename__in=rights))
+    row, client = Workspace.objects.first(), client_of("viewer")
+    assert row is not None
+    urls = [page(Workspace, "add"), page(Workspace, "change", row.pk), page(Workspace, "delete", row.pk)]
+    assert [client.post(url, {"post": "yes"}).status_code for url in urls] == [403, 403, 403]
+    clerk.user_permissions.add(Permission.objects.get(codename="add_grant"))
+    assert 403 not in [client.post(url, {"post": "yes"}).status_code for url in urls]
 
 
 def test_nothing_changes_by_opening_an_address(client_of: ClientOf, site: Site) -> None:

@@ -294,7 +294,7 @@ def test_all_waiting_definitions_are_approved_at_once(client_of: ClientOf, site:
 def test_deleting_a_server_keeps_the_records_of_its_calls(client_of: ClientOf, site: Site) -> None:
     calls = Invocation.objects.count()
     url = reverse("admin:mcpregistry_server_delete", args=[site.servers["git"].pk])
-    client = client_of("operator")
+    client = client_of("admin")
     assert "The records of its calls stay" in client.get(url).content.decode()
     client.post(url, {"post": "yes"})
     assert not Server.objects.filter(slug="git").exists()

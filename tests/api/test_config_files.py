@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcpregistry.models import Agent, Server, Workspace
+from mcpregistry.models import Agent, Credential, Server, Workspace
 
 pytestmark = pytest.mark.one_database
 
@@ -64,3 +64,18 @@ def test_file_larger_than_other_requests_is_imported(admin):
 def test_more_parameters_than_a_request_may_have_are_refused(admin):
     answer = send(admin, "&".join(f"projects={number}" for number in range(1_001)))
     assert (answer.status_code, answer.json()["code"]) == (413, "TOO_LARGE")
+
+
+@pytest.mark.attack
+def test_a_file_does_not_say_where_a_credential_may_go_for_those_who_may_not(operator, caller):
+    """An operator could otherwise prepare an empty credential for a server of their own."""
+    file = {
+        "inputs": [{"id": "gh-token", "type": "promptString", "password": True}],
+        "servers": {"gh": {"command": "gh-mcp", "env": {"TOKEN": "${input:gh-token}"}}},
+    }
+    address = "/api/v1/config/import?format=vscode&file=mcp.json"
+    headers = {"Authorization": f"Bearer {operator.token}"}
+    answer = operator.client.post(address, json.dumps(file), content_type="text/plain", headers=headers)
+    assert answer.status_code == 200, answer.content
+    assert Credential.objects.get().scope == []
+    assert "No server may use these credentials yet" in answer.content.decode()

@@ -16,6 +16,7 @@ from mcpregistry.calls.watch import configuration as module
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.calls.watch.sources import Changes
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool, Workspace
 from mcpregistry.services.access import grants, tokens
@@ -101,7 +102,7 @@ def _changes() -> dict[str, tuple[Callable[[Server], Any], Callable[[Snapshot], 
     echo = lambda: Tool.objects.get(name="echo")  # noqa: E731
     return {
         "server disabled": (lambda s: lifecycle.disable_server(server=s, actor=ACTOR), lambda now: not now.servers),
-        "server deleted": (lambda s: lifecycle.delete_server(server=s, actor=ACTOR), lambda now: not now.tools),
+        "server deleted": (lambda s: lifecycle.delete_server(server=s, actor=ACTOR, rights=all_rights), lambda now: not now.tools),
         "server changed": (
             lambda s: lifecycle.save_server(server=_with(s, request_timeout=7.0), actor=ACTOR),
             lambda now: {server.request_timeout for server in now.servers.values()} == {7.0},

@@ -16,6 +16,7 @@ from controlplane.history import past, undoing
 from controlplane.history.proposals import Proposal, carry_out, propose
 from controlplane.history.recording import LATEST, noting
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import (
     Agent,
     AuditEntry,
@@ -146,7 +147,7 @@ def test_a_changed_grant_is_put_back_in_place_and_a_channel_with_its_lists(serve
     outbox.save_channel(channel=channel, actor=ACTOR, servers=[], rules=[])
     back(old)
     assert list(channel.servers.all()) == [server]
-    lifecycle.delete_server(server=server, actor=ACTOR)
+    lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
     with pytest.raises(ConfigInvalid, match="no server 'git'"):  # not a channel of all servers
         back(old)
 
@@ -275,7 +276,7 @@ def test_a_list_of_what_does_not_come_back_is_left_out_and_the_rest_is_put_back(
     moment = timezone.now()
     kept.description = "new"
     agents.save_agent(agent=kept, actor=ACTOR)
-    lifecycle.delete_server(server=server, actor=ACTOR)
+    lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
     proposal = propose(lambda: past.at(moment), actor=ACTOR)
     assert (proposal.report.made, proposal.report.changed) == (["servers/git"], ["agents/ann"])
     assert any("channels/hook, left out: one of its rules is not there" in note for note in proposal.report.notes)
@@ -296,7 +297,7 @@ def test_what_hangs_on_a_tool_of_a_deleted_server_is_left_out_and_said(server):
     grant = grants.save_grant(grant=Grant(agent=agent, tool=tool), actor=ACTOR)
     rule(tool=tool)
     moment, old = timezone.now(), grant.history.first()
-    lifecycle.delete_server(server=server, actor=ACTOR)
+    lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
     with pytest.raises(ConfigInvalid, match="There is no tool 'git::log'"):
         back(old)
     proposal = propose(lambda: past.at(moment), actor=ACTOR)
@@ -323,7 +324,7 @@ def test_a_change_a_making_and_a_deletion_are_undone(made, root, server):
     endpoint = agents.save_endpoint(endpoint=Endpoint(slug="e"), actor=ACTOR)
     grants.save_grant(grant=Grant(endpoint=endpoint, server=server), actor=ACTOR)
     made.clear()
-    agents.delete_endpoint(endpoint=endpoint, actor=ACTOR)
+    agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=all_rights)
     undo(made, root)
     assert [str(each.endpoint) for each in Grant.objects.all()] == ["e"]
     made.clear()
@@ -426,7 +427,7 @@ def test_secrets_that_are_gone_are_to_be_entered_again_and_what_takes_tokens_alo
     assert report.notes == ["credentials/c: enter what nobody gave: credentials/c/value."]
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     made.clear()
-    agents.delete_agent(agent=agent, actor=ACTOR)
+    agents.delete_agent(agent=agent, actor=ACTOR, rights=all_rights)
     assert not undoing.can_be_undone(made)
 
 

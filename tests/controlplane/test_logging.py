@@ -129,3 +129,20 @@ def test_text_format_and_level_follow_the_environment():
     assert "loud" in done.stderr
     assert "quiet" not in done.stderr
     assert not done.stderr.startswith("{")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_the_query_of_a_refused_list_is_not_logged(form: str) -> None:
+    done = _run(
+        f"""
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.core.handlers.exception import response_for_exception
+from django.test import RequestFactory
+request = RequestFactory().get('/admin/mcpregistry/server/?name__startswith={_SECRET}')
+response_for_exception(request, DisallowedModelAdminLookup('Filtering by name__startswith not allowed'))
+""",
+        SLIPSNISSE_LOG_FORMAT=form,
+    )
+    assert _SECRET not in done.stderr
+    assert "/admin/mcpregistry/server/" in done.stderr

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, Configuration, Conversation, Message
 from mcpregistry.services.access import agents
 from mcpregistry.services.conversations import messages
@@ -70,7 +71,7 @@ def test_text_that_retention_erased_is_no_problem(message: Message) -> None:
 
 
 def test_conversation_that_goes_with_its_agent_is_no_problem(message: Message) -> None:
-    agents.delete_agent(agent=Agent.objects.get(), actor="test")
+    agents.delete_agent(agent=Agent.objects.get(), actor="test", rights=all_rights)
     assert not Message.objects.exists()
     assert problems() == []
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.formats import FORMATS, text
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import AuditEntry, Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.exchange.exporting import export_config
@@ -329,7 +330,7 @@ def test_the_workspace_must_be_known_where_a_server_speaks_of_it() -> None:
 
 
 def test_inputs_become_credentials_that_wait_for_a_value() -> None:
-    import_file(raw=sample("vscode/mcp.json"), path=".vscode/mcp.json", actor="test")
+    import_file(raw=sample("vscode/mcp.json"), path=".vscode/mcp.json", actor="test", rights=all_rights)
     credential = Credential.objects.get(name="perplexity-key")
     assert credential.needs_value
     assert credential.description == "Perplexity API key"

@@ -13,6 +13,7 @@ from django.conf import settings
 
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.policy.access import may_see
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, AuditEntry, Endpoint, Grant, ProjectFile, Server, Tool, Workspace
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access import agents, grants
@@ -237,7 +238,7 @@ def test_a_confirmation_that_is_taken_back_stops_the_servers(live_db: None, tmp_
     set_up_project(directory=tmp_path / "shop", environ={})
     assert states() == {"git": Lifecycle.DRAFT}
     assert ProjectFile.objects.get().state == "waiting"
-    projects.delete_project(project=row, actor=ACTOR)
+    projects.delete_project(project=row, actor=ACTOR, rights=all_rights)
     assert not ProjectFile.objects.exists()
     assert not Endpoint.objects.exists()
 
@@ -319,7 +320,7 @@ def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(li
 def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_path: Path) -> None:
     write(tmp_path, git=entry("log"))
     row = set_up(tmp_path)
-    agents.delete_endpoint(endpoint=Endpoint.objects.get(slug=row.endpoint_slug), actor=ACTOR)
+    agents.delete_endpoint(endpoint=Endpoint.objects.get(slug=row.endpoint_slug), actor=ACTOR, rights=all_rights)
     assert note(tmp_path).state == "waiting"
     assert states() == {"git": Lifecycle.DRAFT}
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Configuration, Credential, Server
 from mcpregistry.services.access import credentials, scopes
 from mcpregistry.services.configuration.site import save_configuration
@@ -97,5 +98,5 @@ def test_a_scope_follows_a_name_and_ends_with_its_record_and_a_change_of_it_conn
     save_configuration(configuration=row, actor="user:admin")
     assert Server.objects.get().revision == before + 2
     scopes.grant_variables(["${PROD_TOKEN}"], "server:db2", "runmcp")
-    delete_server(server=Server.objects.get(), actor="t")
+    delete_server(server=Server.objects.get(), actor="t", rights=all_rights)
     assert Configuration.load().variable_scope == {"PROD_TOKEN": []}

@@ -11,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.domain.formats import text
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, Endpoint, Grant, ImportedFile, Server, Tool
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.exchange.exporting import export_config
@@ -182,7 +183,7 @@ def test_an_edit_made_here_shows_in_the_file() -> None:
     (written,) = export_config(format_name="slipsnisse-extended", actor="test").data["tools"]
     assert written["internal_tools"] == {"fs": ["read", "stat"]}
     assert (written["max_steps"], written["colour"]) == (4, "blue")
-    experts.delete_expert(expert=expert, actor="test")
+    experts.delete_expert(expert=expert, actor="test", rights=all_rights)
     assert export_config(format_name="slipsnisse-extended", actor="test").data["tools"] == []
 
 

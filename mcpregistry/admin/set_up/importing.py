@@ -133,7 +133,7 @@ class ImportPage:
             on_conflict=given["on_conflict"], save=save, seen=request.POST.get("seen", ""), may_rule=user.has_perm("mcpregistry.add_policyrule"),
             may_grant=user.has_perms(("mcpregistry.add_grant", "subagents.add_experttool")),
             secrets_apart=given["secrets_apart"] and user.has_perms(MAY_KEEP),
-            workspaces=Choice(projects, request.POST.get("agent", "")),
+            workspaces=Choice(projects, request.POST.get("agent", "")), rights=user.has_perm,
         )  # fmt: skip
 
     def _saved(self, request: HttpRequest, outcome: Outcome) -> HttpResponse:

@@ -72,12 +72,15 @@ class ConditionFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``arguments`` are the only arguments read; None: all of them. ``loops`` is how deep they nest."""
+    """``arguments`` are the only arguments read; None: all of them. ``loops`` is how deep they nest. ``fields`` are the
+    other values that it reads, for example ``server.slug``.
+    """
 
     source: str
     program: Any
     variables: frozenset[str]
     arguments: frozenset[str] | None
+    fields: frozenset[str]
     loops: int = 0
     weight: int = 1  # by how much the text itself lengthens what its loops visit
 
@@ -120,7 +123,7 @@ def compile_condition(source: str) -> Condition:
     if "args" in used and not arguments:
         arguments = None  # CEL reads arguments where no name of one was found
     weight = 1 + blank.count("+") + blank.count(",")
-    return Condition(source, program, used, arguments, loops, weight)
+    return Condition(source, program, used, arguments, _fields(used, blank), loops, weight)
 
 
 def joined(conditions: Iterable[Condition]) -> Any:
@@ -235,6 +238,17 @@ def _loops(source: str, blank: str) -> int:
 def _arguments(blank: str) -> frozenset[str] | None:
     names = [found[1] for found in _ARGUMENT.finditer(blank)]
     return None if any(name is None for name in names) else frozenset(names)
+
+
+def _fields(used: frozenset[str], blank: str) -> frozenset[str]:
+    """The fields that are read. Of a variable that stands anywhere without a field's name, as in ``server["slug"]``, all."""
+    found: set[str] = set()
+    for variable, fields in FIELDS.items():
+        named = [match[2] for match in _FIELD.finditer(blank) if match[1] == variable]
+        places = len(re.findall(rf"(?<![\w.]){variable}\b", blank))
+        if variable in used or places:
+            found |= {f"{variable}.{name}" for name in (named if named and places == len(named) else fields)}
+    return frozenset(found)
 
 
 def _closed(source: str) -> str:

@@ -17,6 +17,7 @@ from django.db import close_old_connections
 from mcpregistry.domain import formats
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats.notes import FileInvalid, Note
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.services.exchange import large
 from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, read_file
 from mcpregistry.services.exchange.importing import Outcome, import_file, read_document
@@ -114,6 +115,7 @@ class Command(BaseCommand):
             save=not self.options["dry_run"],
             may_rule=True,  # whoever has a shell here may do anything
             may_grant=True,
+            rights=all_rights,
             may_be_empty=self.options["watch"],
             secrets_apart=self.options["credentials"],
             workspaces=Choice(

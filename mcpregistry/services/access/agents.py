@@ -5,18 +5,22 @@ from __future__ import annotations
 from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.models import Agent, Endpoint, Workspace
 from mcpregistry.services.configuration.capabilities import check_capabilities
+from mcpregistry.services.configuration.dependents import end_dependents
+from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
 
 @transaction.atomic
-def save_agent(*, agent: Agent, actor: str) -> Agent:
-    """Create or change an agent. Raises ``ConfigInvalid``."""
+def save_agent(*, agent: Agent, actor: str, rights: Rights = no_rights) -> Agent:
+    """Create or change an agent. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
     if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
         raise ConfigInvalid("Capabilities must be a list of names.", remedy='Write e.g. ["mcp_integration"].')
     check_capabilities(agent.capabilities)
+    check_rule_inputs(agent, rights=rights)
     kind = "agent.created" if agent._state.adding else "agent.changed"
     save_checked(agent)
     audit.record(kind=kind, actor=actor, subject=f"agent:{agent.slug}", capabilities=agent.capabilities)
@@ -24,8 +28,9 @@ def save_agent(*, agent: Agent, actor: str) -> Agent:
 
 
 @transaction.atomic
-def save_endpoint(*, endpoint: Endpoint, actor: str) -> Endpoint:
-    """Create or change an endpoint. Raises ``ConfigInvalid``."""
+def save_endpoint(*, endpoint: Endpoint, actor: str, rights: Rights = no_rights) -> Endpoint:
+    """Create or change an endpoint. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
+    check_rule_inputs(endpoint, rights=rights)
     kind = "endpoint.created" if endpoint._state.adding else "endpoint.changed"
     save_checked(endpoint)
     audit.record(kind=kind, actor=actor, subject=f"endpoint:{endpoint.slug}", naming=endpoint.naming_style)
@@ -50,14 +55,22 @@ def delete_workspace(*, workspace: Workspace, actor: str) -> None:
 
 
 @transaction.atomic
-def delete_agent(*, agent: Agent, actor: str) -> None:
-    """Delete an agent with its tokens, grants and workspaces; the records of its calls stay."""
+def delete_agent(*, agent: Agent, actor: str, rights: Rights = no_rights) -> None:
+    """Delete an agent with its tokens, grants and workspaces; the records of its calls stay.
+
+    Raises Conflict as ``end_dependents``.
+    """
+    end_dependents(agent, actor=actor, rights=rights)
     audit.record(kind="agent.deleted", actor=actor, subject=f"agent:{agent.slug}")
     agent.delete()
 
 
 @transaction.atomic
-def delete_endpoint(*, endpoint: Endpoint, actor: str) -> None:
-    """Delete an endpoint with its grants and workspaces; hosts that are connected to it lose it."""
+def delete_endpoint(*, endpoint: Endpoint, actor: str, rights: Rights = no_rights) -> None:
+    """Delete an endpoint with its grants and workspaces; hosts that are connected to it lose it.
+
+    Raises Conflict as ``end_dependents``.
+    """
+    end_dependents(endpoint, actor=actor, rights=rights)
     audit.record(kind="endpoint.deleted", actor=actor, subject=f"endpoint:{endpoint.slug}")
     endpoint.delete()

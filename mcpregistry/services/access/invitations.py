@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ConfigInvalid, NotFound
+from mcpregistry.domain.errors import ConfigInvalid, Denied, NotFound
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Invitation
 from mcpregistry.services.access import roles
@@ -21,6 +21,7 @@ from mcpregistry.services.records import audit
 
 PREFIX = "sli_"
 DEFAULT_LIFE = timedelta(days=7)
+MAY_INVITE = ("auth.add_user", "auth.change_user")  # a link gives a role, so it needs what giving one needs
 _GONE = NotFound(
     "This invitation does not work.",
     remedy="It was used, withdrawn, or has ended. Ask whoever invited you for another link.",
@@ -40,18 +41,32 @@ def invite(*, name: str, role: str, by: User, life: timedelta = DEFAULT_LIFE) ->
 
 
 def find(raw: str) -> Invitation | None:
-    """The invitation with this text, as long as it works: also no longer than the account of whoever made it."""
-    return Invitation.objects.filter(
-        hash=token_hash(raw), used_at=None, revoked_at=None, expires_at__gt=timezone.now(), created_by__is_active=True
-    ).first()  # fmt: skip
+    """The invitation with this text, as long as it works."""
+    invitation = _find_open(raw)
+    return invitation if invitation is not None and _may_still_invite(invitation.created_by) else None
+
+
+def _find_open(raw: str) -> Invitation | None:
+    rows = Invitation.objects.filter(hash=token_hash(raw), used_at=None, revoked_at=None)
+    return rows.filter(expires_at__gt=timezone.now()).select_related("created_by").first()
+
+
+def _may_still_invite(inviter: User | None) -> bool:
+    """Whether the person who made the link could still give the role that it gives."""
+    return inviter is not None and inviter.is_active and inviter.has_perms(MAY_INVITE)
 
 
 @transaction.atomic
 def accept(*, raw: str, username: str, password: str) -> User:
     """Make the account. Of two who use a link at once, one gets in; what is wrong with a name or password leaves it whole."""
-    invitation = find(raw)
+    invitation = _find_open(raw)
     if invitation is None:
         raise _GONE
+    if not _may_still_invite(invitation.created_by):
+        raise Denied(
+            "This invitation does not work: its author no longer has permission to invite people.",
+            remedy="Ask an administrator for another link.",
+        )
     user = _account(username, password)
     now = timezone.now()
     won = Invitation.objects.filter(pk=invitation.pk, used_at=None, revoked_at=None, expires_at__gt=now)

@@ -11,7 +11,7 @@ ROLES = (VIEWER, OPERATOR, APPROVER, ADMIN)
 DECIDE = "mcpregistry.decide_approval"  # the permission to decide on held calls
 
 _OPERATOR = {
-    *(f"{verb}_{model}" for verb in ("add", "change", "delete") for model in ("server", "endpoint", "workspace")),
+    *(f"{verb}_{model}" for verb in ("add", "change", "delete") for model in ("server", "endpoint")),
     "change_tool",
     "call_tool",
     "test_server",

@@ -20,8 +20,10 @@ from mcpregistry.domain.definitions.definition import differences
 from mcpregistry.domain.definitions.findings import VERSION, Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.kinds import READ
+from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Definition, Server, Tool
+from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
 from mcpregistry.services.records import audit
 
 
@@ -179,14 +181,15 @@ def _check_own_words(tool: Tool) -> None:
 
 
 @transaction.atomic
-def save_tool(*, tool: Tool, actor: str) -> Tool:
+def save_tool(*, tool: Tool, actor: str, rights: Rights = no_rights) -> Tool:
     """Save what an operator says of a tool: on or off, whether it may be called twice, what a call costs.
 
-    Raises ConfigInvalid for an estimate below zero.
+    Raises ConfigInvalid for an estimate below zero, and Denied as ``check_rule_inputs``.
     """
     if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
         raise ConfigInvalid("A call cannot give energy or money back.", remedy="Enter zero or more.")
     _check_own_words(tool)
+    check_rule_inputs(tool, rights=rights)
     tool.save(update_fields=["enabled", "idempotent", "call_energy", "call_cost", "own_name", "own_description"])
     facts = {
         "enabled": tool.enabled, "idempotent": tool.idempotent, "energy": tool.call_energy,

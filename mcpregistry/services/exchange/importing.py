@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from django.db import transaction
 
 from mcpregistry.domain import formats
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.errors import ConfigInvalid, Denied
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.document import Document, ServerEntry
 from mcpregistry.domain.formats.expansion import expand_document, unresolved_folders
@@ -22,13 +22,13 @@ from mcpregistry.domain.formats.format import Format
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, pointer
 from mcpregistry.domain.formats.pasted.secrets import Secret, taken_out
+from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.servers.launch import credentials_named
 from mcpregistry.domain.text.canonical import digest
-from mcpregistry.models import Credential, ImportedFile, Server
+from mcpregistry.models import ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.access.credentials import save_credential
 from mcpregistry.services.exchange.files import project_folder
-from mcpregistry.services.exchange.kept_secrets import REMEDY, keep_secrets, secrets_in
+from mcpregistry.services.exchange.kept_secrets import REMEDY, SCOPE_REMEDY, add_credentials, keep_secrets, secrets_in
 from mcpregistry.services.exchange.large import reduced
 from mcpregistry.services.exchange.policy import (
     APPLIED,
@@ -111,6 +111,7 @@ def import_file(
     secrets_apart: bool = False,
     workspaces: Choice | None = None,
     narrowed: Callable[[Document], Document] | None = None,
+    rights: Rights = no_rights,
 ) -> Outcome:
     """Read a file and make rows of its servers, and of what other apps know. What it says wrongly is no exception,
     but in ``Outcome.refused``. An entry that cannot be used is left out with a note, except in a file of our own format.
@@ -122,7 +123,8 @@ def import_file(
     ``seen``: the ``mark`` of the difference that a person has looked at; another is not saved. ``may_be_empty``: a file
     without servers is not refused. ``secrets_apart``: what looks like a secret becomes a credential of its server.
     ``workspaces``: which projects of the file become workspaces; none by default. ``narrowed``: takes parts of the file
-    away; then the file shares no server with others, not even one that is the same.
+    away; then the file shares no server with others, not even one that is the same. ``rights``: of whoever imports, for
+    names that rules read and for credentials.
     """
     try:
         found, document = read_document(raw, path, format_name)
@@ -139,7 +141,7 @@ def import_file(
     with transaction.atomic(), audit.together():
         run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant)
         run.keeps_secrets, run.workspaces = secrets_apart, workspaces or Choice()
-        run.shares_nothing = narrowed is not None
+        run.shares_nothing, run.rights = narrowed is not None, rights
         run.all()
         if not run.changes and not may_be_empty and not _has_more(document):
             run.nothing()
@@ -196,6 +198,7 @@ class _Import:
         self.renamed: dict[str, str] = {}
         self.keeps_secrets = self.shares_nothing = False
         self.workspaces = Choice()
+        self.rights: Rights = no_rights
         self.projects: tuple[Offer, ...] = ()
         self._rows: dict[str, Server] = {}  # by the key in the document
 
@@ -337,8 +340,8 @@ class _Import:
             Server.objects.filter(pk=row.pk).update(sealed_extra=row.sealed_extra)
             return True
         try:
-            save_server(server=row, actor=self.actor)
-        except ConfigInvalid as error:
+            save_server(server=row, actor=self.actor, rights=self.rights)
+        except (ConfigInvalid, Denied) as error:
             if self.format.family == _STRICT or len(self.document.servers) == 1:
                 self._note("refused", entry.at, error.message, error.remedy)
             else:
@@ -368,11 +371,11 @@ class _Import:
 
     def _credentials(self) -> None:
         """Every prompt of the file is a credential that waits for its value."""
-        for item in self.document.inputs:
-            if not Credential.objects.filter(name=item["id"]).exists():
-                description = str(item.get("description", ""))
-                credential = Credential(name=item["id"], description=description)
-                save_credential(credential=credential, actor=self.actor, scope=self._places_of(item["id"]))
+        inputs = {str(item["id"]): str(item.get("description", "")) for item in self.document.inputs}
+        unusable = add_credentials(inputs, self._places_of, actor=self.actor, rights=self.rights)
+        if unusable:
+            sentence = f"No server may use these credentials yet: {', '.join(unusable)}."
+            self._note("parked", pointer("inputs"), sentence, SCOPE_REMEDY)
 
     def _places_of(self, credential: str) -> list[str]:
         """A credential that a file brings, without a value so far, is meant for the servers that it brings with it."""

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats.document import ServerEntry
 from mcpregistry.domain.formats.pasted.secrets import Secret, taken_out
+from mcpregistry.domain.rights import Rights
 from mcpregistry.models import Credential
-from mcpregistry.services.access.credentials import save_credential
+from mcpregistry.services.access.credentials import MAY_KEEP, save_credential
 
 REMEDY = "Import with secrets kept as credentials (--credentials on the command line), or leave them there."
+SCOPE_REMEDY = "Ask an administrator to add them, or to enter on their pages where they may go."
 
 
 def secrets_in(entry: ServerEntry) -> str:
     """A sentence about the secrets in the entry; empty if there are none."""
     places = sorted({secret.place for secret in taken_out(entry)[1] if secret.value})
     return f"Values in {', '.join(places)} look like secrets; they are saved with the server." if places else ""
+
+
+def add_credentials(
+    inputs: Mapping[str, str], places_of: Callable[[str], list[str]], *, actor: str, rights: Rights
+) -> list[str]:
+    """Make empty credentials of the secrets that a file asks for: descriptions by name. Existing ones stay as they are.
+
+    Returns the names of those that no server may use, because ``rights`` does not cover adding them or setting their scope.
+    """
+    there = set(Credential.objects.filter(name__in=inputs).values_list("name", flat=True))
+    new = [name for name in inputs if name not in there]
+    may_add, may_scope = (rights(right) for right in MAY_KEEP)
+    for name in new if may_add else ():
+        scope = places_of(name) if may_scope else []
+        save_credential(credential=Credential(name=name, description=inputs[name]), actor=actor, scope=scope)
+    return [] if may_add and may_scope else new
 
 
 def keep_secrets(secrets: Iterable[Secret], slug: str, actor: str) -> None:

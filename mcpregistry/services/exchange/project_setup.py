@@ -12,6 +12,7 @@ from django.db import transaction
 
 from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, Endpoint, Grant, ProjectFile, Server, Tool
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.grants import save_grant
@@ -54,7 +55,7 @@ def set_up_project(*, directory: Path, environ: Mapping[str, str]) -> None:
 
 def _set_up(row: ProjectFile, reading: ProjectReading) -> tuple[list[str], bool]:
     """Returns what is wrong, and whether all servers of the file work."""
-    outcome = _import(reading)
+    outcome = _import(reading, row)
     if outcome.refused:
         return [str(note) for note in outcome.refused], False
     new = {change.slug for change in outcome.changes if change.kind == "server" and change.action == "created"}
@@ -70,11 +71,12 @@ def _set_up(row: ProjectFile, reading: ProjectReading) -> tuple[list[str], bool]
     return [*failed.values(), *_offer(offered_now, row)], not failed
 
 
-def _import(reading: ProjectReading) -> Outcome:
+def _import(reading: ProjectReading, row: ProjectFile) -> Outcome:
     with vouched():
         return import_file(
             raw=reading.raw, path=str(reading.path), actor=ACTOR, format_name=reading.format, on_conflict="own",
             variables=reading.variables, folders=reading.folders, narrowed=only_servers,
+            rights=row.confirmed_by.has_perm if row.confirmed_by else all_rights,  # None: confirmed by a command
         )  # fmt: skip
 
 
@@ -105,7 +107,7 @@ def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
 
 def _delete(slugs: Iterable[str]) -> None:
     for server in Server.objects.filter(slug__in=list(slugs)):
-        delete_server(server=server, actor=ACTOR)
+        delete_server(server=server, actor=ACTOR, rights=all_rights)  # made a moment ago, by this start
 
 
 @transaction.atomic

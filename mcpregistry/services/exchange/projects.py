@@ -15,6 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, ProjectFile, Server, Workspace
 from mcpregistry.services.access import agents
@@ -193,11 +194,14 @@ def take_back_project(*, project: ProjectFile, actor: str) -> None:
 
 
 @transaction.atomic
-def delete_project(*, project: ProjectFile, actor: str) -> None:
-    """Forget a directory. Its servers stay as drafts, with the decisions about their tools."""
+def delete_project(*, project: ProjectFile, actor: str, rights: Rights = no_rights) -> None:
+    """Forget a directory. Its servers stay as drafts, with the decisions about their tools.
+
+    Raises Conflict as ``end_dependents`` where others have made records about its endpoint.
+    """
     take_back_project(project=project, actor=actor)
     for endpoint in Endpoint.objects.filter(slug=own_endpoint(Path(project.directory))):
-        agents.delete_endpoint(endpoint=endpoint, actor=actor)
+        agents.delete_endpoint(endpoint=endpoint, actor=actor, rights=rights)
     audit.record(kind="project_file.deleted", actor=actor, subject=f"directory:{project.directory}")
     project.delete()
 

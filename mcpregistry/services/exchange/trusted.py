@@ -25,6 +25,7 @@ from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import FileInvalid
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
@@ -119,11 +120,11 @@ class _Made:
             for section in sections():
                 section.take_back(self._labels, actor=actor)
             for server in Server.objects.filter(slug__in=self._servers):
-                delete_server(server=server, actor=actor)
+                delete_server(server=server, actor=actor, rights=all_rights)
             for endpoint in Endpoint.objects.filter(slug=self._endpoint):
-                agents.delete_endpoint(endpoint=endpoint, actor=actor)
+                agents.delete_endpoint(endpoint=endpoint, actor=actor, rights=all_rights)
             for agent in Agent.objects.filter(slug=self._agent):
-                agents.delete_agent(agent=agent, actor=actor)
+                agents.delete_agent(agent=agent, actor=actor, rights=all_rights)
             self._forget()
 
     def _forget(self) -> None:
@@ -155,7 +156,7 @@ def _imported(path: Path, actor: str, environ: Mapping[str, str]) -> Outcome:
         raise Refused([f"{path} cannot be read: {error.strerror}. Check its name and rights."]) from None
     outcome = import_file(
         raw=raw, path=str(path), actor=actor, format_name=_format(raw, path), on_conflict="own", variables=environ,
-        folders=folders_for(path, None), may_rule=True, may_grant=True,
+        folders=folders_for(path, None), may_rule=True, may_grant=True, rights=all_rights,
     )  # fmt: skip
     if outcome.refused:
         raise Refused([str(note) for note in outcome.refused])

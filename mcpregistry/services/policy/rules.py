@@ -18,6 +18,7 @@ from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, AuditEntry, PolicyRule, Server, Tool
 from mcpregistry.services.access.roles import approvers
+from mcpregistry.services.configuration.dependents import switch_off_channels
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
@@ -117,6 +118,7 @@ def save_rule(*, rule: PolicyRule, actor: str, unanswered: bool = False) -> Poli
 def delete_rule(*, rule: PolicyRule, actor: str) -> None:
     """Delete a rule; what it held and nobody has decided yet becomes void when it would run."""
     audit.record(kind="rule.deleted", actor=actor, subject=f"rule:{rule.pk}", name=rule.name)
+    switch_off_channels(rules=[rule.pk], actor=actor)
     rule.delete()
 
 

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.policy.access import EVERYTHING
+from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
 from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.models import Server
@@ -22,6 +23,8 @@ from mcpregistry.models.confinement import SandboxMode
 from mcpregistry.models.server import ConnectMode, Lifecycle, SharedBy, Transport
 from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
+from mcpregistry.services.configuration.dependents import end_dependents
+from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
 from mcpregistry.services.configuration.saving import check_fields, store
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.sandbox import check_sandbox, narrower, tried
@@ -71,10 +74,14 @@ def check_server(server: Server) -> None:
 
 
 @transaction.atomic
-def save_server(*, server: Server, actor: str) -> Server:
-    """Create or change a server. New ones, and those whose launch changed, become drafts."""
+def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Server:
+    """Create or change a server. New ones, and those whose launch changed, become drafts.
+
+    Raises ConfigInvalid, and Denied as ``check_rule_inputs``.
+    """
     check_server(server)
     check_fields(server)
+    check_rule_inputs(server, rights=rights)
     before = Server.objects.filter(pk=server.pk).first()
     if before is None or before.slug != server.slug:
         check_slug(server.slug, before.slug if before else "")
@@ -159,8 +166,9 @@ def enable_server(*, server: Server, actor: str) -> Server:
 
 
 @transaction.atomic
-def delete_server(*, server: Server, actor: str) -> None:
-    """Remove it with its tools and grants; the records of its calls stay."""
+def delete_server(*, server: Server, actor: str, rights: Rights = no_rights) -> None:
+    """Remove it with its tools and grants; the records of its calls stay. Raises Conflict as ``end_dependents``."""
+    end_dependents(server, actor=actor, rights=rights)
     audit.record(kind="server.deleted", actor=actor, subject=f"server:{server.slug}", **_facts(server))
     server.tools.update(pinned=None, latest=None)
     moved(f"server:{server.slug}")

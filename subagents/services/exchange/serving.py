@@ -11,6 +11,7 @@ from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
 from mcpregistry.services.access.scopes import grant_variables
 from mcpregistry.services.definitions import decisions
@@ -94,7 +95,7 @@ def take_back(labels: frozenset[str], *, actor: str) -> None:
     """Delete the expert tools, models and providers that a file has just made. One that is used meanwhile stays."""
     for expert in ExpertTool.objects.filter(name__in=_named(labels)):
         with suppress(Conflict):
-            experts.delete_expert(expert=expert, actor=actor)
+            experts.delete_expert(expert=expert, actor=actor, rights=all_rights)
     for model in LanguageModel.objects.select_related("provider"):
         if f"model/{model}" in labels:
             with suppress(Conflict):

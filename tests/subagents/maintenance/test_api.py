@@ -162,6 +162,9 @@ def test_proposals_are_for_people_with_the_right_to_do_it_by_hand() -> None:
     refused = operator.post(f"/maintenance/proposals/{row.pk}/apply")
     assert (refused.status_code, "mcpregistry.delete_server" in refused.json()["message"]) == (403, True)
     User.objects.get(username="operator").groups.add(Group.objects.get(name="operator"))
+    kept = operator.post(f"/maintenance/proposals/{row.pk}/apply")
+    assert (kept.status_code, "grant" in kept.json()["message"]) == (409, True)
+    User.objects.get(username="operator").user_permissions.add(Permission.objects.get(codename="delete_grant"))
     assert operator.post(f"/maintenance/proposals/{row.pk}/apply").json()["state"] == "applied"
     assert not Server.objects.exists()
     assert operator.post(f"/maintenance/proposals/{row.pk}/decline").status_code == 409

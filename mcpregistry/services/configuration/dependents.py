@@ -1,0 +1,170 @@
+"""Records that are deleted together with the record that they are about.
+
+A rule, a grant or a budget often belongs to somebody with more rights than the person who deletes its server, agent or
+endpoint. So a person can only delete a record if they may also delete each of these, and each of these gets its own entry
+in the audit log. The database deletes them (``CASCADE``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django.db.models import CASCADE, ForeignKey, Model, Q
+from django.utils import timezone
+
+from mcpregistry.domain.errors import Conflict
+from mcpregistry.domain.rights import Rights
+from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Budget, Channel, Grant, Permit, PolicyRule, Server, Token, Workspace
+from mcpregistry.services.records import audit
+
+_NAMED = 5  # records that a refusal names
+
+
+def _all_rows() -> Q:
+    return Q()
+
+
+def _usable_permits() -> Q:
+    return Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
+
+
+def _usable_tokens() -> Q:
+    return Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=timezone.now()))
+
+
+@dataclass(frozen=True, slots=True)
+class DependentKind:
+    """A kind of record whose deletion needs a right of its own.
+
+    ``permission``: that right. ``event`` and ``subject``: its entry in the audit log. ``counting``: which rows still have
+    an effect; the others are deleted without a check and without an entry.
+    """
+
+    model: type[Model]
+    permission: str
+    event: str
+    subject: Callable[[Any], str]
+    counting: Callable[[], Q] = _all_rows
+
+
+_KINDS = [
+    DependentKind(PolicyRule, "mcpregistry.delete_policyrule", "rule.deleted", lambda row: f"rule:{row.pk}"),
+    DependentKind(Grant, "mcpregistry.delete_grant", "grant.withdrawn", lambda row: f"grant:{row}"),
+    DependentKind(
+        Permit, "mcpregistry.decide_approval", "permit.revoked", lambda row: f"permit:{row.pk}", _usable_permits
+    ),
+    DependentKind(Budget, "mcpregistry.delete_budget", "budget.deleted", lambda row: f"budget:{row.slug}"),
+    DependentKind(Token, "mcpregistry.delete_token", "token.revoked", lambda row: f"agent:{row.agent}", _usable_tokens),
+    DependentKind(
+        Workspace, "mcpregistry.delete_workspace", "workspace.deleted", lambda row: f"workspace:{row.directory}"
+    ),
+]
+
+
+def add_dependent_kind(kind: DependentKind) -> None:
+    """Register a kind of another app; called when the app is ready."""
+    if kind.model not in {each.model for each in _KINDS}:
+        _KINDS.append(kind)
+
+
+def dependent_models() -> set[type[Model]]:
+    """The models whose rows are only deleted along by whoever may delete them."""
+    return {kind.model for kind in _KINDS}
+
+
+@cache
+def cascade_paths(model: type[Model], target: type[Model]) -> tuple[str, ...]:
+    """The ways by which a row of ``model`` is deleted with one of ``target``, as lookups, for example ``tool__server``."""
+    found: list[str] = []
+    for column in model._meta.concrete_fields:
+        if (
+            isinstance(column, ForeignKey)
+            and column.remote_field.on_delete is CASCADE
+            and column.related_model != model
+        ):
+            related: Any = column.related_model
+            if related is target:
+                found.append(column.name)
+            found += [f"{column.name}__{path}" for path in cascade_paths(related, target)]
+    return tuple(found)
+
+
+def find_dependents(row: Model, *, own: Collection[type[Model]] = ()) -> list[tuple[DependentKind, Any]]:
+    """Find the records that would be deleted with this one and need a right of their own.
+
+    ``own``: models whose rows are part of the record, such as the whitelist of an expert tool.
+    """
+    found: list[tuple[DependentKind, Any]] = []
+    for kind in _KINDS:
+        paths = () if kind.model in own else cascade_paths(kind.model, type(row))
+        if paths:
+            hanging = Q()
+            for path in paths:
+                hanging |= Q(**{path: row.pk})
+            rows = kind.model._base_manager.filter(hanging, kind.counting()).order_by("pk")
+            found += [(kind, each) for each in rows]
+    return found
+
+
+def name_dependents(found: Iterable[tuple[DependentKind, Any]]) -> list[str]:
+    """Return the kind and the name of each record."""
+    return [f"{kind.model._meta.verbose_name} '{printable(str(row), 100)}'" for kind, row in found]
+
+
+def end_dependents(row: Model, *, actor: str, rights: Rights, own: Collection[type[Model]] = ()) -> None:
+    """Write the audit entries of the records that are deleted with this one. Call it in the transaction that deletes it.
+
+    Raises Conflict, which names the records, if ``rights`` does not cover one of them.
+    """
+    _lock(row)
+    found = find_dependents(row, own=own)
+    if kept := [(kind, each) for kind, each in found if not rights(kind.permission)]:
+        raise _refusal(row, kept)
+    what = f"{row._meta.model_name}:{row}"
+    for kind, each in found:
+        audit.record(kind=kind.event, actor=actor, subject=kind.subject(each), name=str(each), deleted_with=what)
+    rules = [each.pk for kind, each in found if kind.model is PolicyRule]
+    switch_off_channels(server=row if isinstance(row, Server) else None, rules=rules, actor=actor)
+
+
+def _refusal(row: Model, kept: list[tuple[DependentKind, Any]]) -> Conflict:
+    names = name_dependents(kept)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    needed = ", ".join(sorted({kind.permission.partition(".")[2] for kind, _ in kept}))
+    return Conflict(
+        f"You do not have permission to delete the {row._meta.verbose_name} '{printable(str(row), 100)}' together with "
+        f"{', '.join(names[:_NAMED])}{more}.",
+        remedy=f"Ask an administrator to delete it (this needs {needed}), or disable it instead.",
+    )
+
+
+def _lock(row: Model) -> None:
+    """Lock the record, so that no transaction can add a dependent between the check and the deletion."""
+    model = type(row)
+    locked: set[tuple[Any, str]] = {(model, "pk")}
+    for kind in _KINDS:
+        for path in cascade_paths(kind.model, model):
+            column, _, rest = path.partition("__")
+            if rest:
+                locked.add((kind.model._meta.get_field(column).related_model, rest))
+    for related, condition in sorted(locked, key=lambda each: each[0]._meta.label):
+        rows = related._base_manager.filter(**{condition: row.pk}).order_by("pk")
+        list(rows.select_for_update().values_list("pk", flat=True))
+
+
+def switch_off_channels(*, server: Server | None = None, rules: Collection[int] = (), actor: str) -> None:
+    """Disable the channels that are limited to what is deleted: with an empty list they would be sent every event."""
+    limits = [("rules", {*rules})] + ([("servers", {server.pk})] if server is not None else [])
+    for column, gone in limits:
+        for channel in Channel.objects.filter(enabled=True, **{f"{column}__in": gone}).distinct():
+            if {each.pk for each in getattr(channel, column).all()} <= gone:
+                channel.enabled = False
+                channel.save()
+                audit.record(
+                    kind="channel.changed", actor=actor, subject=f"channel:{channel.name}", enabled=False,
+                    reason=f"all {column} that it was limited to are deleted",
+                )  # fmt: skip

@@ -31,11 +31,13 @@ class McpRegistryConfig(AppConfig):
         from mcpregistry.domain.calls.own_site import OwnSite, set_own_site
         from mcpregistry.services.access import people
         from mcpregistry.services.approvals.announce import announced
+        from mcpregistry.services.conversations import deletion
         from mcpregistry.services.notifications import outbox
         from mcpregistry.services.tasks import host_tasks
 
         set_own_site(OwnSite.at(settings.ALLOWED_HOSTS, filter(None, (settings.SITE_URL, settings.KEPT_ADDRESS))))
         people.listen()
+        deletion.listen()
         connection_created.connect(watch_sessions)
         announced.connect(outbox.on_announced)
         announced.connect(host_tasks.on_announced)

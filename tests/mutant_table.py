@@ -102,10 +102,14 @@ MUTANTS = [
         ("votes: outside the group", "if request.group is not None and not", "if False and not"),
         ("votes: decided before", "if request.call.state != State.PENDING:\n        raise", "if False:\n        raise"),
         ("votes: unseen arguments", "if seen and seen != arguments_hash(request):", "if False:"),
-        ("votes: one is enough", "if len(valid_votes(request)) >= request.quorum:", "if len(valid_votes(request)) >= 1:"),
-        ("votes: on other bytes", "votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related(\"user\")\n    return", "votes = request.votes.filter(approve=True).select_related(\"user\")\n    return"),
-        ("votes: an edit into a denial", "if decide(snapshot.policy, question).outcome is Outcome.DENY:", "if False:"),
-        ("votes: an edit beyond the grant", "if not may_call(agent, endpoint, tool, arguments, now.timestamp()):", "if False:"),
+        ("votes: one is enough", "return len(valid_votes(request, cast(request))) >= request.quorum", "return len(valid_votes(request, cast(request))) >= 1"),
+        ("votes: on other bytes", "if each.approve and each.arguments_hash == shown]", "if each.approve]"),
+    ),
+    *_of(
+        "mcpregistry/services/approvals/edits.py",
+        "tests/calls/test_approvals_changed.py",
+        ("edits: into a denial", "if decide(snapshot.policy, question).outcome is Outcome.DENY:", "if False:"),
+        ("edits: beyond the grant", "if not may_call(agent, endpoint, tool, arguments, now.timestamp()):", "if False:"),
     ),
     *_of(
         "mcpregistry/services/approvals/held_calls.py",
@@ -199,8 +203,15 @@ MUTANTS = [
     *_of(
         "mcpregistry/services/records/bound.py",
         "tests/calls/test_bound.py",
-        ("bound: anything fits", "return name in said.told and found not in said.told[name]", "return False"),
-        ("bound: a vote that is gone", "if len(votes) < len(said.votes):", "if False:"),
+        ("bound: anything fits", "return name in signed.digests and found not in signed.digests[name]", "return False"),
+        ("bound: a corrected end", "ends = signed.corrections or signed.ends", "ends = signed.corrections + signed.ends"),
+    ),
+    *_of(
+        "mcpregistry/services/records/bound_approvals.py",
+        "tests/calls/test_bound.py tests/calls/test_unproven_approvals.py",
+        ("bound: a vote that is gone", "    if left:\n", "    if False:\n"),
+        ("bound: terms", "if asked.get(name) == value or", "if True or"),
+        ("bound: no approval", "    if approval is None:\n", "    if approval is None:\n        return\n    if False:\n"),
     ),
     *_of(
         "mcpregistry/services/access/scopes.py",
@@ -225,7 +236,7 @@ MUTANTS = [
     ),
     *_of(
         "mcpregistry/services/policy/permits.py",
-        "tests/services/test_policy.py tests/calls/test_approvals_changed.py tests/services/test_approvals.py",
+        "tests/services/test_policy.py tests/calls/test_approvals_changed.py tests/services/test_approvals.py tests/services/test_unproven_permits.py",
         ("permits: of a changed tool", "definition_hash=definition_hash, server_revision=server_revision,\n        revoked_at=None", "server_revision=server_revision,\n        revoked_at=None"),
         ("permits: of a changed server", "definition_hash=definition_hash, server_revision=server_revision,\n        revoked_at=None", "definition_hash=definition_hash,\n        revoked_at=None"),
         ("permits: under another rule", "expires_at__gt=now, request__rule_fingerprint=fingerprint,", "expires_at__gt=now,"),
@@ -236,7 +247,8 @@ MUTANTS = [
         ("permits: beyond the call at hand", "if not pinned(wish.pins, json.loads(arguments)):", "if False:"),
         ("permits: used when revoked", "filter(pk=permit.pk, revoked_at=None, expires_at__gt=now)\n        uses", "filter(pk=permit.pk)\n        uses"),
         ("permits: more uses than given", "uses = live.filter(uses_left__gt=0)", "uses = live"),
-        ("permits: a use comes back twice", "!= {_USED}:\n        return", "!= {_USED}:\n        pass"),
+        ("permits: a use comes back twice", "{each.kind for each in told} != {_USED}", "_USED not in {each.kind for each in told}"),
+        ("permits: any is proven", "if problem := bound_permits.find_difference(permit):", "if problem := \"\":"),
     ),
     *_of(
         "mcpregistry/services/access/tokens.py",

@@ -27,7 +27,7 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, bound_permits
 from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.effort import agents as effort
@@ -163,7 +163,11 @@ def _permit(taking: Taking, row: Permit, entry: Entry) -> Permit | None:
     row.created_by, row.definition_hash, row.server_revision = giver, row.tool.pinned.hash, row.tool.server.revision
     row.full_clean(exclude=["request"])
     row.save()
-    audit.record(kind="permit.created", actor=taking.actor, subject=f"agent:{row.agent}", tool=str(row.tool))
+    row.refresh_from_db(fields=["argument_pins"])
+    audit.record(
+        kind="permit.created", actor=taking.actor, subject=f"permit:{row.pk}", agent=row.agent.slug, tool=str(row.tool),
+        **bound_permits.of_permit(row),
+    )  # fmt: skip
     return row
 
 

@@ -13,8 +13,7 @@ from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Configuration, Endpoint, Grant, Invocation, Permit, PolicyRule, Server, Tool
-from mcpregistry.services.access import agents, grants
+from mcpregistry.models import Agent, Configuration, Grant, Invocation, Permit, PolicyRule, Server, Tool
 from mcpregistry.services.approvals import requests, votes
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import permits
@@ -56,7 +55,6 @@ CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     "approver switched off": (lambda: User.objects.update(is_active=False), "Bob may not approve it any more"),
     "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob may not approve it any more"),
     "approver deleted": (lambda: User.objects.all().delete(), "Bob may not approve it any more"),
-    "arguments in the record": (lambda: Invocation.objects.update(arguments='{"n":2}'), "too few people"),
 }
 
 
@@ -74,8 +72,6 @@ async def test_whatever_changes_after_the_approval_voids_it(
     assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
     assert words in outcome.message
     assert here.sent() == []
-    if change == "arguments in the record":  # nothing but tampering does that: let the record be true again
-        await db_call(lambda: Invocation.objects.update(arguments='{"n":1}'))
 
 
 async def test_a_change_between_the_look_and_the_claim_loses_the_claim(
@@ -120,31 +116,6 @@ async def test_an_edit_into_what_a_rule_denies_is_refused_at_once(site: Make, as
     request, _ = await only()
     assert (request.edited, request.call.state) == ("", State.PENDING)
     await vote(bob, approve=False)
-
-
-@pytest.mark.parametrize("field", ["endpoint_slug", "agent_slug"])
-async def test_a_record_that_says_other_than_what_was_approved_is_not_run(
-    site: Make, asking: Server, bob: User, settings: Any, field: str
-):
-    """Somebody writes another endpoint or agent into the row, which may call the tool just as well."""
-    await db_call(twins)
-    here: Site = await site()
-    first = await pending(here, settings)
-    await vote(bob)
-    before = await db_call(lambda: Invocation.objects.values_list(field, flat=True).get())
-    await db_call(lambda: Invocation.objects.update(**{field: "other"}))
-    outcome = await here.engine.approvals.run(first.ticket)
-    assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
-    assert "the record is not what was approved" in outcome.message
-    assert here.sent() == []
-    await db_call(lambda: Invocation.objects.update(**{field: before}))  # let the record be true again
-
-
-def twins() -> None:
-    """An agent and an endpoint "other", which may do what "ann" and "default" may."""
-    agents.save_endpoint(endpoint=Endpoint(slug="other"), actor=ACTOR)
-    other = agents.save_agent(agent=Agent(slug="other"), actor=ACTOR)
-    grants.grant(agent=other, server=Server.objects.get(slug="echo"), actor=ACTOR)
 
 
 # -- edits and permits -------------------------------------------------------------------------------

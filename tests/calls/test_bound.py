@@ -28,8 +28,11 @@ SENT, REFUSED, LATE = (f"{number:032x}" for number in (1, 2, 3))
 
 
 @pytest.fixture
-async def recorded(live_db: None) -> None:
-    """One call that was sent, one that was refused, one that the clock has given up before its end came."""
+async def recorded(live_db: None) -> dict[str, Any]:
+    """One call that was sent, one that was refused, one that the clock has given up before its end came.
+
+    Returns the columns of the last one while its end was only supposed.
+    """
     await db_call(sealed_anew)
     recorder = Recorder("web")
     recorder.start(asyncio.get_running_loop())
@@ -52,9 +55,11 @@ async def recorded(live_db: None) -> None:
     await recorder.begin(refused, fact(2, "call.denied"))
     await begin(recorder, 3)
     await db_call(_given_up)
+    supposed = await Invocation.objects.values().aget(pk=LATE)
     await finish(recorder, 3)
     await asyncio.get_running_loop().run_in_executor(None, recorder.close)
     await db_call(seal)
+    return supposed
 
 
 def _given_up() -> None:
@@ -78,6 +83,16 @@ async def test_what_was_recorded_fits(recorded):
     assert await told(full=False) == []
 
 
+@pytest.mark.both_databases
+async def test_corrected_call_that_is_put_back_to_unknown_is_found(recorded: dict[str, Any]) -> None:
+    """Its log has both ends, and the last one counts."""
+    del recorded["id"]
+    await db_call(lambda: change(LATE, **recorded))
+    assert await told() == [
+        f"call {LATE}: {said}" for said in (END, "its reason is none that was written", "its result is gone")
+    ]
+
+
 WHO = "who asked what is not what was written when it was asked"
 TALK = "the conversation that it belongs to is none that was written"
 END = "its end is not what was written when it ended"
@@ -87,7 +102,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"agent_slug": "eve"}, WHO), ({"requester": "Eve"}, WHO), ({"requester_id": 8}, WHO), ({"tool_name": "x"}, WHO),
     ({"server_slug": "x"}, WHO), ({"server_revision": 9}, WHO), ({"definition_hash": "f" * 64}, WHO),
     ({"endpoint_slug": "x"}, WHO), ({"exposed_name": "x"}, WHO), ({"origin": "rest"}, WHO), ({"outcome": "ask"}, WHO),
-    ({"host_name": "x"}, WHO), ({"request_id": "9"}, WHO), ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
+    ({"writer": "web:x"}, WHO), ({"dispatched_at": timezone.now() - timedelta(days=2)}, WHO), ({"host_name": "x"}, WHO), ({"request_id": "9"}, WHO), ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
     ({"conversation_id": "c2"}, TALK), ({"conversation_id": None}, TALK),
     ({"arguments": '{"a":1}'}, "its arguments are not what was written"),
     ({"arguments": ""}, "its arguments are gone"),
@@ -96,6 +111,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"result": "{}"}, "its result is not what was written"),
     ({"result": ""}, "its result is gone"),
     ({"result_bytes": 1}, END), ({"state": "tool_error"}, END), ({"error_code": "X"}, END),
+    ({"state": "dispatched"}, "it has ended, and its record says that it has not"),
     ({"finished_at": timezone.now() - timedelta(days=2)}, END), ({"duration_ms": 2.0}, END),
 ]  # fmt: skip
 

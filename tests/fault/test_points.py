@@ -130,6 +130,7 @@ BESIDE = {
     "links.lend": "the result has come; its links are not found, and the log says why (calls/lending.py)",
     "links.lent": "asked only of what no list has: the host is told an error, and nothing was read",
     "lookups.of_caller": "asked only after another fault (tests/calls/test_unheard.py)",
+    "unproven.refuse": "nothing was sent, and whoever looks next finds the same (tests/calls/test_unproven_approvals.py)",
 }
 # Where a process can die, but the database is not asked.
 DEATHS = {

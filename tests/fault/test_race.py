@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.utils import timezone
 
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Invocation
-from mcpregistry.services.approvals.requests import arguments_hash
+from mcpregistry.models import ApprovalRequest, AuditEntry
+from mcpregistry.services.approvals import votes
 from mcpregistry.services.configuration.dispatch import wake
 from tests.conftest import child_env
 from tests.tasks import worker
@@ -27,18 +26,10 @@ MANY = 150  # each is a race of its own: calls share no row that is claimed
 
 
 def approve_all(user: User) -> None:
-    """As ``approvals.vote`` does it one by one, in four statements."""
-    now = timezone.now()
-    requests = list(ApprovalRequest.objects.select_related("call"))
-    ApprovalVote.objects.bulk_create(
-        ApprovalVote(
-            request=each, user=user, name="Bob", approve=True, via="web", at=now,
-            arguments_hash=arguments_hash(each),
-        )
-        for each in requests
-    )  # fmt: skip
-    ApprovalRequest.objects.update(decided_at=now, execute_by=now + timedelta(minutes=10))
-    Invocation.objects.update(state=State.READY, lease_until=now + timedelta(minutes=11))
+    """In one commit, and without waking workers, which the test does itself."""
+    with patch("mcpregistry.services.approvals.votes.wake"), transaction.atomic():
+        for key in list(ApprovalRequest.objects.values_list("pk", flat=True)):
+            votes.vote(request_id=key, user=user, approve=True, via="web")
 
 
 @pytest.mark.exhaustive

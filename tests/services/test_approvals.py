@@ -191,7 +191,10 @@ def test_a_voter_who_loses_the_right_counts_no_more(bob: User):
     assert yes(ticket, person("dan", "approver")).call.state == State.READY
     eve.is_active = False
     eve.save()
-    assert votes.lost_votes(request_of(ticket)) == "bob may not approve it any more; eve may not approve it any more"
+    assert (
+        votes.lost_votes(request_of(ticket), votes.cast(request_of(ticket)))
+        == "bob may not approve it any more; eve may not approve it any more"
+    )
 
 
 def test_nobody_decides_on_what_is_not_there(bob: User):

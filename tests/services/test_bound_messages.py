@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from mcpregistry.domain.rights import all_rights
@@ -73,6 +74,20 @@ def test_text_that_retention_erased_is_no_problem(message: Message) -> None:
 def test_conversation_that_goes_with_its_agent_is_no_problem(message: Message) -> None:
     agents.delete_agent(agent=Agent.objects.get(), actor="test", rights=all_rights)
     assert not Message.objects.exists()
+    assert problems() == []
+
+
+def test_conversation_that_was_deleted_by_hand_is_found(message: Message) -> None:
+    with unguarded(), connection.cursor() as cursor:
+        for model in (Message, Conversation):
+            cursor.execute(f"DELETE FROM {model._meta.db_table}")
+    gone = f"conversation {message.conversation_id}: it is gone with its messages, and the site did not delete it"
+    assert (problems(full=False), problems()) == ([gone], [gone])
+
+
+def test_conversation_that_retention_deleted_is_no_problem(message: Message) -> None:
+    retention.prune(timezone.now() + timedelta(days=5_000))
+    assert not Conversation.objects.exists()
     assert problems() == []
 
 

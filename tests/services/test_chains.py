@@ -62,6 +62,12 @@ def test_a_change_in_any_column_is_found(entries, changes):
 
 
 @pytest.mark.usefixtures("_unguarded")
+def test_entry_with_another_number_in_the_table_is_found(entries):
+    rewrite(entries[1], id=entries[5].pk + 1)
+    assert list(verify()) == ["configuration #3: its number in the table is lower than that of the entry before it"]
+
+
+@pytest.mark.usefixtures("_unguarded")
 def test_a_removed_and_a_moved_entry_are_found(entries):
     AuditEntry.objects.filter(pk=entries[2].pk).delete()
     assert list(verify()) == ["configuration #4: the entries from 3 to the one before it are missing"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -39,10 +39,11 @@ from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.models.feed import CALLS
-from mcpregistry.services.approvals import held_calls, lookups, requests, votes
+from mcpregistry.services.approvals import held_calls, lookups, requests, unproven, votes
 from mcpregistry.services.approvals.held_calls import Ticket
 from mcpregistry.services.conversations.entering import out_of_sight
 from mcpregistry.services.policy.permits import Used
+from mcpregistry.services.records import bound
 from mcpregistry.services.tasks.host_tasks import TaskWish
 
 __all__ = ["Approvals", "TaskWish", "Ticket"]
@@ -60,6 +61,19 @@ class Sender(Protocol):
 
     async def execute(self, call: Call) -> CallOutcome: ...
     def abandon(self, call: Call) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """An approved request just before the claim.
+
+    ``problems``: why the audit log does not prove the approval. ``lost``: why the approval no longer holds.
+    """
+
+    request: ApprovalRequest
+    revision: int
+    problems: Sequence[str] = ()
+    lost: str = ""
 
 
 class Approvals:
@@ -312,22 +326,26 @@ class Approvals:
 
     async def _attempt(self, request_id: str, call: Call | None) -> CallOutcome | None:
         now = datetime.now(UTC)
-        request, revision, why = await db_call(self._look, request_id, now)
+        look = await db_call(self._look, request_id, now)
+        request = look.request
         if State(request.call.state) is not State.READY:
             return None
+        if look.problems:
+            await db_call(unproven.refuse, request_id=request_id, problems=look.problems, now=now)
+            return None
         try:
-            if why:
-                raise GroundLost(why)
+            if look.lost:
+                raise GroundLost(look.lost)
             ours = resume(request, catalogue_of=self._catalogue_of, policy=self._policy, now=now, call=call)
         except GroundLost as lost:
             await db_call(held_calls.void, request_id=request_id, reason=lost.message, now=now)
             return None
         failpoint("before_claim")
         # Over all processes one claim wins: a compare-and-set on state, binding, fence, deadline and revision.
-        claimed = await self._claim(ours, revision)
+        claimed = await self._claim(ours, look.revision)
         return await self._sender().execute(claimed) if claimed else None
 
-    def _look(self, request_id: str, now: datetime) -> tuple[ApprovalRequest, int, str]:
+    def _look(self, request_id: str, now: datetime) -> _Look:
         """In a database thread: the request, the configuration as it is this moment, and why it may not run, if so."""
         # Read before the request: whatever changes in between raises the revision, and the claim fails on it.
         revision = self._live.refresh().revision
@@ -335,7 +353,12 @@ class Approvals:
         if request.execute_by is not None and request.execute_by <= now:
             held_calls.expire(request_id=request_id, now=now)
             request = held_calls.load(request_id)
-        return request, revision, votes.lost_votes(request) or out_of_sight(request.call)
+        if State(request.call.state) is not State.READY:
+            return _Look(request, revision)
+        cast = votes.cast(request)
+        if problems := bound.find_contradictions(request, cast):
+            return _Look(request, revision, problems)
+        return _Look(request, revision, lost=votes.lost_votes(request, cast) or out_of_sight(request.call))
 
     async def _claim(self, call: Call, revision: int) -> Call | None:
         """Not to be interrupted: whether the claim was won decides what is to be recorded."""

@@ -55,9 +55,9 @@ def insert_values(row: Intent | Refused, writer: str) -> Sequence[Any]:
     return _inserted(whole)
 
 
-def bound_by(row: Intent | Refused) -> dict[str, str]:
+def bound_by(row: Intent | Refused, writer: str) -> dict[str, str]:
     """What the audit entry of the row's beginning says of it; of a refused call that is its end as well."""
-    whole: dict[str, Any] = {**_DEFAULTS, **row}
+    whole: dict[str, Any] = {**_DEFAULTS, **row, "writer": writer}
     begun = bound.of_begin(whole)
     return begun | bound.of_end(whole, *recorded(row.get("result"))) if whole["finished_at"] else begun
 

@@ -299,7 +299,9 @@ class Recorder:
             said = item.fact
             if item.begin:
                 begins.append(ledger.insert_values(item.begin, self.writer))
-                said = said.adding(ledger.bound_by(item.begin))
+                said = said.adding(ledger.bound_by(item.begin, self.writer))
+            if item.claim:
+                said = said.adding(bound.of_claim(item.claim["dispatched_at"], self.writer))
             if item.end:
                 answer = ending.recorded(item.end["result"])
                 kept += [ending.keep_values(item.end)] if item.end["keep"] else []

@@ -166,8 +166,7 @@ def _hold(
     )  # fmt: skip
     audit.record(
         kind="call.pending", actor=call.agent_slug, subject=f"call:{call.pk}", binding=call.binding,
-        tool=f"{call.server_slug}::{call.tool_name}", rule=request.rule_name, fingerprint=terms.fingerprint,
-        quorum=terms.quorum, decide_by=decide_by.isoformat(), requester=call.requester, **bound.of_begin(vars(call)),
+        tool=f"{call.server_slug}::{call.tool_name}", requester=call.requester, **bound.of_question(request),
     )  # fmt: skip
     announce(Event.ASKED, request, now)
     if task:
@@ -362,14 +361,16 @@ def forget_ends(now: datetime) -> int:
     return sum(_forgotten(request, now) for request in kept.order_by("call__finished_at")[:_BATCH])
 
 
-def end(request: ApprovalRequest, state: State, *, reason: str, actor: str, now: datetime, decided: str = "") -> bool:
+def end(
+    request: ApprovalRequest, state: State, *, reason: str, actor: str, now: datetime, decided: str = "", code: str = ""
+) -> bool:  # fmt: skip
     """Move a held call to an end, with all that follows. False when it had moved meanwhile.
 
     Within the caller's transaction; ``request.call`` holds the new state afterwards.
     """
     call = request.call
     assert may_move(State(call.state), state)
-    ended = ending.ended(state, received_at=call.received_at, now=now, reason=reason, code=state.value.upper())
+    ended = ending.ended(state, received_at=call.received_at, now=now, reason=reason, code=code or state.value.upper())
     if not ending.write(call, ended, actor=actor):
         call.refresh_from_db()
         return False

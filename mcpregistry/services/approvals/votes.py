@@ -7,7 +7,7 @@ may decide at that moment; they are looked at once more before the call runs (``
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,24 +16,20 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, SlipsnisseError
+from mcpregistry.domain.errors import Conflict, Denied, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.notifications.events import Event
-from mcpregistry.domain.policy.access import may_call
-from mcpregistry.domain.policy.decision import Outcome, Question, decide
-from mcpregistry.domain.shown_definitions import check_call, repair_definition
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.failpoints import failpoint
-from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation, Tool
+from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Invocation
 from mcpregistry.services.access.roles import DECIDE
-from mcpregistry.services.approvals import held_calls, refusals, seats
+from mcpregistry.services.approvals import edits, held_calls, refusals, seats
 from mcpregistry.services.approvals.announce import announce
 from mcpregistry.services.approvals.requests import arguments_hash, asked_by, binding_for, current_arguments
 from mcpregistry.services.configuration.dispatch import wake
-from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import PermitWish
-from mcpregistry.services.records import audit, bound
+from mcpregistry.services.records import audit, bound_approvals
 
 HOST = "host"  # votes of the person at the host, who needs no account
 
@@ -106,7 +102,7 @@ def vote(
     """
     now = now or timezone.now()
     held_calls.expire(request_id=request_id, now=now)  # silence meant no, whoever comes now
-    misfit = _misfit(request_id, arguments) if approve and arguments is not None else None
+    misfit = edits.find_misfit(request_id, arguments) if approve and arguments is not None else None
     with transaction.atomic():
         request = _open(request_id)
         if told := _not_eligible(request, user):
@@ -235,7 +231,7 @@ def _write(
     audit.record(
         kind="approval.vote", actor=f"user:{user.username}" if user else f"agent:{request.call.agent_slug}",
         subject=f"call:{request.call_id}", approve=approve, arguments=facts["arguments_hash"], via=via,
-        reason=facts["reason"], **bound.of_vote(facts, user.pk if user else None),
+        reason=facts["reason"], **bound_approvals.of_vote(facts, user.pk if user else None),
     )  # fmt: skip
 
 
@@ -250,12 +246,17 @@ def _ready(request: ApprovalRequest, *, actor: str, reason: str, now: datetime) 
     call, execute_by = request.call, now + timedelta(seconds=request.execute_seconds)
     pending = Invocation.objects.filter(pk=call.pk, state=State.PENDING, binding=call.binding)
     _moved(request, pending.update(state=State.READY, lease_until=execute_by + held_calls.SLACK))
+    call.state = State.READY
+    request.decided_at = now
+    request.decided_reason = plain(reason)
+    request.execute_by = execute_by
     ApprovalRequest.objects.filter(pk=request.pk).update(
-        decided_at=now, decided_reason=plain(reason), execute_by=execute_by
+        decided_at=now, decided_reason=request.decided_reason, execute_by=execute_by
     )
-    call.state, request.execute_by = State.READY, execute_by
-    names = [each.name for each in valid_votes(request)]
-    audit.record(kind="call.approved", actor=actor, subject=f"call:{call.pk}", binding=call.binding, by=names)
+    audit.record(
+        kind="call.approved", actor=actor, subject=f"call:{call.pk}", binding=call.binding,
+        by=[each.name for each in valid_votes(request, cast(request))], **bound_approvals.of_approval(request),
+    )  # fmt: skip
     announce(Event.APPROVED, request, now)
     if runs_by_itself(request):
         transaction.on_commit(lambda: wake("run_approved", call.pk))
@@ -278,23 +279,33 @@ def runs_by_itself(request: ApprovalRequest) -> bool:
 # What counts
 
 
-def valid_votes(request: ApprovalRequest) -> list[ApprovalVote]:
-    """The approvals of these very bytes by people who may decide at this moment."""
-    votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related("user")
-    return [each for each in votes if not _lost(request, each)]
+def cast(request: ApprovalRequest) -> list[ApprovalVote]:
+    """All votes on it, with the accounts."""
+    return list(request.votes.select_related("user"))
 
 
-def lost_votes(request: ApprovalRequest) -> str:
-    """Why the quorum that was met no longer is; "" while it holds."""
-    if len(valid_votes(request)) >= request.quorum:
+def valid_votes(request: ApprovalRequest, votes: Iterable[ApprovalVote]) -> list[ApprovalVote]:
+    """Of the votes on it, the approvals of these very bytes by people who may decide at this moment."""
+    return [each for each in _agreeing(request, votes) if not _lost(request, each)]
+
+
+def lost_votes(request: ApprovalRequest, votes: Iterable[ApprovalVote]) -> str:
+    """Why the quorum that was met by the votes on it no longer is; "" while it holds."""
+    agreeing = _agreeing(request, votes)
+    lost = [each for each in agreeing if _lost(request, each)]
+    if len(agreeing) - len(lost) >= request.quorum:
         return ""
-    votes = request.votes.filter(approve=True, arguments_hash=arguments_hash(request)).select_related("user")
-    why = [f"{each.name} may not approve it any more" for each in votes if _lost(request, each)]
+    why = [f"{each.name} may not approve it any more" for each in lost]
     return "; ".join(why) or "too few people have approved these arguments"
 
 
+def _agreeing(request: ApprovalRequest, votes: Iterable[ApprovalVote]) -> list[ApprovalVote]:
+    shown = arguments_hash(request)
+    return [each for each in votes if each.approve and each.arguments_hash == shown]
+
+
 def _met(request: ApprovalRequest) -> bool:
-    return len(valid_votes(request)) >= request.quorum
+    return len(valid_votes(request, cast(request))) >= request.quorum
 
 
 def _lost(request: ApprovalRequest, vote: ApprovalVote) -> bool:
@@ -306,36 +317,14 @@ def _lost(request: ApprovalRequest, vote: ApprovalVote) -> bool:
 # Edits
 
 
-def _misfit(request_id: str, arguments: Mapping[str, Any]) -> SlipsnisseError | None:
-    """Why an edit does not fit the pinned schema. Found out before the transaction, which the schema's server could
-    otherwise make long; a call's definition never changes, so the answer stays right.
-    """
-    request = ApprovalRequest.objects.filter(pk=request_id).select_related("call").first()
-    pinned = _pinned(request) if request is not None else None
-    if pinned is None:
-        return None
-    try:
-        kind = pinned.tool.kind
-        check_call(kind, repair_definition(kind, pinned.data).definition, json.loads(_canonical(arguments)))
-    except SlipsnisseError as error:
-        return error
-    return None
-
-
-def _pinned(request: ApprovalRequest) -> Definition | None:
-    tools = Tool.offers.of_record(request.call.server_slug, request.call.tool_name)
-    found = Definition.objects.filter(hash=request.call.definition_hash, tool__in=tools)
-    return found.select_related("tool").first()
-
-
 def _edit(
     request: ApprovalRequest, arguments: Mapping[str, Any], misfit: SlipsnisseError | None, now: datetime
 ) -> None:
     """From now on these arguments would run; earlier votes were on others and count no more."""
-    call, text = request.call, _canonical(arguments)
+    call, text = request.call, edits.canonical_arguments(arguments)
     if text == current_arguments(request):
         return
-    _check_edit(request, json.loads(text), misfit, now)
+    edits.check(request, json.loads(text), misfit, now)
     request.edited = "" if text == call.arguments else text
     binding = binding_for(request)
     _moved(request, Invocation.objects.filter(pk=call.pk, state=State.PENDING).update(binding=binding))
@@ -345,43 +334,6 @@ def _edit(
         before=call.binding, binding=binding, arguments=arguments_hash(request),
     )  # fmt: skip
     call.binding = binding
-
-
-def _canonical(arguments: Mapping[str, Any]) -> str:
-    try:
-        return canonical(arguments)
-    except ValueError as error:
-        raise ArgumentsInvalid(
-            "The arguments hold a number that JSON does not have, or are nested too deeply.", remedy="Correct them."
-        ) from error
-
-
-def _check_edit(
-    request: ApprovalRequest, arguments: dict[str, Any], misfit: SlipsnisseError | None, now: datetime
-) -> None:
-    """An edit has to fit the pinned schema, and may not reach what the agent is not granted or a rule denies."""
-    call, pinned = request.call, _pinned(request)
-    if pinned is None:
-        raise Conflict("The tool is not there any more.", remedy="Reject the call.")
-    if misfit is not None:
-        raise misfit
-    snapshot = load_snapshot()
-    tool = snapshot.offer(pinned.tool_id)
-    agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoint_of_record(call.endpoint_slug)
-    server = snapshot.servers.get(tool.server_id) if tool else None
-    if tool is None or server is None or agent is None or endpoint is None:
-        raise Conflict("The tool or the agent is switched off.", remedy="Reject the call.")
-    if not may_call(agent, endpoint, tool, arguments, now.timestamp()):
-        raise Denied(
-            f"The agent '{agent.slug}' is not granted this tool with these arguments.",
-            remedy="Keep to the arguments that are granted.",
-        )
-    question = Question(
-        agent, endpoint, server, tool, arguments,
-        expert=request.expert, now=now.timestamp(), origin=call.origin, host=request.host,
-    )  # fmt: skip
-    if decide(snapshot.policy, question).outcome is Outcome.DENY:
-        raise Denied("A rule denies the call with these arguments.", remedy="Choose others.")
 
 
 def _name(user: User) -> str:

@@ -11,8 +11,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
+import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F
@@ -24,7 +26,10 @@ from mcpregistry.domain.policy.access import pinned
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, Tool
 from mcpregistry.services.access.roles import DECIDE
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, bound_permits
+from mcpregistry.services.records.chains import entry_problem
+
+log = structlog.get_logger(__name__)
 
 _USED, _RETURNED = "permit.used", "permit.returned"
 LONGEST = timedelta(days=30)
@@ -75,10 +80,11 @@ def give(*, request: ApprovalRequest, wish: PermitWish, user: User) -> Permit:
         agent=agent, tool=tool, definition_hash=call.definition_hash, server_revision=call.server_revision,
         argument_pins=dict(wish.pins), expires_at=wish.until, uses_left=wish.uses, request=request, created_by=user,
     )  # fmt: skip
+    permit.refresh_from_db(fields=["argument_pins"])  # the database may store another spelling of a number
     audit.record(
         kind="permit.given", actor=f"user:{user.username}", subject=f"permit:{permit.pk}", agent=agent.slug,
         tool=str(tool), pins=stored(sorted(wish.pins)), until=wish.until.isoformat(), uses=wish.uses,
-        request=request.pk,
+        **bound_permits.of_permit(permit),
     )  # fmt: skip
     return permit
 
@@ -91,7 +97,9 @@ def revoke(*, permit: Permit, actor: str) -> Permit:
     if permit.revoked_at is None:
         permit.revoked_at = now
         permit.save(update_fields=["revoked_at"])
-        audit.record(kind="permit.revoked", actor=actor, subject=f"permit:{permit.pk}")
+        audit.record(
+            kind="permit.revoked", actor=actor, subject=f"permit:{permit.pk}", **bound_permits.of_permit(permit)
+        )
     return permit
 
 
@@ -122,25 +130,50 @@ def covering(
 
 @transaction.atomic
 def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: datetime) -> Used | None:
-    """Take one use of the first of these that still has one. None when none has."""
+    """Take one use of the first of these that still has one. None when none has.
+
+    A permit that is not as the log says ends here, without the use: people are asked.
+    """
     for permit in permits:
         live = Permit.objects.filter(pk=permit.pk, revoked_at=None, expires_at__gt=now)
         uses = live.filter(uses_left__gt=0)
-        if uses.update(uses_left=F("uses_left") - 1) if permit.uses_left is not None else live.exists():
-            audit.record(kind=_USED, actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id)
-            return Used(permit.pk, f"permit {permit.pk}, given by {permit.created_by} with request {permit.request_id}")
+        if not (uses.update(uses_left=F("uses_left") - 1) if permit.uses_left is not None else live.exists()):
+            continue
+        left = Permit.objects.values_list("uses_left", flat=True).get(pk=permit.pk)  # another use may have been faster
+        permit.uses_left = None if left is None else left + 1
+        if problem := bound_permits.find_difference(permit):
+            _end_unproven(permit, problem, now)
+            continue
+        permit.uses_left = left
+        facts = bound_permits.of_permit(permit)
+        audit.record(kind=_USED, actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id, **facts)
+        return Used(permit.pk, f"permit {permit.pk}, given by {permit.created_by} with request {permit.request_id}")
     return None
+
+
+def _end_unproven(permit: Permit, problem: str, now: datetime) -> None:
+    """Somebody has written it by hand, or changed it: it is never used again, and the operator is told."""
+    Permit.objects.filter(pk=permit.pk).update(revoked_at=now, uses_left=permit.uses_left)  # the use is not taken
+    audit.record(kind="permit.unproven", actor="permits", subject=f"permit:{permit.pk}", problem=problem)
+    transaction.on_commit(partial(log.error, "permit.unproven", permit=permit.pk, problem=problem))
 
 
 @transaction.atomic
 def give_back(*, permit_id: int, call_id: str, agent_slug: str) -> None:
     """The call that may have taken a use never ran: another one may have it, if it has. Again does nothing."""
-    Permit.objects.select_for_update().filter(pk=permit_id).first()  # one after another: the log is looked at first
-    told = AuditEntry.objects.filter(subject=f"permit:{permit_id}", body__contains=stored({"call": call_id})[1:-1])
-    if set(told.values_list("kind", flat=True)) != {_USED}:
+    rows = Permit.objects.select_for_update(of=("self",)).select_related("request")
+    permit = rows.filter(pk=permit_id).first()  # one after another: the log is looked at first
+    told = list(
+        AuditEntry.objects.filter(subject=f"permit:{permit_id}", body__contains=stored({"call": call_id})[1:-1])
+    )
+    if permit is None or {each.kind for each in told} != {_USED} or any(map(entry_problem, told)):
+        return
+    if bound_permits.find_difference(permit):  # its next use ends it
         return
     Permit.objects.filter(pk=permit_id, uses_left__isnull=False).update(uses_left=F("uses_left") + 1)
-    audit.record(kind=_RETURNED, actor=agent_slug, subject=f"permit:{permit_id}", call=call_id)
+    permit.uses_left = None if permit.uses_left is None else permit.uses_left + 1
+    facts = bound_permits.of_permit(permit)
+    audit.record(kind=_RETURNED, actor=agent_slug, subject=f"permit:{permit_id}", call=call_id, **facts)
 
 
 def give_back_left(now: datetime) -> int:

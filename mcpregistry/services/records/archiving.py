@@ -28,7 +28,7 @@ from mcpregistry.failpoints import failpoint
 from mcpregistry.models.audit import GENESIS, AuditArchive, AuditEntry
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.signing import newest_key
-from mcpregistry.services.records import archive_files, archives, audit, bound, chains, verification
+from mcpregistry.services.records import archive_files, archives, audit, bound, bound_permits, chains, verification
 from mcpregistry.services.records.archives import Archives, Stand
 
 LEAST = timedelta(days=7)
@@ -114,19 +114,21 @@ def plan(now: datetime, older_than: timedelta) -> list[Run]:
     found = []
     for writer, stand in sorted(state.stands.items()):
         first, upto = known.stand(writer).seq + 1, min(stand.seq, state.sealed.get(writer, 0))
-        last = _last_to_go(writer, first, upto, now - older_than)
+        last = _last_to_go(writer, first, upto, before=now - older_than, now=now)
         if last >= first:
             found.append(Run(writer, first, last))
     return found
 
 
-def _last_to_go(writer: str, first: int, upto: int, before: datetime) -> int:
+def _last_to_go(writer: str, first: int, upto: int, *, before: datetime, now: datetime) -> int:
     if upto < first:
         return 0
     rows = AuditEntry.objects.filter(writer=writer).order_by("seq")
     call = Invocation.objects.filter(pk=Substr(OuterRef("subject"), len("call:") + 1))
+    permit = bound_permits.entries_of_live_permits(now)
     stays = Q(at__gte=before) | Q(subject__startswith="call:") & Exists(call)
-    kept = rows.filter(stays, seq__gte=first, seq__lte=upto).values_list("seq", flat=True).first()
+    kept_for = stays | Q(subject__startswith="permit:") & permit
+    kept = rows.filter(kept_for, seq__gte=first, seq__lte=upto).values_list("seq", flat=True).first()
     newest = rows.values_list("seq", flat=True).last() or 0
     return min(upto, newest - 1, upto if kept is None else kept - 1)
 

@@ -1,7 +1,8 @@
 """What the audit log says of the records beside it: digests, so that a finished call or a vote cannot be changed unnoticed.
 
 An entry that begins a call has the digest of who asked what, of the arguments and of the reason; one that ends it those
-of the end and of the answer; one of a vote that of the vote. A record fits if entries of its call have said so.
+of the end and of the answer. A call that has begun fits if its entries have said so. Of several ends, those that
+correct a supposed one replace it. For what else entries say of held calls see ``bound_approvals``.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import Any
 
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.text.canonical import digest
-from mcpregistry.models.approval import ApprovalVote
+from mcpregistry.models.approval import ApprovalRequest, ApprovalVote
 from mcpregistry.models.audit import AuditArchive, AuditEntry
 from mcpregistry.models.invocation import Invocation
+from mcpregistry.services.records import bound_approvals
+from mcpregistry.services.records.bound_approvals import SignedApproval, moment_text
 from mcpregistry.services.records.chains import entry_problem
 
+CORRECTED = "call.corrected"  # the kind of the entry with an end that replaces a supposed one
 FORGOTTEN = "retention"  # the subject of the entries that say what retention has taken away
 SLACK = timedelta(hours=1)  # what an entry is about may be that much older than the entry, at most
 _ASKED = (
@@ -27,78 +31,109 @@ _ASKED = (
 )  # fmt: skip
 _READ = (
     *_ASKED, "received_at", "binding", "arguments", "reason", "state", "error_code", "result", "result_bytes",
-    "finished_at", "duration_ms", "warning", "conversation_id",
+    "finished_at", "duration_ms", "warning", "conversation_id", "writer", "dispatched_at",
 )  # fmt: skip
+_TRIES = 10  # while a call moves on as it is looked at
 
 
 # Saying
 
 
 def of_begin(row: Mapping[str, Any]) -> dict[str, str]:
-    """Of a call's columns as they are inserted."""
-    begun = {"row": _row(row), "arguments": digest(row["arguments"]), "reason": digest(row["reason"])}
-    return begun | ({"conversation": row["conversation_id"]} if row["conversation_id"] else {})
+    """Facts of a call's columns as they are inserted, when it is sent or refused."""
+    return {"row": digest(*_asked(row), *_sent(row))} | _payload(row)
+
+
+def of_question(request: ApprovalRequest) -> dict[str, object]:
+    """Facts of a held call and its request. Which process sends the call, and when, is not known yet."""
+    row = vars(request.call)
+    begun = {"question": digest(*_asked(row)), "sent": digest(*_sent(row))} | _payload(row)
+    return begun | bound_approvals.of_question(request)
+
+
+def of_claim(dispatched_at: datetime, writer: str) -> dict[str, str]:
+    """Facts of a held call that is about to be sent."""
+    return {"sent": digest(*_sent({"writer": writer, "dispatched_at": dispatched_at}))}
 
 
 def of_end(end: Mapping[str, Any], text: str, length: int) -> dict[str, str]:
-    """Of the columns that an end sets, with its answer as it is stored. The reason of before stays without a new one."""
-    said = {"end": _end(end, length), "result": digest(text)}
-    return said | {"reason": digest(end["reason"])} if end["reason"] else said
+    """Facts of the columns that an end sets, with its answer as it is stored. Without a new reason the old one stays."""
+    signed = {"end": _end(end, length), "result": digest(text)}
+    return signed | {"reason": digest(end["reason"])} if end["reason"] else signed
 
 
-def of_vote(vote: Mapping[str, Any], voter: int | None) -> dict[str, Any]:
-    """Of a vote's columns; the account stands apart, for a vote outlives it."""
-    return {"vote": _vote(vote), "voter": voter}
+def _payload(row: Mapping[str, Any]) -> dict[str, str]:
+    signed = {"arguments": digest(row["arguments"]), "reason": digest(row["reason"])}
+    return signed | ({"conversation": row["conversation_id"]} if row["conversation_id"] else {})
 
 
-def _row(row: Mapping[str, Any]) -> str:
-    return digest(*(str(row[name]) for name in _ASKED), _moment(row["received_at"]))
+def _asked(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (*(str(row[name]) for name in _ASKED), moment_text(row["received_at"]))
+
+
+def _sent(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["writer"], moment_text(row["dispatched_at"])
 
 
 def _end(end: Mapping[str, Any], length: int) -> str:
     took = end["duration_ms"]
-    words = (end["state"], end["error_code"], end["warning"], str(length), _moment(end["finished_at"]))
+    words = (end["state"], end["error_code"], end["warning"], str(length), moment_text(end["finished_at"]))
     return digest(*words, "" if took is None else repr(float(took)))
-
-
-def _vote(vote: Mapping[str, Any]) -> str:
-    words = (vote["name"], str(vote["approve"]), vote["reason"], vote["arguments_hash"], vote["via"])
-    return digest(*words, _moment(vote["at"]))
-
-
-def _moment(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat()
 
 
 # Comparing
 
 
 @dataclass(slots=True)
-class _Said:
-    """What entries have said of one call."""
+class _CallEntries:
+    """What the entries of one call say."""
 
     first: datetime
-    told: dict[str, set[str]] = field(default_factory=dict)  # of each kind of digest
-    votes: dict[object, str] = field(default_factory=dict)  # of each voter the last
+    digests: dict[str, set[str]] = field(default_factory=dict)  # of each kind of digest
+    sent: str = ""  # the digest of the time of sending; the claim of a held call replaces that of the question
+    ends: list[Mapping[str, str]] = field(default_factory=list)
+    corrections: list[Mapping[str, str]] = field(default_factory=list)
+    is_held: bool = False
 
-    def hear(self, entry: AuditEntry, body: Mapping[str, Any]) -> None:
-        if entry.kind == "approval.vote":
-            self.votes[body["voter"] or body["vote"]] = body["vote"]
-        elif entry.kind.startswith("call.") or entry.kind == "approval.edited":
-            for name in ("row", "arguments", "reason", "end", "result", "binding", "conversation"):
-                if name in body and not (name == "arguments" and "row" not in body):
-                    self.told.setdefault(name, set()).add(body[name])
+    def add(self, entry: AuditEntry, body: Mapping[str, Any]) -> None:
+        self.is_held |= entry.kind in bound_approvals.KINDS
+        if not entry.kind.startswith("call.") and entry.kind != bound_approvals.EDIT:
+            return
+        begins = "row" in body or "question" in body
+        for name in ("row", "question", "binding", "conversation"):
+            self._keep(name, body)
+        for name in ("arguments", "reason") if begins else ():
+            self._keep(name, body)
+        if "sent" in body and (not begins or not self.sent):
+            self.sent = body["sent"]
+        if "end" in body:
+            end = {name: body[name] for name in ("end", "result", "reason") if name in body}
+            (self.corrections if entry.kind == CORRECTED else self.ends).append(end)
+
+    def _keep(self, name: str, body: Mapping[str, Any]) -> None:
+        if name in body:
+            self.digests.setdefault(name, set()).add(body[name])
+
+    @property
+    def begun(self) -> bool:
+        """Whether the entry that began the call is among them."""
+        return "row" in self.digests or "question" in self.digests
 
     @property
     def binds(self) -> bool:
-        return bool(self.votes or self.told.get("row") or self.told.get("end"))
+        return self.is_held or self.begun or bool(self.ends or self.corrections)
 
 
 class Forgotten:
-    """Until when retention has taken records and payloads away, as the log says."""
+    """Until when retention has taken records and payloads away, as the log says; ``nothing``: without a look at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, nothing: bool = False) -> None:
         self.calls = self.payloads = datetime.min.replace(tzinfo=UTC)
+        self.archived = False
+        if not nothing:
+            self._read()
+
+    def _read(self) -> None:
         self.archived = AuditArchive.objects.exists()
         for entry in AuditEntry.objects.filter(subject=FORGOTTEN).order_by("-id")[:50]:
             if not entry_problem(entry):
@@ -109,80 +144,144 @@ class Forgotten:
 
 def misfits(entries: Sequence[AuditEntry], forgotten: Forgotten) -> Iterator[str]:
     """One sentence for each record that these entries are about and that says something else."""
-    heard = {call: said for call, said in _heard(entries).items() if said.binds}
-    if not heard:
+    found_entries = {call: signed for call, signed in _group_by_call(entries).items() if signed.binds}
+    if not found_entries:
         return
-    for call, found in _with_rows(heard).items():
-        if any(_misfits(*found, forgotten)):
-            # These are not all entries of the call: later ones may have put it right.
-            whole = _heard(AuditEntry.objects.filter(subject=f"call:{call}").order_by("id"))
-            yield from (f"call {call}: {problem}" for problem in _misfits(*_with_rows(whole)[call], forgotten))
+    rows = Invocation.objects.only(*_READ).in_bulk([*found_entries])
+    for call, signed in found_entries.items():
+        # These are not all entries of the call: later ones may have put it right.
+        row = rows.get(call)
+        if (signed.is_held and row is not None) or any(_misfits(signed, row, forgotten)):
+            yield from (f"call {call}: {problem}" for problem in misfits_of(call, forgotten))
 
 
-_Found = tuple[_Said, Invocation | None, list[ApprovalVote]]
-
-
-def _heard(entries: Iterable[AuditEntry]) -> dict[str, _Said]:
-    heard: dict[str, _Said] = {}
+def _group_by_call(entries: Iterable[AuditEntry]) -> dict[str, _CallEntries]:
+    found_entries: dict[str, _CallEntries] = {}
     for entry in entries:
         if entry.subject.startswith("call:"):
             try:
                 body = json.loads(entry.body)
-                heard.setdefault(entry.subject[5:], _Said(entry.at)).hear(entry, body)
+                found_entries.setdefault(entry.subject[5:], _CallEntries(entry.at)).add(entry, body)
             except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
-                continue  # it does not fit its signature, which is said
-    return heard
+                continue  # it does not fit its signature, which the chain reports
+    return found_entries
 
 
-def _with_rows(heard: Mapping[str, _Said]) -> dict[str, _Found]:
-    rows = Invocation.objects.only(*_READ).in_bulk([*heard])
-    votes: dict[str, list[ApprovalVote]] = {}
-    for vote in ApprovalVote.objects.filter(request__call__in=[*rows]).select_related("request"):
-        votes.setdefault(vote.request.call_id, []).append(vote)
-    return {call: (said, rows.get(call), votes.get(call, [])) for call, said in heard.items()}
+def misfits_of(call: str, forgotten: Forgotten) -> list[str]:
+    """Return what is wrong with one call. Its entries are read before and after its rows, so that neither is older."""
+    entries, found = _entries_of(call), list[str]()
+    for _ in range(_TRIES):
+        signed = _group_by_call(entries).get(call)
+        row = Invocation.objects.only(*_READ).filter(pk=call).first()
+        found = list(_misfits(signed, row, forgotten)) if signed else []
+        if row is not None:
+            found += _held_misfits(call, entries, forgotten)
+        if not found:
+            break
+        before, entries = entries, _entries_of(call)
+        if [each.pk for each in before] == [each.pk for each in entries]:
+            break
+    return found
 
 
-def _misfits(said: _Said, row: Invocation | None, votes: list[ApprovalVote], forgotten: Forgotten) -> Iterator[str]:
+def _entries_of(call: str) -> list[AuditEntry]:
+    return list(AuditEntry.objects.filter(subject=f"call:{call}").order_by("id"))
+
+
+def _held_misfits(call: str, entries: Sequence[AuditEntry], forgotten: Forgotten) -> list[str]:
+    request = ApprovalRequest.objects.select_related("call").filter(call_id=call).first()
+    if request is None:
+        is_held = any(each.kind in bound_approvals.KINDS for each in entries)
+        return ["the request for its approval is gone"] if is_held else []
+    try:
+        signed = SignedApproval.read(entries)
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return []  # an entry does not fit its signature, which the chain reports
+    erased = request.call.received_at < forgotten.payloads
+    found = bound_approvals.find_differences(request, signed, list(request.votes.all()), erased=erased)
+    return [*found, *_kept_answer(request)]
+
+
+def _kept_answer(request: ApprovalRequest) -> Iterator[str]:
+    """The answer that is kept for its caller begins as the one in the record, which is cut if it is long."""
+    kept, recorded = request.result, request.call.result
+    if (
+        kept
+        and recorded
+        and (len(kept) != request.call.result_bytes or not kept.startswith(recorded.removesuffix("…")))
+    ):
+        yield "the answer that is kept for its caller is not what was written"
+
+
+def _misfits(signed: _CallEntries, row: Invocation | None, forgotten: Forgotten) -> Iterator[str]:
     if row is None:
         # Entries are archived after their call is gone, in some chains sooner than in others: what is left of it does
         # not say when it began. Whether it may be gone was looked at when its beginning was archived.
-        if said.first >= forgotten.calls + SLACK and ("row" in said.told or not forgotten.archived):
+        if signed.first >= forgotten.calls + SLACK and (signed.begun or not forgotten.archived):
             yield "its record is gone, and retention has not taken it away"
         return
     columns = {name: getattr(row, name) for name in _READ}
-    if _differs(said, "row", _row(columns)):
+    asked, sent = _asked(columns), _sent(columns)
+    if _differs(signed, "row", digest(*asked, *sent)) or _differs(signed, "question", digest(*asked)):
         yield "who asked what is not what was written when it was asked"
-    if _differs(said, "binding", row.binding):
+    if signed.sent and digest(*sent) != signed.sent:
+        yield "when it was sent, and by which process, is not what was written"
+    if _differs(signed, "binding", row.binding):
         yield "its binding is none that was written"
-    if "row" in said.told and (row.conversation_id or "") not in said.told.get("conversation", {""}):
+    if signed.begun and (row.conversation_id or "") not in signed.digests.get("conversation", {""}):
         yield "the conversation that it belongs to is none that was written"
-    if _differs(said, "reason", digest(row.reason)):
-        yield "its reason is none that was written"
-    yield from _payloads(said, row, forgotten)
-    if State(row.state) in TERMINAL and row.finished_at and _differs(said, "end", _end(columns, row.result_bytes)):
+    if _differs(signed, "arguments", digest(row.arguments)) and (
+        row.arguments or row.received_at >= forgotten.payloads
+    ):
+        yield "its arguments are not what was written" if row.arguments else "its arguments are gone"
+    yield from _end_misfits(signed, row, columns, forgotten)
+
+
+def _differs(signed: _CallEntries, name: str, found: str) -> bool:
+    return name in signed.digests and found not in signed.digests[name]
+
+
+def _end_misfits(
+    signed: _CallEntries, row: Invocation, columns: Mapping[str, Any], forgotten: Forgotten
+) -> Iterator[str]:
+    """What is wrong with the end, and with the reason, which an end may have replaced."""
+    ends = signed.corrections or signed.ends
+    if State(row.state) not in TERMINAL:
+        if ends:
+            yield "it has ended, and its record says that it has not"
+        ends = []
+    fitting = [end for end in ends if end["end"] == _end(columns, row.result_bytes)]
+    if ends and not fitting:
         yield "its end is not what was written when it ended"
-    yield from _votes(said, votes)
+        fitting = ends
+    begun = signed.digests.get("reason", set())
+    reasons = {end["reason"] for end in fitting if "reason" in end}
+    if not fitting or any("reason" not in end for end in fitting):
+        reasons = reasons | begun if begun else set()
+    if reasons and digest(row.reason) not in reasons:
+        yield "its reason is none that was written"
+    results = {end["result"] for end in fitting}
+    if results and digest(row.result) not in results and (row.result or row.received_at >= forgotten.payloads):
+        yield "its result is not what was written" if row.result else "its result is gone"
 
 
-def _differs(said: _Said, name: str, found: str) -> bool:
-    return name in said.told and found not in said.told[name]
+# Before it is sent
 
 
-def _payloads(said: _Said, row: Invocation, forgotten: Forgotten) -> Iterator[str]:
-    for name, text, words in (("arguments", row.arguments, "arguments are"), ("result", row.result, "result is")):
-        if _differs(said, name, digest(text)) and (text or row.received_at >= forgotten.payloads):
-            yield f"its {words} not what was written" if text else f"its {words} gone"
+def find_contradictions(request: ApprovalRequest, votes: Sequence[ApprovalVote]) -> list[str]:
+    """Why the log does not prove that this held call, as it was read, was asked about and approved; one query.
 
-
-def _votes(said: _Said, votes: list[ApprovalVote]) -> Iterator[str]:
-    if not said.votes:
-        return
-    for vote in votes:
-        word = _vote(
-            {name: getattr(vote, name) for name in ("name", "approve", "reason", "arguments_hash", "via", "at")}
-        )
-        voter = vote.user_id or next((who for who, told in said.votes.items() if told == word), None)
-        if said.votes.get(voter) != word:
-            yield f"the vote of {vote.name} is not what was written when it was cast"
-    if len(votes) < len(said.votes):
-        yield "a vote on it is gone"
+    Whoever can write to the database, and has no key, can invent votes and terms, but no entries. An entry of a call
+    that was sent, or has ended, is a contradiction too: an approval is for one call.
+    """
+    entries = _entries_of(request.call_id)
+    wrong = [f"entry {each.seq} of {each.writer}: {problem}" for each in entries if (problem := entry_problem(each))]
+    if wrong:
+        return wrong
+    signed = _group_by_call(entries).get(request.call_id)
+    if signed is None:
+        return ["no entry says that people were asked about it"]
+    is_over = signed.ends or signed.corrections or any(each.kind == "call.dispatched" for each in entries)
+    found = ["it was sent before, or has ended"] if is_over else []
+    found += _misfits(signed, request.call, Forgotten(nothing=True))
+    return [*found, *bound_approvals.find_differences(request, SignedApproval.read(entries), votes)]

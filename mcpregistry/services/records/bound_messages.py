@@ -10,20 +10,28 @@ from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Conversation, Message
 from mcpregistry.models.audit import AuditEntry
 from mcpregistry.services.records.bound import SLACK, Forgotten
+from mcpregistry.services.records.chains import entry_problem
 
 WRITTEN = "conversation.message"  # kind of the entry of each message
+DELETED = "conversation.deleted"  # kind of the entry of a conversation that the site deletes, with its messages
 _ACTOR = 150  # letters of an author that an entry keeps
 
 
 def misfits(entries: Sequence[AuditEntry], forgotten: Forgotten) -> Iterator[str]:
     """One sentence for each message that these entries are about and that says something else, or is gone.
 
-    A conversation that is gone took its messages along: retention and the deletion of an agent do that.
+    A conversation that is gone took its messages along. If the site deleted it, an entry says so.
     """
     written = [(entry, body) for entry in entries if entry.kind == WRITTEN and (body := _body(entry))]
     rows = Message.objects.in_bulk([body["message"] for _, body in written])
     there = set(
         Conversation.objects.filter(pk__in={_conversation(entry) for entry, _ in written}).values_list("pk", flat=True)
+    )
+    deleted = _deleted({_conversation(entry) for entry, _ in written} - there)
+    yield from (
+        f"conversation {key}: it is gone with its messages, and the site did not delete it"
+        for key in dict.fromkeys(_conversation(entry) for entry, _ in written)
+        if key not in there | deleted
     )
     for entry, body in written:
         row = rows.get(body["message"])
@@ -33,6 +41,13 @@ def misfits(entries: Sequence[AuditEntry], forgotten: Forgotten) -> Iterator[str
             problem = "is gone" if _conversation(entry) in there else ""
         if problem:
             yield f"message {body['message']} of conversation {_conversation(entry)} {problem}"
+
+
+def _deleted(conversations: set[str]) -> set[str]:
+    """Those of which an entry says that the site deleted them."""
+    subjects = [f"conversation:{key}" for key in conversations]
+    entries = AuditEntry.objects.filter(kind=DELETED, subject__in=subjects) if subjects else []
+    return {_conversation(entry) for entry in entries if not entry_problem(entry)}
 
 
 def _body(entry: AuditEntry) -> dict[str, Any] | None:

@@ -45,14 +45,18 @@ def _broken(known: Archives) -> Iterator[str]:
 
 def walked(entries: Iterable[AuditEntry], stands: Callable[[str], Stand]) -> Iterator[tuple[AuditEntry, list[str]]]:
     """Each entry with what is wrong with it. They come chain by chain, in order; ``stands``: from where on each does."""
-    writer, stand = None, Stand()
+    writer, stand, number = None, Stand(), 0
     for entry in entries:
         if entry.writer != writer:
-            writer, stand = entry.writer, stands(entry.writer)
+            writer, stand, number = entry.writer, stands(entry.writer), 0
         if entry.seq <= stand.seq:
             yield entry, ["it was archived, and is here again"]
             continue
-        yield entry, [*_problems(entry, stand)]
+        problems = [*_problems(entry, stand)]
+        if entry.pk is not None and entry.pk <= number:  # one that comes from a file has no number
+            problems.append("its number in the table is lower than that of the entry before it")
+        number = entry.pk or number
+        yield entry, problems
         stand = Stand(entry.seq, entry.hash, entry.key_id)
 
 

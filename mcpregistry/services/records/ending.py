@@ -25,7 +25,7 @@ from mcpregistry.models.invocation import Invocation
 from mcpregistry.services.records import audit, bound
 from mcpregistry.services.records.sql import moment
 
-CORRECTED = "call.corrected"  # the kind of the audit entry that replaces what was supposed
+CORRECTED = bound.CORRECTED  # the kind of the audit entry that replaces what was supposed
 _CAME_LATE = "Its end came after the call had been given up."
 MAX_RESULT = 64 * 1024  # characters of a result that stay with the call's record
 

@@ -1,9 +1,10 @@
-"""Finds calls and messages without an entry in the audit log: they were inserted into the database by hand."""
+"""Finds calls, messages and permits without an entry in the audit log: they were inserted into the database by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db.models import CharField, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value
@@ -12,6 +13,7 @@ from django.db.models.functions import Coalesce, Concat
 from mcpregistry.db import streamed
 from mcpregistry.models import Conversation, Invocation
 from mcpregistry.models.audit import AuditArchive, AuditEntry
+from mcpregistry.services.records import bound_permits
 from mcpregistry.services.records.bound_messages import WRITTEN
 
 
@@ -54,6 +56,11 @@ def messages(part: Part) -> Iterator[str]:
     for pk, messages, entries in streamed(rows.values_list("pk", "rows", "entries")):
         if messages > entries:
             yield f"conversation {pk}: it has {messages:,} messages, and {entries:,} entries for them in the log"
+
+
+def permits(now: datetime) -> Iterator[str]:
+    """One sentence for each permit that could be used and is not as the log says."""
+    return bound_permits.find_differences(now)
 
 
 def _entries(kind: str) -> QuerySet[AuditEntry]:

@@ -225,7 +225,7 @@ class _Look:
         if not self.full:
             calls = unwritten.next_part(Invocation, state.calls, ROWS)
             talks = unwritten.next_part(Conversation, state.conversations, ROWS)
-        found = chain(unwritten.calls(calls), unwritten.messages(talks))
+        found = chain(unwritten.calls(calls), unwritten.messages(talks), unwritten.permits(self.now))
         self.problems += islice(found, MOST_TOLD)
         state.calls, state.conversations = calls.upto, talks.upto
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from django.apps import apps
+from django.db import transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 from simple_history.manager import HistoryManager
 
@@ -64,7 +65,7 @@ def prune(now: datetime) -> dict[str, int]:
         "attempts": _delete(
             LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1)).exclude(known_until__gt=now)
         ),
-        "conversations": _delete(Conversation.objects.filter(last_used_at__lt=calls_before)),
+        "conversations": _in_batches(Conversation.objects.filter(last_used_at__lt=calls_before), _delete_told),
         "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before)),
         "budgets": _delete(BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)))
         + _delete(BudgetPeriod.objects.filter(end__lt=calls_before)),
@@ -90,6 +91,13 @@ def _tell(calls_before: datetime, payloads_before: datetime) -> None:
 
 def _delete(rows: QuerySet[Any]) -> int:
     return _in_batches(rows, lambda batch: batch.delete()[0])
+
+
+@transaction.atomic
+def _delete_told(batch: QuerySet[Any]) -> int:
+    """Where each deletion is told in the log: all at once."""
+    with audit.together():
+        return batch.delete()[0]
 
 
 def versioned() -> Iterator[Any]:

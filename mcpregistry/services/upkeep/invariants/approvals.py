@@ -15,6 +15,8 @@ from mcpregistry.db import streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Invocation
 from mcpregistry.services.approvals.requests import arguments_hash, binding_for
+from mcpregistry.services.records import bound, bound_permits
+from mcpregistry.services.records.bound_approvals import KINDS, SignedApproval, find_differences
 
 _GRACE = timedelta(seconds=30)  # the reaper comes by every ten seconds
 _BATCH = 200  # calls whose votes or entries are read in one query
@@ -42,6 +44,41 @@ def without_quorum(now: datetime) -> Iterator[str]:
             agreeing = Counter({bytes_that_ran: agreeing[bytes_that_ran]})
         if max(agreeing.values(), default=0) < request.quorum:
             yield request.call_id
+
+
+def not_as_signed(now: datetime) -> Iterator[str]:
+    """Held calls whose terms, votes or approval differ from the signed entries of the audit log."""
+    forgotten = bound.Forgotten()
+    requests = ApprovalRequest.objects.select_related("call").prefetch_related("votes").order_by("pk")
+    rows = streamed(requests, _BATCH)
+    while batch := list(islice(rows, _BATCH)):
+        signed = _signed([request.call_id for request in batch])
+        for request in batch:
+            erased = request.call.received_at < forgotten.payloads
+            votes, entries = list(request.votes.all()), signed.get(request.call_id, SignedApproval())
+            found = any(find_differences(request, entries, votes, erased=erased))
+            if found and bound.misfits_of(request.call_id, forgotten):  # it may have moved on in between
+                yield request.call_id
+
+
+def _signed(calls: list[str]) -> dict[str, SignedApproval]:
+    """By call, what its entries say. An entry that is not as it was written is found with its chain."""
+    entries: dict[str, list[AuditEntry]] = {}
+    for entry in AuditEntry.objects.filter(subject__in=[f"call:{call}" for call in calls], kind__in=KINDS):
+        entries.setdefault(entry.subject.removeprefix("call:"), []).append(entry)
+    return {call: read for call, each in entries.items() if (read := _read(each)) is not None}
+
+
+def _read(entries: list[AuditEntry]) -> SignedApproval | None:
+    try:
+        return SignedApproval.read(entries)
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def permits_not_as_signed(now: datetime) -> Iterator[str]:
+    """Permits that could be used and differ from the signed entries."""
+    return bound_permits.find_differences(now)
 
 
 def rejected_and_let_go(now: datetime) -> Iterator[str]:
@@ -113,6 +150,8 @@ def _ids(rows: QuerySet[Any]) -> Iterator[str]:
 RULES = [
     ("What people were asked about has its request.", without_request),
     ("What was asked about ran only with enough approvals of those very arguments.", without_quorum),
+    ("Terms, votes and approvals are those that the audit log has.", not_as_signed),
+    ("Permits are those that the audit log has.", permits_not_as_signed),
     ("What one person rejected never ran.", rejected_and_let_go),
     ("Only where the rule says so did the requester confirm.", confirmed_by_nobody_allowed),
     ("Nobody approved what they asked for.", approved_by_requester),

@@ -1,0 +1,77 @@
+"""What an approver may change of a held call: arguments that fit the pinned schema, and that the agent may use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, SlipsnisseError
+from mcpregistry.domain.policy.access import may_call
+from mcpregistry.domain.policy.decision import Outcome, Question, decide
+from mcpregistry.domain.shown_definitions import check_call, repair_definition
+from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.models import ApprovalRequest, Definition, Tool
+from mcpregistry.services.configuration.snapshot import load_snapshot
+
+
+def find_misfit(request_id: str, arguments: Mapping[str, Any]) -> SlipsnisseError | None:
+    """Why an edit does not fit the pinned schema. Found out before the transaction, which the schema's server could
+    otherwise make long; a call's definition never changes, so the answer stays right.
+    """
+    request = ApprovalRequest.objects.filter(pk=request_id).select_related("call").first()
+    pinned = _pinned(request) if request is not None else None
+    if pinned is None:
+        return None
+    try:
+        kind = pinned.tool.kind
+        check_call(kind, repair_definition(kind, pinned.data).definition, json.loads(canonical_arguments(arguments)))
+    except SlipsnisseError as error:
+        return error
+    return None
+
+
+def _pinned(request: ApprovalRequest) -> Definition | None:
+    tools = Tool.offers.of_record(request.call.server_slug, request.call.tool_name)
+    found = Definition.objects.filter(hash=request.call.definition_hash, tool__in=tools)
+    return found.select_related("tool").first()
+
+
+def canonical_arguments(arguments: Mapping[str, Any]) -> str:
+    """The text in which they are stored. Raises ArgumentsInvalid."""
+    try:
+        return canonical(arguments)
+    except ValueError as error:
+        raise ArgumentsInvalid(
+            "The arguments hold a number that JSON does not have, or are nested too deeply.", remedy="Correct them."
+        ) from error
+
+
+def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: SlipsnisseError | None, now: datetime) -> None:
+    """Raise for an edit that does not fit the pinned schema, or reaches what the agent is not granted or a rule denies.
+
+    ``misfit``: what ``find_misfit`` has found.
+    """
+    call, pinned = request.call, _pinned(request)
+    if pinned is None:
+        raise Conflict("The tool is not there any more.", remedy="Reject the call.")
+    if misfit is not None:
+        raise misfit
+    snapshot = load_snapshot()
+    tool = snapshot.offer(pinned.tool_id)
+    agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoint_of_record(call.endpoint_slug)
+    server = snapshot.servers.get(tool.server_id) if tool else None
+    if tool is None or server is None or agent is None or endpoint is None:
+        raise Conflict("The tool or the agent is switched off.", remedy="Reject the call.")
+    if not may_call(agent, endpoint, tool, arguments, now.timestamp()):
+        raise Denied(
+            f"The agent '{agent.slug}' is not granted this tool with these arguments.",
+            remedy="Keep to the arguments that are granted.",
+        )
+    question = Question(
+        agent, endpoint, server, tool, arguments,
+        expert=request.expert, now=now.timestamp(), origin=call.origin, host=request.host,
+    )  # fmt: skip
+    if decide(snapshot.policy, question).outcome is Outcome.DENY:
+        raise Denied("A rule denies the call with these arguments.", remedy="Choose others.")

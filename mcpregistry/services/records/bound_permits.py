@@ -1,0 +1,80 @@
+"""Compares permits with what the audit log says of them. Each entry of a permit has all of it, so the newest is enough."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+
+from django.db.models import CharField, Exists, OuterRef, QuerySet, Value
+from django.db.models.functions import Cast, Concat
+
+from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.models.approval import Permit
+from mcpregistry.models.audit import AuditEntry
+from mcpregistry.services.records.bound_approvals import moment_text
+from mcpregistry.services.records.chains import entry_problem
+
+OVER = frozenset({"permit.revoked", "permit.unproven"})  # kinds of entries that end a permit
+_TRIES = 10  # while a permit is used as it is looked at
+
+
+def of_permit(permit: Permit) -> dict[str, object]:
+    """Facts of each entry about a permit, as it is after what the entry says."""
+    words = (
+        str(permit.agent_id), str(permit.tool_id), permit.definition_hash, str(permit.server_revision),
+        stored(permit.argument_pins), moment_text(permit.expires_at), str(permit.created_by_id), str(permit.request_id),
+        permit.request.rule_fingerprint if permit.request else "",
+    )  # fmt: skip
+    return {"permit": digest(*words), "left": permit.uses_left, "request": permit.request_id}
+
+
+def find_difference(permit: Permit) -> str:
+    """Why the log does not prove that this permit was given as it is, and may still be used; empty if it does. One query."""
+    newest = _entries(permit).first()
+    if newest is None:
+        return "no entry says that it was given"
+    if problem := entry_problem(newest):
+        return f"its newest entry is not what was written: {problem}"
+    said = json.loads(newest.body)
+    if newest.kind in OVER:
+        return "it was revoked"
+    if any(said.get(name) != value for name, value in of_permit(permit).items()):
+        return "it is not what was written when it was given or last used"
+    return ""
+
+
+def find_differences(now: datetime) -> Iterator[str]:
+    """One sentence for each permit that could be used at this time and is not as the log says."""
+    for key in list(live(now).order_by("pk").values_list("pk", flat=True)):
+        if problem := _settled_difference(key, now):
+            yield f"permit {key}: {problem}"
+
+
+def live(now: datetime) -> QuerySet[Permit]:
+    """The permits that could be used at this time. Without its request or its giver, none can."""
+    there = Permit.objects.filter(request__isnull=False, created_by__isnull=False)
+    return there.filter(revoked_at=None, expires_at__gt=now).exclude(uses_left=0)
+
+
+def entries_of_live_permits(now: datetime) -> Exists:
+    """Whether the audit entry of the outer query is about a permit that could be used at this time."""
+    subject = Concat(Value("permit:"), Cast("pk", CharField()), output_field=CharField())
+    return Exists(live(now).order_by().annotate(subject=subject).filter(subject=OuterRef("subject")))
+
+
+def _settled_difference(key: int, now: datetime) -> str:
+    """Of a permit that may be used at the same time: an entry that came in between makes it be read again."""
+    problem, seen = "", None
+    for _ in range(_TRIES):
+        permit = live(now).select_related("request").filter(pk=key).first()
+        newest = _entries(permit).values_list("pk", flat=True).first() if permit else None
+        problem = find_difference(permit) if permit else ""
+        if not problem or (newest, problem) == seen:
+            break
+        seen = (newest, problem)
+    return problem
+
+
+def _entries(permit: Permit) -> QuerySet[AuditEntry]:
+    return AuditEntry.objects.filter(subject=f"permit:{permit.pk}").order_by("-id")

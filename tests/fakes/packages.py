@@ -10,7 +10,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -186,7 +186,8 @@ def serving() -> Any:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(body)
+                with suppress(BrokenPipeError):  # whoever asked was killed
+                    self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -18,11 +18,11 @@ from django.db import Error
 from mcpregistry.calls.calls_of_tests import make_call
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.database_errors import is_passing
-from mcpregistry.db import db_call, long_db_call
+from mcpregistry.db import database_now, db_call, long_db_call
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.downstream.pool.testing import Send
 from mcpregistry.models import ServerTest
-from mcpregistry.services.installs import work
+from mcpregistry.services.installs import sweeping, work
 from mcpregistry.services.registry import sources, sync
 from mcpregistry.services.servers import checks, trials
 from mcpregistry.services.servers.calls_of_tests import order_of
@@ -138,15 +138,23 @@ class Shares:
         self._prober.interrupt()
 
     def close(self) -> None:
-        """End the tests, write down that they were interrupted, and end the loop thread."""
+        """End the tests, write down that they were interrupted, give back the installations, and end the loop thread."""
         self.interrupt()
         try:
             self._prober.run(self._ended(), _CLOSING_SECONDS)
         except TimeoutError:
             log.warning("shares.not_ended")
         finally:
+            self._give_back_installs()
             self._prober.close()
             self._lease.release()
+
+    def _give_back_installs(self) -> None:
+        """Installations end with this process. Let other workers begin them again, without waiting for the leases to expire."""
+        try:
+            sweeping.take_back_of(self._lease.key, database_now())
+        except Error as error:  # then the leases expire
+            log.warning("installs.not_given_back", error=type(error).__name__)
 
     async def _ended(self) -> None:
         for share in (self._tests, self._checks, self._failing):

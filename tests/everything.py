@@ -39,6 +39,12 @@ def stages(folder: Path) -> list[Stage]:
         Stage("branch coverage", (*python, "pytest", *measured)),
         Stage("kills of a busy site on SQLite", (*python, "tests.fault.kills", "60")),
         Stage("kills of a busy site on PostgreSQL", (*python, "tests.fault.kills", "60", "--postgres")),
+        Stage("kills during installs, tests and trials on SQLite", (*python, "tests.fault.server_kills", "60")),
+        Stage(
+            "kills during installs, tests and trials on PostgreSQL",
+            (*python, "tests.fault.server_kills", "60", "--postgres"),
+        ),
+        Stage("kills of owners of sessions", (*python, "tests.fault.session_kills", "12", "--postgres")),
         Stage("database faults of a busy site on SQLite", (*python, "tests.fault.outages", "12")),
         Stage("database faults of a busy site on PostgreSQL", (*python, "tests.fault.outages", "18", "--postgres")),
         Stage("stops of first starts", (*python, "tests.controlplane.stops", "40")),

@@ -32,6 +32,7 @@ _AGENTS = agents_of_hosts()
 _ENDPOINTS = Endpoint.objects.filter(enabled=True)
 _WAYS = [
     ("stdio", "stdio: it starts a program on this machine"),
+    ("workspace", "stdio, with the MCP servers of each project's own file"),
     ("http", "HTTP: it comes over the network, with a token"),
 ]
 
@@ -45,7 +46,11 @@ class ConnectForm(forms.Form):
         "agent", _AGENTS, usable=True, empty_label=None, help_text="The agent whose grants, rules and limits apply."
     )
     endpoint = NameField(
-        "endpoint", _ENDPOINTS, usable=True, empty_label=None, help_text="The endpoint that the host connects to."
+        "endpoint",
+        _ENDPOINTS,
+        usable=True,
+        empty_label=None,
+        help_text="The endpoint that the host connects to. Not used for project files: each directory has its own.",
     )
 
 
@@ -97,6 +102,10 @@ def _defaults(said: QueryDict) -> dict[str, str]:
 
 def _shown(request: HttpRequest, said: dict[str, Any]) -> dict[str, Any]:
     agent, endpoint, http = said["agent"], said["endpoint"], said["way"] == "http"
+    if said["way"] == "workspace":  # the directory in which the host runs decides the endpoint
+        connection = ways.way(endpoint="", agent=agent.slug, http=False)
+        shown = {"agent": agent, "workspace": True, "seen": True, "withheld": ways.withheld()}
+        return _panel(said["host"], connection) | shown
     connection = ways.way(endpoint=endpoint.slug, agent=agent.slug, http=http)
     now = timezone.now()
     seen = catalog.sees_anything(agent, endpoint, now=now)

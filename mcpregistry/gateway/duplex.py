@@ -15,7 +15,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp import types as t
 from mcp.shared.message import MessageMetadata, SessionMessage
 
-from mcpregistry.gateway.jsonrpc import in_thread_if_large, objection, too_deep, with_valid_text
+from mcpregistry.gateway.jsonrpc import explain_cut, in_thread_if_large, objection, too_deep, with_valid_text
 
 Say = Callable[[bytes], Awaitable[None]]
 Spoken = Callable[[t.JSONRPCMessage], bytes | None]
@@ -103,6 +103,8 @@ async def streams(
     server just before it is sent. ``backlog`` counts what waits to be sent; nothing more of the host is taken
     while it is full.
     """
+
+    spoken = _explaining(spoken)
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -134,6 +136,17 @@ async def streams(
             yield incoming, outgoing if backlog is None else _Counting(outgoing, spoken, backlog)
         finally:
             tasks.cancel_scope.cancel()
+
+
+def _explaining(spoken: Spoken) -> Spoken:
+    """The same, with errors that say what a request that was cut off may have done."""
+
+    def speak(message: t.JSONRPCMessage) -> bytes | None:
+        if isinstance(message, t.JSONRPCError):
+            message = message.model_copy(update={"error": explain_cut(message.error)})
+        return spoken(message)
+
+    return speak
 
 
 def _parsed(data: bytes) -> tuple[SessionMessage | None, dict[str, Any] | None]:

@@ -15,10 +15,11 @@ import pydantic_core
 import structlog
 from anyio import to_thread
 from mcp.shared.inbound import unsupported_protocol_version_rejection
-from mcp.types import INVALID_REQUEST, PARSE_ERROR
-from mcp_types import PROTOCOL_VERSION_META_KEY
+from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData
+from mcp_types import CONNECTION_CLOSED, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from mcpregistry.domain.calls.ends import CUT_OFF
 from mcpregistry.domain.text.almost_json import BOM, REPLACED, repair_text
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.domain.text.unique_keys import RepeatedKeyError, check_keys
@@ -74,6 +75,15 @@ def salvage_id(data: bytes) -> int | str | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
         return None
     return known if type(known) in (int, str) else None
+
+
+def explain_cut(error: ErrorData) -> ErrorData:
+    """Say of a request that was cut off that it may have run.
+
+    The SDK answers it with "Connection closed" when this process stops, which sounds as if nothing had happened.
+    """
+    is_cut = (error.code, error.message) == (CONNECTION_CLOSED, "Connection closed")
+    return error.model_copy(update={"message": CUT_OFF}) if is_cut else error
 
 
 def objection(data: bytes) -> dict[str, Any] | None:

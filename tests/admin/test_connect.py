@@ -41,6 +41,13 @@ def test_the_first_look_shows_a_whole_entry_that_starts_this_site(client_of: Cli
     assert "Waiting for the first call" in page
 
 
+def test_an_entry_for_project_files_can_be_chosen(client_of: ClientOf, site: Site) -> None:
+    answer = client_of("viewer").get(reverse("connect"), {"way": "workspace", "agent": "ci"})
+    assert '"--workspace",' in answer.context["panel"].text
+    assert "connect claude-code --workspace --agent ci" in answer.content.decode()
+    assert "Project files" in answer.content.decode()
+
+
 @pytest.mark.exhaustive(one_in=5)
 @pytest.mark.parametrize("slug", [*HOSTS, "python", "typescript", "curl"])
 @pytest.mark.parametrize("way", ["stdio", "http"])

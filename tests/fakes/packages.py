@@ -10,11 +10,41 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
+
+SERVER = """
+import json, sys
+def main():
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "id" not in asked:
+            continue
+        answers = {
+            "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "small", "version": "1"}},
+            "tools/list": {"tools": [{"name": "ping", "inputSchema": {"type": "object"}}]},
+        }
+        answer = answers.get(asked["method"])
+        said = {"result": answer} if answer else {"error": {"code": -32601, "message": "no"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
+"""
+JS = """#!/usr/bin/env node
+const dep = require("small-dep");
+require("readline").createInterface({input: process.stdin}).on("line", line => {
+  const asked = JSON.parse(line);
+  if (asked.id === undefined) return;
+  const answers = {
+    "initialize": {protocolVersion: "2025-11-25", capabilities: {tools: {}}, serverInfo: {name: "small", version: dep}},
+    "tools/list": {tools: [{name: "ping", inputSchema: {type: "object"}}]},
+  };
+  const answer = answers[asked.method];
+  const said = answer ? {result: answer} : {error: {code: -32601, message: "no"}};
+  console.log(JSON.stringify({jsonrpc: "2.0", id: asked.id, ...said}));
+});
+"""
 
 
 def wheel(
@@ -119,6 +149,17 @@ class Packages:
         return {"name": name, "dist-tags": {"latest": list(versions)[-1]}, "versions": versions}
 
 
+def add_small_servers(packages: Packages) -> None:
+    """Add a small server and what it needs to both registries: "small-server" 1.0, and "@small/server" 1.0.0 and 1.1.0."""
+    packages.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 1\n"})
+    program = "small-server = small_server:main"
+    packages.add_wheel("small-server", "1.0", {"small_server.py": SERVER}, requires=("small-dep",), program=program)
+    for version in ("1.0.0", "1.1.0"):
+        packages.add_npm("small-dep", version, {"index.js": f'module.exports = "{version}";'})
+        needs = {"small-dep": version}
+        packages.add_npm("@small/server", version, {"main.js": JS}, bin={"small": "main.js"}, dependencies=needs)
+
+
 def integrity(content: bytes) -> str:
     """As npm writes it."""
     return "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
@@ -145,7 +186,8 @@ def serving() -> Any:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(body)
+                with suppress(BrokenPipeError):  # whoever asked was killed
+                    self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -245,13 +245,13 @@ class Web:
         return f"http://{self.address}/mcp/{endpoint}"
 
     @contextlib.asynccontextmanager
-    async def raw(self, token: str = "", **headers: str) -> AsyncIterator[httpx2.AsyncClient]:
-        """Plain HTTP with the usual headers."""
+    async def raw(self, token: str = "", *, kept: bool = True, **headers: str) -> AsyncIterator[httpx2.AsyncClient]:
+        """Plain HTTP with the usual headers. ``kept``: it keeps its connections, else it opens one for each request."""
         usual = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         if token:
             usual["authorization"] = f"Bearer {token}"
-        timeout = httpx2.Timeout(HANG_LIMIT)
-        async with httpx2.AsyncClient(headers=usual | headers, timeout=timeout, **PLAIN) as client:
+        timeout, limits = httpx2.Timeout(HANG_LIMIT), httpx2.Limits(max_keepalive_connections=20 if kept else 0)
+        async with httpx2.AsyncClient(headers=usual | headers, timeout=timeout, limits=limits, **PLAIN) as client:
             yield client
 
     @contextlib.asynccontextmanager

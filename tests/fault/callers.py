@@ -16,7 +16,7 @@ from mcpregistry.db import database_now
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import Agent, Endpoint, Invocation
 from mcpregistry.services.access import tokens
-from subagents.models import HeadendRequest, Run
+from subagents.models import HeadendRequest, MaintenanceRequest, Run
 from tests.calls.conftest import ACTOR
 from tests.fakes.hosts import StdioHost, stdio_host
 from tests.fakes.stage import PLAIN, OutputEndedError, Stage, outside
@@ -234,4 +234,5 @@ class Callers:
 
 def _quiet() -> bool:
     waiting = HeadendRequest.objects.filter(released_at=None, lease_until__gt=database_now())
-    return not (Run.objects.open().exists() or Invocation.objects.open().exists() or waiting.exists())
+    at_work = [Run.objects.open(), Invocation.objects.open(), MaintenanceRequest.objects.open(), waiting]
+    return not any(rows.exists() for rows in at_work)

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -47,11 +48,15 @@ def silent_runs() -> list[str]:
     ]
 
 
-def servers_left(bench: Bench) -> Iterator[str]:
-    """Downstream servers of the stopped site that run on: their journal is in their environment."""
+def left_running(*marks: Path) -> Iterator[str]:
+    """Processes of the stopped site that run on, by /proc: one of these paths is in their environment, command line or folder.
+
+    A downstream server has the path of its journal in its environment, an installer that of the folder in which it works.
+    """
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if process.environ().get("FAKE_JOURNAL") == str(bench.journal):
+            words = [*process.environ().values(), *process.cmdline(), process.cwd()]
+            if process.status() != psutil.STATUS_ZOMBIE and any(str(mark) in word for mark in marks for word in words):
                 yield f"left running: {process}"
 
 
@@ -63,8 +68,8 @@ def fits(call: ToolCall, record: Invocation | None, writes: Counter[str]) -> boo
         return (received, state) == (1, State.SUCCEEDED)
     if call.state == CallState.FAILED:
         return received == 0 and state in ("", State.NOT_SENT)  # no record: the database refused it
-    if call.state == CallState.UNKNOWN:
-        return state == State.UNKNOWN
+    if call.state == CallState.UNKNOWN:  # a paused process writes the end that it knows, once it continues
+        return state == State.UNKNOWN or (received, state) == (1, State.SUCCEEDED)
     return received == 0  # it was cancelled before it was made
 
 
@@ -91,7 +96,9 @@ def _reports_of_calls(reports: Reports, writes: Counter[str]) -> Iterator[str]:
     for report in reports.call_reports:
         records = Invocation.objects.filter(arguments__contains=f'"{report.text}"').exclude(origin="run")
         states = set((records.filter(pk=report.record) if report.record else records).values_list("state", flat=True))
-        if report.state == "failed":
+        if report.state == State.UNKNOWN and not report.record:
+            agree = True  # its host was told that it may have run
+        elif report.state == "failed":
             agree = not states & {State.SUCCEEDED, State.UNKNOWN} and not writes[report.text]
         else:
             agree = states == {report.state}

@@ -84,7 +84,7 @@ def _verdict(calls: int, polls: int, ends: Sequence[int], took: float) -> Found:
 
 def main() -> int:
     """By hand: an empty database, the campaign, what was found."""
-    from tests.fault.kills import database
+    from tests.fault.killing import database
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--postgres", action="store_true")

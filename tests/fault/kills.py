@@ -12,43 +12,28 @@ import argparse
 import asyncio
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from tests.conftest import VAR, child_env  # before all else: it gives Django a folder of its own
 
 # ruff: isort: split
-import psutil
-from django.core.management import call_command
-from django.db import connections
 from django.utils import timezone
 
-from controlplane import site as processes
-from controlplane.children import stop
-from controlplane.databases import settings_for
-from controlplane.supervisor import PREDECESSOR, Pauses
 from mcpregistry.services.servers.connections import forget_stale, process_name
 from subagents.domain.lifecycle import Exit
-from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running as models_running
-from subagents.llm.scripted.script import Script
 from subagents.models import Run
-from tests import forkserver, postgres, valkey
+from tests import valkey
 from tests.calls.conftest import broken
-from tests.fakes.stage import Web, outside
+from tests.fakes.stage import outside
 from tests.fault.callers import Reports, prepare
-from tests.fault.comparing import disagreements, effects, servers_left, silent_runs, twice
+from tests.fault.comparing import disagreements, effects, left_running, silent_runs, twice
 from tests.fault.headend_callers import HeadendCallers, headend_disagreements, places_in_use, prepare_headends
-from tests.origin import Origin
+from tests.fault.killing import Killer, Site, bench, database, site
 from tests.subagents.kit import Bench
-from tests.waiting import HANG_LIMIT, eventually
 
 VICTIMS = {"worker": 7, "web": 2, "runmcp": 2}  # how often each kind is chosen
 BETWEEN = (0.3, 2.5)  # seconds between two kills
@@ -58,10 +43,8 @@ BETWEEN = (0.3, 2.5)  # seconds between two kills
 class Figures(Reports):
     """What was seen. Times are seconds from the kill of a worker that held a run."""
 
-    kills: Counter[str] = field(default_factory=Counter)
     hit: dict[str, float] = field(default_factory=dict)  # run -> when its worker was first killed
     taken_over: list[float] = field(default_factory=list)
-    orphans: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -73,59 +56,14 @@ class Verdict:
     answered: float
 
 
-class Site:
-    """The processes, which are started again when they are killed, and told whom they replace."""
-
-    def __init__(self, env: dict[str, str], folder: Path) -> None:
-        self.env = env
-        self._log = (folder / "workers.log").open("ab")
-        self.workers: dict[str, forkserver.Process] = {}
-        self.web = Web(env)
-
-    def start_worker(self, name: str, predecessor: int = 0) -> None:
-        command = [*processes.worker().argv[1:], "--hostname", f"{name}@kills"]
-        env = self.env | {forkserver.PRELOAD: "tests.fault.preloaded"}
-        env |= {PREDECESSOR: str(predecessor)} if predecessor else {}
-        self.workers[name] = forkserver.popen(
-            command, env=env, stdout=self._log, stderr=self._log, start_new_session=True
-        )
-
-    def start_web(self, predecessor: int = 0) -> None:
-        self.web.processes = [each for each in self.web.processes if each.poll() is None]
-        self.web.start(**({PREDECESSOR: str(predecessor)} if predecessor else {}))
-
-    def stop(self) -> None:
-        for worker in self.workers.values():
-            stop(worker, HANG_LIMIT)  # type: ignore[arg-type]  # it has the face of a Popen
-        self.web.stop()
-        self._log.close()
-
-
-@contextmanager
-def site(env: dict[str, str], folder: Path) -> Iterator[Site]:
-    """Two workers, the clock and a web process; the broker is there already."""
-    made = Site(env, folder)
-    clock = subprocess.Popen(processes.beat().argv, env=env, stdout=made._log, stderr=made._log, start_new_session=True)
-    try:
-        for name in ("one", "two"):
-            made.start_worker(name)
-        eventually(lambda: (folder / "workers.log").read_bytes().count(b"ready.") >= len(made.workers))
-        made.start_web()
-        made.web.wait_ready()
-        yield made
-    finally:
-        made.stop()
-        stop(clock, HANG_LIMIT)
-
-
 class Campaign(HeadendCallers):
     """Callers and a killer, on one event loop."""
 
     def __init__(self, here: Site, token: str, seed: int) -> None:
         self.figures = Figures()
         super().__init__(here.env, here.web.address, token, self.figures)
-        self.site, self.chance = here, random.Random(seed)
-        self._watching: set[asyncio.Task[None]] = set()
+        self.chance = random.Random(seed)
+        self.killer = Killer(here, lambda: self.hosts, self.chance)
 
     def chosen(self, count: int) -> list[str]:
         """So many victims, by kind."""
@@ -139,49 +77,19 @@ class Campaign(HeadendCallers):
                 await self._kill(kind)
                 if number % 20 == 19:
                     print(f"{number + 1} kills, {len(self.figures.hit)} runs hit", file=sys.stderr, flush=True)
-        await asyncio.gather(*self._watching)
+        await self.killer.rest()
         return self.figures
 
     # The killer
 
     async def _kill(self, kind: str) -> None:
-        if kind == "runmcp":
-            while not self.hosts:
-                await asyncio.sleep(0.05)
-            await self._killed(kind, self.hosts[0]._pipe.process)
-        elif kind == "web":
-            victim = self.site.web.processes[-1]
-            await self._killed(kind, victim)
-            await asyncio.sleep(Pauses().first)
-            await asyncio.to_thread(self.site.start_web, victim.pid)
-        else:
-            await self._kill_worker(self.chance.choice([*self.site.workers]))
-
-    async def _kill_worker(self, name: str) -> None:
-        victim = self.site.workers[name]
-        at = await self._killed("worker", victim)
-        for run, fence in (await outside(_held_by, victim.pid)).items():
-            self.figures.hit.setdefault(run, time.time())
-            self._watch(self._taken_over(run, fence, at))
-        await asyncio.sleep(Pauses().first)
-        await asyncio.to_thread(self.site.start_worker, name, victim.pid)
-
-    async def _killed(self, kind: str, victim: Any) -> float:
-        """Kill it; what it had started must go with it. Returns when that was, by the steady clock."""
-        family = psutil.Process(victim.pid).children(recursive=True)
-        victim.kill()
-        self.figures.kills[kind] += 1
-        self._watch(self._family_gone(kind, family))
-        return time.monotonic()
-
-    def _watch(self, what: Any) -> None:
-        task = asyncio.ensure_future(what)
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
-
-    async def _family_gone(self, kind: str, family: list[psutil.Process]) -> None:
-        _, alive = await asyncio.to_thread(psutil.wait_procs, family, HANG_LIMIT)
-        self.figures.orphans += [f"{kind} left {each}" for each in alive]
+        victim = await self.killer.end(kind)
+        if kind == "worker":
+            at = time.monotonic()
+            for run, fence in (await outside(_held_by, victim.pid)).items():
+                self.figures.hit.setdefault(run, victim.at)
+                self.killer.watch(self._taken_over(run, fence, at))
+        await self.killer.start_again(victim)
 
     async def _taken_over(self, run: str, fence: int, at: float) -> None:
         while not await outside(_gone_on, run, fence):
@@ -201,10 +109,11 @@ def _gone_on(run: str, fence: int) -> bool:
 # What must be so
 
 
-def verdict(figures: Figures, bench: Bench) -> Verdict:
+def verdict(campaign: Campaign, bench: Bench) -> Verdict:
     """Compare what callers were told, the records and the server's journal."""
     forget_stale(timezone.now())
-    orphans = [*figures.orphans, *servers_left(bench)]
+    figures, kills = campaign.figures, campaign.killer.kills
+    orphans = [*campaign.killer.wrong, *left_running(bench.journal)]
     writes = effects(bench)
     repeated = twice(writes)
     disagree = [*disagreements(figures, writes), *headend_disagreements(figures.headend_reports)]
@@ -216,7 +125,7 @@ def verdict(figures: Figures, bench: Bench) -> Verdict:
         run.finished_at.timestamp() - figures.hit[run.pk] for run in hit if run.exit == Exit.ANSWER and run.finished_at
     )
     lines = [
-        f"kills: {sum(figures.kills.values())} {dict(figures.kills)}",
+        f"kills: {kills.total()} { ({kind: count for (kind, _), count in kills.items()}) }",
         f"runs: {Run.objects.count()}, hit by the death of their worker: {len(figures.hit)}, of these answered: "
         f"{answered:.1%} {dict(ends)}",
         f"from kill to take-over: {_percentiles(figures.taken_over)}; from kill to answer: {_percentiles(times)}",
@@ -241,28 +150,6 @@ def _percentiles(times: list[float]) -> str:
 # By hand
 
 
-@contextmanager
-def database(on_postgres: bool) -> Iterator[None]:
-    """An empty database of the site's own kind."""
-    with ExitStack() as stack:
-        if on_postgres:
-            server = stack.enter_context(postgres.running())
-            connections.databases["default"].update(settings_for(server.url, VAR))
-            del connections["default"]
-        call_command("migrate", verbosity=0)
-        Origin.remember()  # the makers of rows look whether the site is new
-        yield
-        connections.close_all()
-
-
-@contextmanager
-def bench(folder: Path) -> Iterator[Bench]:
-    """What ``prepare`` needs: scripted models that answer on this machine."""
-    models = ScriptedModels(Script())
-    with models_running(models) as base:
-        yield Bench(base, models, folder / "journal")
-
-
 def main(kills: int, seed: int, on_postgres: bool) -> int:
     """0 when nothing was wrong and nine of ten runs that were hit and not cancelled answered."""
     with database(on_postgres), valkey.running(VAR), bench(VAR) as made:
@@ -270,8 +157,8 @@ def main(kills: int, seed: int, on_postgres: bool) -> int:
         prepare_headends()
         with site(child_env(), VAR) as here:
             campaign = Campaign(here, token, seed)
-            figures = asyncio.run(campaign.run(campaign.chosen(kills)))
-        found = verdict(figures, made)
+            asyncio.run(campaign.run(campaign.chosen(kills)))
+        found = verdict(campaign, made)
     print("\n".join([*found.lines, *found.wrong]))
     return bool(found.wrong or found.answered < 0.9)
 

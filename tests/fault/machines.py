@@ -32,9 +32,8 @@ from django.db import connections
 from controlplane.children import die_with_parent, stop
 from controlplane.databases import settings_for
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, AuditEntry, EnergyEntry, EnergyPool, Invocation, SiteProcess
+from mcpregistry.models import Agent, AuditEntry, EnergyEntry, Invocation, SiteProcess
 from mcpregistry.services.access import tokens
-from mcpregistry.services.energy import pools
 from mcpregistry.services.servers.connections import process_name
 from subagents.domain.lifecycle import Exit
 from subagents.models import Run
@@ -42,15 +41,14 @@ from tests import postgres, valkey
 from tests.calls.conftest import ACTOR, broken
 from tests.externals import ROOT
 from tests.fakes.stage import PLAIN
-from tests.fault.kills import bench
+from tests.fault.books import PER_SECOND, give_pool, least_and_most
+from tests.fault.killing import bench
 from tests.origin import Origin
 from tests.subagents.kit import Bench, calls
 from tests.waiting import HANG_LIMIT, eventually
 
 PROMISED = 12.0  # seconds from the death of a process to the end of its calls
 RUN_PROMISED = 11.0  # the same until another worker has its runs: their lease, and a second of a busy machine
-PER_SECOND = 2.0  # units of energy that a call costs, the default of a pool
-LEASE_STEP = 2.5  # seconds between two signs of life
 LONG = {"steps": 400, "pause": 0.1}  # a call of 40 s
 SECOND = {"steps": 10, "pause": 0.1}
 PAUSED, OUTAGE = 15.0, 20.0  # seconds
@@ -266,7 +264,7 @@ class Trial:
         charged = _charged(callers)
         print(f"  they had worked for {_times(lived)} s; charged {_times(charged)} units at {PER_SECOND:.0f} a second")
         for seconds, units in zip(lived, charged, strict=True):
-            least, most = PER_SECOND * max(0.0, seconds - LEASE_STEP - 1), PER_SECOND * seconds + 0.1
+            least, most = least_and_most(seconds)
             self.check(least <= units <= most, f"{units:.1f} units for {seconds:.1f} s of a call of a dead process")
 
     def _near(self, found: Sequence[float], wanted: Sequence[float], when: str) -> None:
@@ -342,10 +340,7 @@ def prepare(made: Bench) -> str:
     asked = ("slow__write", {"text": "{{ user.json.text }} a", "steps": 30, "pause": 0.1})
     second = ("slow__write", {"text": "{{ user.json.text }} b"} | SECOND)
     expert = made.expert(made.model("m", calls(asked), calls(second), {"text": "done"}), uses=[server], max_seconds=60)
-    pool = pools.save_pool(
-        pool=EnergyPool(slug="shared", capacity=100_000.0, regeneration=0.0, per_second=PER_SECOND), actor=ACTOR
-    )
-    Agent.objects.filter(slug__in=["ann", expert.agent.slug]).update(energy_pool=pool)
+    give_pool("ann", expert.agent.slug)
     return tokens.issue_token(name="machines", agent=Agent.objects.get(slug="ann"), actor=ACTOR)[1]
 
 

@@ -53,7 +53,7 @@ from tests.fakes.stage import PLAIN, outside
 from tests.fault import refusals, volume
 from tests.fault.callers import Reports, prepare
 from tests.fault.cluster import Cluster, cluster
-from tests.fault.comparing import disagreements, effects, servers_left, silent_runs, twice
+from tests.fault.comparing import disagreements, effects, left_running, silent_runs, twice
 from tests.fault.headend_callers import HeadendCallers, headend_disagreements, places_in_use, prepare_headends
 from tests.origin import Origin
 from tests.subagents.kit import Bench
@@ -255,7 +255,7 @@ def verdict(figures: Figures, here: Up, bench: Bench) -> tuple[list[str], list[s
     disagree = [*disagreements(figures, writes), *headend_disagreements(figures.headend_reports)]
     commands = [here.manage("invariants", "--strict"), here.manage("audit", "verify")]
     deaths = here.deaths()
-    orphans = [*here.stop(), *servers_left(bench)]
+    orphans = [*here.stop(), *left_running(bench.journal)]
     states = Counter(each.state for each in (*figures.call_reports, *figures.single_reports))
     times = [seconds for _, seconds in figures.works]
     lines = [

@@ -155,6 +155,19 @@ async def test_stdout_carries_the_protocol_alone_whatever_happens(floor, runmcp)
         assert all(_strict(line) for line in host.lines)
 
 
+@pytest.mark.fault
+async def test_call_that_a_stop_cuts_off_has_an_unknown_outcome(floor, runmcp):
+    mark = fresh("stop")
+    async with raw_host(runmcp, forked=True) as host:
+        await host.handshake()
+        call = {"name": "slow__count", "arguments": {"steps": 1000, "pause": 0.05, "mark": mark}}
+        host.send({"id": 7, "method": "tools/call", "params": call})
+        await until(lambda: floor.journal.exists() and mark in floor.journal.read_text())
+        host.process.send_signal(signal.SIGTERM)
+        answer = await host.answer(7)
+    assert "OUTCOME UNKNOWN" in answer["error"]["message"]
+
+
 def _strict(line: bytes) -> bool:
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")

@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 
+from mcpregistry.domain.hosts.table import HOSTS
 from mcpregistry.models import ProjectFile, Server
 from mcpregistry.services.exchange.projects import confirm_project, take_back_project
+from mcpregistry.services.hosts.connecting import connect
+from mcpregistry.services.hosts.files import of_person
 from tests.fakes.stage import ACTOR, RawHost, Stage, folder, listed, outside, raw_host
 from tests.fakes.targets import SERVERS
 
@@ -86,6 +91,20 @@ class Asking:
 def confirm(directory: Path) -> ProjectFile:
     row = ProjectFile.objects.get(directory=str(directory))
     return confirm_project(project=row, shown=row.content, actor=ACTOR)
+
+
+@pytest.mark.exhaustive  # a host starts the whole program
+async def test_entry_that_connect_writes_serves_the_file_of_the_directory(stage, project, tmp_path):
+    file = of_person(HOSTS["claude-code"], {"HOME": str(tmp_path)})
+    await outside(lambda: connect(file=file, endpoint="", agent="", http=False, actor=ACTOR))
+    (entry,) = json.loads(file.path.read_text())["mcpServers"].values()
+    env = stage.env | entry["env"]
+    started = StdioServerParameters(command=entry["command"], args=entry["args"], env=env, cwd=str(project))
+    async with Client(stdio_client(started)) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == [STATUS]
+        result = await client.call_tool(STATUS, {})
+    assert str(project / ".mcp.json") in result.content[0].text
+    await outside(ProjectFile.objects.filter(directory=str(project)).delete)
 
 
 async def test_nothing_of_the_file_runs_until_a_person_confirms_and_then_both_hosts_get_the_tools(stage, project):

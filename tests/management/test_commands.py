@@ -125,6 +125,14 @@ def test_connect_writes_lists_and_takes_out(db, tmp_path, monkeypatch):
     file.write_text(entry.replace(str(ROOT / "manage.py"), "/gone/manage.py"))
     assert "stale: /gone/manage.py is not there any more" in run("connect", "--list")[1]
     assert "written anew" in run("connect", "--repair")[1]
+    assert "“project-slipsnisse” connected" in run("connect", "gemini", "--workspace")[1]
+    said = run("connect", "--list")[1]
+    assert (
+        "project-slipsnisse: the project file of the directory as the agent of its workspace, stdio: connected" in said
+    )
+    assert "taken out" in run("connect", "gemini", "--workspace", "--remove")[1]
+    with pytest.raises(CommandError, match="over HTTP the site does not see"):
+        run("connect", "gemini", "--workspace", "--http")
     assert "taken out" in run("connect", "gemini", "--remove")[1]
     assert json.loads(file.read_text()) == {"mcpServers": {}}
     monkeypatch.setattr("sys.stdin", io.StringIO("slp_nobodys\n"))

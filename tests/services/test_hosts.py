@@ -173,6 +173,19 @@ def test_names_that_are_not_there_are_refused_with_those_that_are(tmp_path: Path
         put(file_of(tmp_path))
 
 
+def test_entry_for_project_files_is_written_listed_and_mended(tmp_path: Path) -> None:
+    file = file_of(tmp_path)
+    connect(file=file, endpoint="", agent="", http=False, actor="connect")
+    (entry,) = json.loads(file.path.read_text())["mcpServers"].values()
+    assert entry["args"] == [str(ways.program()), "runmcp", "--workspace"]
+    assert only(file) == Standing(file, "project-slipsnisse")
+    file.path.write_text(file.path.read_text().replace(str(ways.program()), "/gone/manage.py"))
+    mend(entry=only(file), actor="connect")
+    assert only(file).problem == ""
+    with pytest.raises(NotFound):
+        connect(file=file, endpoint="", agent="nobody", http=False, actor="connect")
+
+
 @pytest.mark.parametrize("slug", ["claude-code", "codex", "opencode"])
 def test_what_no_longer_starts_this_site_is_stale_and_mended(tmp_path: Path, slug: str) -> None:
     file = file_of(tmp_path, slug)

@@ -30,40 +30,11 @@ from mcpregistry.services.installs import offers, requests, sweeping, work
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.servers.sandbox import sandbox_of
 from mcpregistry.services.servers.targets import target_for
-from tests.fakes.packages import Packages, serving
+from tests.fakes.packages import SERVER, Packages, add_small_servers, serving
 from tests.processes import below
 
 pytestmark = pytest.mark.django_db
 PERSON = "user:ann"
-SERVER = """
-import json, sys
-def main():
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "id" not in asked:
-            continue
-        answers = {
-            "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "small", "version": "1"}},
-            "tools/list": {"tools": [{"name": "ping", "inputSchema": {"type": "object"}}]},
-        }
-        answer = answers.get(asked["method"])
-        said = {"result": answer} if answer else {"error": {"code": -32601, "message": "no"}}
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
-"""
-JS = """#!/usr/bin/env node
-const dep = require("small-dep");
-require("readline").createInterface({input: process.stdin}).on("line", line => {
-  const asked = JSON.parse(line);
-  if (asked.id === undefined) return;
-  const answers = {
-    "initialize": {protocolVersion: "2025-11-25", capabilities: {tools: {}}, serverInfo: {name: "small", version: dep}},
-    "tools/list": {tools: [{name: "ping", inputSchema: {type: "object"}}]},
-  };
-  const answer = answers[asked.method];
-  const said = answer ? {result: answer} : {error: {code: -32601, message: "no"}};
-  console.log(JSON.stringify({jsonrpc: "2.0", id: asked.id, ...said}));
-});
-"""
 
 
 @pytest.fixture
@@ -72,19 +43,7 @@ def packages(settings: Any, tmp_path: Path) -> Iterator[Packages]:
     with serving() as served:
         settings.VAR_DIR = tmp_path / "var"
         settings.PYPI_INDEX, settings.NPM_REGISTRY = f"{served.address}/simple", f"{served.address}/npm/"
-        served.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 1\n"})
-        served.add_wheel(
-            "small-server",
-            "1.0",
-            {"small_server.py": SERVER},
-            requires=("small-dep",),
-            program="small-server = small_server:main",
-        )
-        for version in ("1.0.0", "1.1.0"):
-            served.add_npm("small-dep", version, {"index.js": f'module.exports = "{version}";'})
-            served.add_npm(
-                "@small/server", version, {"main.js": JS}, bin={"small": "main.js"}, dependencies={"small-dep": version}
-            )
+        add_small_servers(served)
         yield served
 
 
@@ -404,7 +363,9 @@ def var(settings: Any, tmp_path: Path) -> Path:
 def test_the_result_counts_though_nothing_could_be_cleared_up(
     var: Path, monkeypatch: pytest.MonkeyPatch, step: Any, state: str
 ) -> None:
-    def resolve(_: Any) -> dict[str, object]:
+    def resolve(job: work.Job) -> dict[str, object]:
+        job.place()
+        monkeypatch.setattr(tree, "remove", refused)
         if isinstance(step, Exception):
             raise step
         return dict(step)
@@ -413,7 +374,6 @@ def test_the_result_counts_though_nothing_could_be_cleared_up(
         raise OSError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(work, "_resolve", resolve)
-    monkeypatch.setattr(work, "clear", refused)
     ended = work.work(install_id=row(InstallState.REQUESTED).pk)
     assert ended is not None
     assert (ended.state, ended.lease_until) == (state, None)
@@ -461,7 +421,7 @@ def test_a_worker_that_was_thought_dead_leaves_the_folder_to_the_next(
         monkeypatch.setattr(work, "_end", lambda *_: None)
         work.work(install_id=install.pk, worker="next")
         monkeypatch.undo()
-        Path(job.install.place, "work").mkdir(parents=True)
+        next_at_work[0].place()
         return {}
 
     next_at_work: list[work.Job] = []
@@ -471,8 +431,25 @@ def test_a_worker_that_was_thought_dead_leaves_the_folder_to_the_next(
         assert work.work(install_id=install.pk, worker="slow") is None
     install.refresh_from_db()
     assert (install.state, install.worker) == (InstallState.INSTALLING, "next")
-    assert Path(install.place, "work").is_dir()
-    assert next_at_work
+    assert Path(next_at_work[0].home).is_dir()
+
+
+@pytest.mark.exhaustive
+def test_worker_that_was_paused_leaves_what_the_next_has_installed(
+    packages: Packages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(build: str) -> None:
+        seal(build)
+        monkeypatch.setattr(tree, "seal", seal)
+        assert sweeping.take_back_of("paused", database_now()) == 1
+        assert work.work(install_id=install.pk, worker="next") is not None
+
+    seal, install = tree.seal, approved(resolved("small-server", ecosystem="pypi"))
+    monkeypatch.setattr(tree, "seal", pause)
+    assert work.work(install_id=install.pk, worker="paused") is None
+    install.refresh_from_db()
+    assert (install.state, os.listdir(install.place)) == (InstallState.INSTALLED, [install.lock_sha256])
+    assert started(requests.use(install=install, actor=PERSON)) == ["ping"]
 
 
 def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 
 from mcpregistry import worker_shares
-from mcpregistry.worker_shares import Share
-from tests.waiting import until
+from mcpregistry.db import database_now
+from mcpregistry.domain.installs.reasons import INTERRUPTED
+from mcpregistry.models import Install
+from mcpregistry.services.installs import requests, work
+from mcpregistry.worker_shares import Share, Shares
+from tests.waiting import HANG_LIMIT, eventually, until
 
 
 class Rows:
@@ -97,3 +102,24 @@ async def test_a_share_that_is_closed_takes_nothing_more_and_ends_with_its_work(
     share.look()
     await asyncio.sleep(0)
     assert rows.waiting == [1, 2]
+
+
+def test_worker_that_stops_gives_its_installations_back(live_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ending = threading.Event(), threading.Event()
+
+    def resolve(job: work.Job) -> dict[str, object]:
+        begun.set()
+        ending.wait(HANG_LIMIT)
+        raise INTERRUPTED
+
+    monkeypatch.setattr(work, "_resolve", resolve)
+    monkeypatch.setattr(requests, "wake", lambda *_: True)
+    install = Install.objects.create(ecosystem="npm", package="a", requested_by="test", state_at=database_now())
+    shares = Shares()
+    shares.look_for_installs()
+    assert begun.wait(HANG_LIMIT)
+    shares.close()
+    install.refresh_from_db()
+    ending.set()
+    eventually(lambda: all(thread.name != "long-db" for thread in threading.enumerate()))
+    assert (install.state, install.worker) == ("requested", "")

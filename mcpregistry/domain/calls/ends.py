@@ -11,6 +11,7 @@ from mcpregistry.domain.lifecycle import State
 NOT_SENT = "The call was not sent, so nothing has happened."
 _UNKNOWN = "It is not known whether the call ran: it may have taken effect."
 LOOK_FIRST = f"{_UNKNOWN} Do not repeat it; look first, or ask."
+CUT_OFF = f"OUTCOME UNKNOWN: this process of Slipsnisse stopped before it had answered. {LOOK_FIRST}"
 _ONLY_READS = f"{_UNKNOWN} The tool only reads, as an operator has confirmed, so the call may be repeated."
 _IDEMPOTENT = (
     f"{_UNKNOWN} Repeating it with the same arguments does no more than once, as an operator has confirmed, "

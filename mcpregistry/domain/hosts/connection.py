@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 BEARER_VARIABLE = "SLIPSNISSE_TOKEN"
 _KEY = "slipsnisse"
+_KEY_OF_WORKSPACE = "project-slipsnisse"  # no endpoint has an entry of this name
 _DEFAULT_ENDPOINT = "default"
 
 
@@ -14,7 +15,7 @@ _DEFAULT_ENDPOINT = "default"
 class Connection:
     """Over stdio ``command`` is the whole command line of ``runmcp``, over HTTP ``url`` is the endpoint's address.
 
-    ``key`` names the entry in the host's file. ``token`` empty: the host reads it from ``SLIPSNISSE_TOKEN``.
+    ``endpoint`` empty: that of the directory in which the host starts ``runmcp --workspace``. ``key`` names the entry in the host's file. ``token`` empty: the host reads it from ``SLIPSNISSE_TOKEN``.
     """
 
     key: str
@@ -32,12 +33,19 @@ class Connection:
 
 
 def key_for(endpoint: str) -> str:
-    """The name of an endpoint's entry: short, because hosts put it before the name of each tool."""
+    """The name of an endpoint's entry: short, because hosts put it before the name of each tool. Empty: see ``Connection``."""
+    if not endpoint:
+        return _KEY_OF_WORKSPACE
     return _KEY if endpoint == _DEFAULT_ENDPOINT else f"{_KEY}-{endpoint}"
 
 
 def command_line(python: str, manage: str, endpoint: str, agent: str) -> tuple[str, ...]:
-    """The command that a host starts; both paths are absolute, for it may start it anywhere."""
+    """The command that a host starts; both paths are absolute, for it may start it anywhere.
+
+    ``endpoint`` empty: that of the directory. ``agent`` may be empty then: that of the directory's workspace.
+    """
+    if not endpoint:
+        return (python, manage, "runmcp", "--workspace", *(("--agent", agent) if agent else ()))
     return (python, manage, "runmcp", "--endpoint", endpoint, "--agent", agent)
 
 

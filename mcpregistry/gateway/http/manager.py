@@ -26,7 +26,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager, _se
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
-from mcp.types import InitializeRequestParams, jsonrpc_message_adapter
+from mcp.types import ErrorData, InitializeRequestParams, RequestId, jsonrpc_message_adapter
 
 from mcpregistry.domain.errors import Busy
 from mcpregistry.downstream.peers.messages import RelayedNotice, RelayedQuestion
@@ -38,6 +38,7 @@ from mcpregistry.gateway.http.resuming import Kept, KeptSend, Resumption
 from mcpregistry.gateway.http.sessions import Session, Sessions
 from mcpregistry.gateway.http.standing import Standing
 from mcpregistry.gateway.identity import LASTING_KEY, SCOPE_KEY, Caller
+from mcpregistry.gateway.jsonrpc import explain_cut
 from mcpregistry.gateway.server import CALL_ID_KEY, OUTCOME_KEY, Context, Gateway
 from mcpregistry.services.host_sessions import CHANGED
 
@@ -59,6 +60,9 @@ class Dispatcher(JSONRPCDispatcher[Any]):
 
     def _allocate_id(self) -> int:
         return question_ids.make(self.session_id, super()._allocate_id())
+
+    async def _write_error(self, request_id: RequestId, error: ErrorData) -> None:
+        await super()._write_error(request_id, explain_cut(error))
 
 
 class SessionManager(StreamableHTTPSessionManager):

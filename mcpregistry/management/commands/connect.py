@@ -38,8 +38,20 @@ class Command(BaseCommand):
             "--list", action="store_true", help="which hosts are connected, and whether they still lead here"
         )
         what.add_argument("--repair", action="store_true", help="write the entries anew that --list calls stale")
-        parser.add_argument("--endpoint", default="default", metavar="E", help="endpoint to connect; default: default")
-        parser.add_argument("--agent", default="local", metavar="A", help="agent that the host acts as; default: local")
+        endpoint = parser.add_mutually_exclusive_group()
+        endpoint.add_argument(
+            "--endpoint", default="default", metavar="E", help="endpoint to connect; default: default"
+        )
+        endpoint.add_argument(
+            "--workspace",
+            action="store_true",
+            help="an entry that serves the MCP servers of the project file in the directory in which the host runs",
+        )
+        parser.add_argument(
+            "--agent",
+            metavar="A",
+            help="agent that the host acts as; default: local, or with --workspace the agent of the directory",
+        )
         parser.add_argument(
             "--http", action="store_true", help="over HTTP instead of stdio; a token is made for the file"
         )
@@ -58,6 +70,11 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         if (options["token_stdin"] or options["in_environment"]) and not options["http"]:
             raise CommandError("A token is for --http; over stdio nobody signs in.")
+        if options["workspace"]:
+            if options["http"]:
+                raise CommandError("--workspace is for stdio: over HTTP the site does not see the host's directory.")
+            options["endpoint"] = ""
+        options["agent"] = options["agent"] or ("" if options["workspace"] else "local")
         must_be_a_site()
         try:
             if options["list"] or options["repair"]:
@@ -142,7 +159,8 @@ class Command(BaseCommand):
         state = (
             "leads to another site" if entry.elsewhere else f"stale: {entry.problem}" if entry.problem else "connected"
         )
-        self.stdout.write(f"{place}\n  {entry.key}: endpoint {entry.endpoint} as {whom}, {way}: {state}")
+        served = f"endpoint {entry.endpoint}" if entry.endpoint else "the project file of the directory"
+        self.stdout.write(f"{place}\n  {entry.key}: {served} as {whom}, {way}: {state}")
         return self._mended(entry) if repair and entry.mendable and not dry else True
 
     def _mended(self, entry: Standing) -> bool:

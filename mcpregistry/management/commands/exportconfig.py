@@ -23,7 +23,7 @@ from mcpregistry.domain.hosts.table import HOSTS
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.files import write_file
 from mcpregistry.services.exchange.keeping import KeptFile
-from mcpregistry.services.hosts.ways import named, way
+from mcpregistry.services.hosts.ways import check_names, way
 
 ACTOR = "exportconfig"
 
@@ -117,7 +117,7 @@ class Command(BaseCommand):
         """A whole file of the host with this entry alone. Over HTTP no token stands in it."""
         host, endpoint, agent = HOSTS[options["client"]], options["endpoint"], options["agent"]
         try:
-            named(endpoint=endpoint, agent=agent)
+            check_names(endpoint=endpoint, agent=agent)
             entry = host.entry(way(endpoint=endpoint, agent=agent, http=options["http"]))
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None

@@ -12,7 +12,7 @@ from mcpregistry.domain.hosts.entry_file import entries, with_entry, without_ent
 from mcpregistry.models import Agent, Token
 from mcpregistry.services.access import tokens
 from mcpregistry.services.hosts.files import HostFile
-from mcpregistry.services.hosts.ways import OWN, named, way
+from mcpregistry.services.hosts.ways import OWN, check_names, way
 from mcpregistry.services.records import audit
 
 _MADE_HERE = "connect: "  # a token's name begins so if it was made for one file, and stands nowhere else
@@ -47,16 +47,16 @@ def connect(
     dry: bool = False, keep: bool = True,
 ) -> Outcome:  # fmt: skip
     """Put the entry into the file, in place of one of the same name. ``dry``: say only what would stand there;
-    ``keep``: what the file held before is kept beside it.
+    ``keep``: what the file held before is kept beside it. An empty ``endpoint`` is explained at ``ways.way``.
 
     Raises ``NotFound`` for an endpoint or agent that cannot be used, ``ConfigInvalid`` for a file that cannot be
     changed without harm; then no token was made either.
     """
     before = file.read()
-    _, row = named(endpoint=endpoint, agent=agent)
+    check_names(endpoint=endpoint, agent=agent)
     plain = way(endpoint=endpoint, agent=agent, http=http, key=key)
     old = bearer(file, entries(file.host, before, str(file.path)).get(plain.key, {}))
-    token = _token(file, row, signing or Signing(), old, actor=actor, dry=dry) if http else ""
+    token = _token(file, Agent.objects.get(slug=agent), signing or Signing(), old, actor=actor, dry=dry) if http else ""
     entry = file.host.entry(way(endpoint=endpoint, agent=agent, http=http, token=token, key=key))
     text = with_entry(file.host, before, plain.key, entry, str(file.path), own=OWN)
     if dry or text == before:

@@ -18,14 +18,14 @@ from mcpregistry.models import Token
 from mcpregistry.services.access.tokens import token_hash
 from mcpregistry.services.hosts.connecting import Outcome, bearer, connect
 from mcpregistry.services.hosts.files import HostFile
-from mcpregistry.services.hosts.ways import OWN, VAR, address_of, named, program, way
+from mcpregistry.services.hosts.ways import OWN, VAR, address_of, check_names, program, way
 
 _ENDPOINT = re.compile(r"(?P<site>https?://[^/?#]+(?:/[^?#]*)?)/mcp/(?P<slug>[-a-z0-9_]+)/?\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One entry. ``agent`` empty: whoever SLIPSNISSE_TOKEN belongs to, or over stdio the agent of its workspace. ``problem``: why it is stale; empty if it is not.
+    """One entry. ``endpoint`` empty: that of the directory. ``agent`` empty: whoever SLIPSNISSE_TOKEN belongs to, or over stdio the agent of its workspace. ``problem``: why it is stale; empty if it is not.
 
     ``elsewhere``: it leads to another site, and is none of our business.
     """
@@ -76,14 +76,15 @@ def _of(file: HostFile, key: str, item: dict[str, Any]) -> Standing | None:
 
 
 def _local(file: HostFile, key: str, item: dict[str, Any], words: tuple[str, ...], env: Mapping[str, str]) -> Standing:
-    endpoint, agent = said_in(words, "--endpoint", "default"), said_in(words, "--agent", "")
+    endpoint = "" if "--workspace" in words else said_in(words, "--endpoint", "default")
+    agent = said_in(words, "--agent", "")
     manage = Path(next((word for word in words if word.endswith("manage.py")), ""))
     var = manage.parent / (env.get(VAR) or "var")  # as the settings read it
     away = (manage, var) != (program(), Path(settings.VAR_DIR)) and manage.is_absolute()
     if away and manage.exists() and var.is_dir():
         return Standing(file, key, endpoint, agent, elsewhere=True)
     if words[1:] != command_line("", str(manage), endpoint, agent)[1:] or not manage.is_absolute():
-        # Somebody's own way to start it (through ssh, with --config, as its workspace's agent): theirs to change.
+        # Somebody's own way to start it (through ssh, with --config): theirs to change.
         return Standing(file, key, endpoint, agent, problem=_gone(words))
     problem = _unusable(endpoint, agent)
     if problem:
@@ -136,7 +137,8 @@ def _token_problem(raw: str, token: Token | None) -> str:
 
 def _unusable(endpoint: str, agent: str) -> str:
     try:
-        named(endpoint=endpoint, agent=agent) if agent else None
+        if agent:
+            check_names(endpoint=endpoint, agent=agent)
     except SlipsnisseError as error:
         return str(error)
     return ""

@@ -24,7 +24,10 @@ OWN = frozenset({VAR, _URL, *_NAMED})  # in an entry these are ours: one that is
 
 
 def way(*, endpoint: str, agent: str, http: bool, token: str = "", key: str = "") -> Connection:
-    """How a host reaches this endpoint as this agent. ``token`` empty: it reads one from its environment."""
+    """How a host reaches this endpoint as this agent. ``token`` empty: it reads one from its environment.
+
+    ``endpoint`` empty: the host serves the project file of each directory (``runmcp --workspace``), over stdio.
+    """
     key = key or key_for(endpoint)
     if http:
         return Connection(key, endpoint, agent, url=address_of(endpoint), token=token)
@@ -58,19 +61,20 @@ def withheld() -> list[str]:
 def writing_command(host: str, connection: Connection) -> str:
     """The line that has ``manage.py connect`` write the entry, on the machine of this site."""
     words = ["env", f"{VAR}={settings.VAR_DIR}", sys.executable, str(program()), "connect", host]
-    words += ["--endpoint", connection.endpoint, "--agent", connection.agent, *(["--http"] if connection.http else [])]
+    words += ["--endpoint", connection.endpoint] if connection.endpoint else ["--workspace"]
+    words += ["--agent", connection.agent] if connection.agent else []
+    words += ["--http"] if connection.http else []
     return shlex.join(words)
 
 
-def named(*, endpoint: str, agent: str) -> tuple[Endpoint, Agent]:
-    """The rows of these names. Raises ``NotFound``, which lists what there is, for one that hosts could not use."""
+def check_names(*, endpoint: str, agent: str) -> None:
+    """Raise ``NotFound``, which lists what there is, for a name that hosts could not use. An empty one is decided by the directory."""
     endpoints = {row.slug: row for row in Endpoint.objects.filter(enabled=True)}
     agents = {row.slug: row for row in agents_of_hosts()}
-    if endpoint not in endpoints:
+    if endpoint and endpoint not in endpoints:
         raise _absent("endpoint", endpoint, endpoints)
-    if agent not in agents:
+    if agent and agent not in agents:
         raise _absent("agent", agent, agents)
-    return endpoints[endpoint], agents[agent]
 
 
 def _absent(kind: str, name: str, there: dict[str, Endpoint] | dict[str, Agent]) -> NotFound:

@@ -18,7 +18,6 @@ from mcpregistry.models import Install, Server
 from mcpregistry.models.install import FOLDER
 from mcpregistry.models.server import Transport
 from mcpregistry.services.installs.requests import previous, remove, send
-from mcpregistry.services.installs.work import clear
 
 log = structlog.get_logger(__name__)
 
@@ -107,11 +106,18 @@ def _cleared(place: str, install: Install | None) -> bool:
             tree.remove(place)
             return True
         if install.state == InstallState.INSTALLED and os.listdir(place) != [install.lock_sha256]:
-            clear(install)
+            _keep_only(install)
             return True
     except OSError as error:  # told each time, and tried again
         log.warning("install_not_cleared", place=os.path.basename(place), error=type(error).__name__)
     return False
+
+
+def _keep_only(install: Install) -> None:
+    """Remove the folders of attempts whose workers died, and keep what is installed."""
+    for name in os.listdir(install.place):
+        if name != install.lock_sha256:
+            tree.remove(os.path.join(install.place, name))
 
 
 def _is_uid(name: str) -> bool:

@@ -3,18 +3,21 @@
 Invariants:
 * One worker works on a row, by a lease. A row whose worker died is worked on again, by any worker, a few times.
 * The folder with the lock's hash as its name appears whole, by one rename, or not at all.
+* Each attempt works in a folder of its own. So a worker that was only paused, and counted as dead, changes nothing of the next one's.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import PurePath
 
 import structlog
 from django.conf import settings
+from django.db import transaction
 from django.db.models import F, QuerySet
 
 from mcpregistry.db import database_now
@@ -35,7 +38,6 @@ from mcpregistry.services.records import audit
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=60)
-_WORK = "work"
 
 
 @dataclass
@@ -60,18 +62,49 @@ class Job:
         """The row, as long as it is ours."""
         return Install.objects.filter(pk=self.install.pk, state=self.doing, attempts=self.install.attempts)
 
-    def is_taken_over(self) -> bool:
-        """Whether another worker has the row, and with it the folder."""
-        at_work = Install.objects.filter(pk=self.install.pk, state__in=[*WORKED.values()])
-        return at_work.exclude(state=self.doing, attempts=self.install.attempts).exists()
+    @property
+    def folder(self) -> str:
+        """The folder of this attempt."""
+        return os.path.join(self.install.place, f"{self.doing}-{self.install.attempts}")
 
-    def place(self, build: str) -> Place:
-        """Fresh folders: the installer's home, and ``build``."""
-        home = os.path.join(self.install.place, _WORK)
-        for folder in (home, build):
-            tree.remove(folder)
+    @property
+    def home(self) -> str:
+        """The folder that the installer, or the server that it tries, has for itself."""
+        return os.path.join(self.folder, "home")
+
+    def place(self) -> Place:
+        """Make the folders of this attempt."""
+        tree.remove(self.folder)
+        build = os.path.join(self.folder, "build")
+        for folder in (self.home, build):
             os.makedirs(folder, mode=0o700)
-        return Place(home=home, build=build, beat=self.beat, bounds=self.bounds)
+        return Place(home=self.home, build=build, beat=self.beat, bounds=self.bounds)
+
+    def keep(self, build: str) -> None:
+        """Make ``build`` the folder of the installation. Raises InstallFailed if the row was taken from us.
+
+        The row stays locked until then. Otherwise, another worker could take it over and put its own build there.
+        """
+        with transaction.atomic():
+            self.beat(now=True)
+            tree.remove(self.install.folder)
+            os.rename(build, self.install.folder)
+
+    def clear(self) -> None:
+        """Remove the folders of this attempt and of earlier ones. Never raises OSError.
+
+        What cannot be removed does not change the result: the clock removes it later.
+        """
+        step = f"{self.doing}-"
+        names = os.listdir(self.install.place) if os.path.isdir(self.install.place) else []
+        ours = [name for name in names if name.startswith(step) and int(name[len(step) :]) <= self.install.attempts]
+        try:
+            for name in ours:
+                tree.remove(os.path.join(self.install.place, name))
+        except OSError as error:
+            log.warning("install_not_cleared", place=str(self.install.uid), error=type(error).__name__)
+        with suppress(OSError):  # something else is in it, or it is gone
+            os.rmdir(self.install.place)
 
 
 def waiting(limit: int) -> list[int]:
@@ -97,30 +130,9 @@ def work(*, install_id: int, bounds: Bounds | None = None, worker: str = "") -> 
         log.warning("install_failed", install=str(job.install.uid), error=type(error).__name__, errno=error.errno)
         return _end(job, InstallState.FAILED, {"reason": str(failure(error.strerror or ""))})
     finally:
-        if not job.is_taken_over():
-            _tidy(job.install)
+        job.clear()
     after = InstallState.WAITING if job.doing == InstallState.RESOLVING else InstallState.INSTALLED
     return _end(job, after, values)
-
-
-def _tidy(install: Install) -> None:
-    """Clear up; where that fails the result counts all the same, and the clock or the next attempt clears up."""
-    try:
-        clear(install)
-    except OSError as error:
-        log.warning("install_not_cleared", place=str(install.uid), error=type(error).__name__)
-
-
-def clear(install: Install) -> None:
-    """Take away all but what is installed: an installer's folders, and a build that was not finished."""
-    keep = install.lock_sha256 if os.path.isdir(install.folder) and install.lock_sha256 else ""
-    if not os.path.isdir(install.place):
-        return
-    for name in os.listdir(install.place):
-        if name != keep:
-            tree.remove(os.path.join(install.place, name))
-    if not keep:
-        os.rmdir(install.place)
 
 
 def _claim(install_id: int, bounds: Bounds, worker: str) -> Job | None:
@@ -136,7 +148,7 @@ def _claim(install_id: int, bounds: Bounds, worker: str) -> Job | None:
 
 def _resolve(job: Job) -> dict[str, object]:
     install = job.install
-    place = job.place(os.path.join(install.place, "resolve"))
+    place = job.place()
     if install.ecosystem == Ecosystem.MCPB:
         return _resolve_bundle(install, place)
     if install.ecosystem == Ecosystem.NPM:
@@ -182,8 +194,8 @@ def _install(job: Job) -> dict[str, object]:
     lock = _read(install)
     if digest(install.lock) != install.lock_sha256:
         raise InstallFailed("The lock was changed after it was approved.", remedy="Resolve the package anew.")
-    build = f"{install.folder}.tmp"
-    place = job.place(build)
+    place = job.place()
+    build = place.build
     if install.ecosystem == Ecosystem.MCPB:
         command, licences = _unpacked(install, place), install.licences
     elif install.ecosystem == Ecosystem.NPM:
@@ -195,8 +207,7 @@ def _install(job: Job) -> dict[str, object]:
     size, files = tree.verify(build, may_lead_to=frozenset({programs.python()}))
     _check_program(command, build)
     tree.seal(build)
-    tree.remove(install.folder)
-    os.rename(build, install.folder)
+    job.keep(build)
     moved = [word.replace(f"{build}/", f"{install.folder}/", 1) for word in command]
     return {"command": moved, "size": size, "files": files, "licences": licences} | _offers(job, moved)
 
@@ -208,7 +219,7 @@ def _offers(job: Job, command: list[str]) -> dict[str, object]:
         return {}
     job.beat(now=True)
     argv = [*command, *requests.arguments_behind(install, install.server)]
-    return offers.read(install, argv, os.path.join(install.place, _WORK))
+    return offers.read(install, argv, job.home)
 
 
 def _read(install: Install) -> Lock:

@@ -55,6 +55,12 @@ def test_the_default_endpoint_has_the_short_name() -> None:
     assert (key_for("default"), key_for("work")) == ("slipsnisse", "slipsnisse-work")
 
 
+def test_entry_for_project_files_names_no_endpoint() -> None:
+    assert key_for("") == "project-slipsnisse"
+    assert command_line("p", "m", "", "") == ("p", "m", "runmcp", "--workspace")
+    assert command_line("p", "m", "", "ann") == ("p", "m", "runmcp", "--workspace", "--agent", "ann")
+
+
 def test_the_endpoint_and_the_agent_of_a_command_line_are_found() -> None:
     assert (said_in(COMMAND, "--endpoint", "default"), said_in(COMMAND, "--agent", "local")) == ("work", "ann")
     assert said_in(["runmcp", "--agent=bob"], "--agent", "local") == "bob"

@@ -1,10 +1,11 @@
-"""Keeps a count for whoever shares it, of the older era. ``add`` counts and says its process and the count, and reports that the resource
-``counter://N`` has changed for ``number`` N. ``ask`` puts a question to the host and answers with what came back.
+"""Keeps a count for whoever shares it, of the older era. ``add`` counts, waits for ``pause`` seconds, says its process and the count, and reports
+that the resource ``counter://N`` has changed for ``number`` N. ``ask`` puts a question to the host and answers with what came back.
 """
 
 import json
 import os
 import queue
+import time
 
 from rpc import Server, send, text, tool
 
@@ -22,10 +23,12 @@ class Counter(Server):
         if context.name == "ask":
             return self.ask()
         self.count += 1
+        count = self.count
+        time.sleep(context.arguments.get("pause", 0))
         uri = f"counter://{context.arguments.get('number')}"
         if uri in self.subscribed:
             send({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}})
-        return text(f"{os.getpid()} {self.count}")
+        return text(f"{os.getpid()} {count}")
 
     def ask(self):
         name = f"q{len(self.answers)}"

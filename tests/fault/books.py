@@ -1,0 +1,95 @@
+"""Whether the books of energy agree with the records: everything is charged once, and nobody for time in which nothing ran."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+from django.db.models import Sum
+
+from mcpregistry.domain.lifecycle import SUPPOSED, State
+from mcpregistry.models import Agent, EnergyEntry, EnergyPool, Invocation
+from mcpregistry.services.energy import pools
+from subagents import energy
+from subagents.models import MaintenanceRequest, Turn
+from tests.calls.conftest import ACTOR
+
+PER_SECOND = 2.0  # units of energy that a call costs, the default of a pool
+LEASE_STEP = 2.5  # seconds between two signs of life
+CAPACITY = 100_000.0
+_CLOSE = 1e-5  # sums of floating point
+Kind = EnergyEntry.Kind
+
+
+def give_pool(*agents: str) -> EnergyPool:
+    """A pool of these agents that does not refill."""
+    pool = EnergyPool(slug="shared", capacity=CAPACITY, regeneration=0.0, per_second=PER_SECOND)
+    pool = pools.save_pool(pool=pool, actor=ACTOR)
+    Agent.objects.filter(slug__in=agents).update(energy_pool=pool)
+    return pool
+
+
+def least_and_most(lived: float) -> tuple[float, float]:
+    """What a call may cost whose process died after it had worked for so many seconds."""
+    return PER_SECOND * max(0.0, lived - LEASE_STEP - 1), PER_SECOND * lived + 0.1
+
+
+def wrong_books(dead: Mapping[int, float], paused: Container[int]) -> list[str]:
+    """What is wrong in the books of the only pool.
+
+    ``dead``: when processes ended, by their ids. ``paused``: processes that were stopped for a while, whose signs of life ended earlier.
+    """
+    energy.charge_used()
+    pool = EnergyPool.objects.get()
+    entries = list(EnergyEntry.objects.filter(pool=pool))
+    paid = sum(entry.amount for entry in entries)
+    wrong = [] if abs(CAPACITY - paid - pool.level) < _CLOSE else [f"the level is {pool.level}, {paid} were charged"]
+    agents = list(pool.agents.values_list("slug", flat=True))
+    costs: dict[str, list[float]] = {}
+    for entry in entries:
+        if entry.kind in (Kind.CALL, Kind.CORRECTION):
+            costs.setdefault(entry.reference, []).append(entry.amount)
+    calls = list(Invocation.objects.filter(agent_slug__in=agents))
+    wrong += [f"call {key} was charged, and has no record" for key in set(costs) - {call.pk for call in calls}]
+    for call in calls:
+        wrong += _of_call(call, costs.get(call.pk, []), dead, paused)
+    return [*wrong, *_of_turns(pool, entries, agents), *_of_work(entries, agents)]
+
+
+def _of_call(
+    call: Invocation, costs: Sequence[float], dead: Mapping[int, float], paused: Container[int]
+) -> Iterator[str]:
+    cost = sum(costs)
+    if call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT or not call.server_slug:
+        if cost:
+            yield f"{call} was never sent, and cost {cost}"
+        return
+    seconds = (call.finished_at - call.dispatched_at).total_seconds()
+    if call.error_code != SUPPOSED:
+        if abs(cost - PER_SECOND * seconds) > _CLOSE or not costs:
+            yield f"{call} took {seconds} s and cost {costs}"
+        return
+    pid = int(call.writer.split(":")[2])
+    if pid in dead:
+        seconds = min(seconds, max(0.0, dead[pid] - call.dispatched_at.timestamp()))
+    least, most = least_and_most(seconds)
+    if cost > most or (cost < least and pid in dead and pid not in paused):
+        yield f"{call} of a process that died after {seconds} s cost {costs}"
+
+
+def _of_turns(pool: EnergyPool, entries: list[EnergyEntry], agents: list[str]) -> Iterator[str]:
+    charged = {entry.reference: entry.amount for entry in entries if entry.kind == Kind.TURN}
+    for turn in Turn.objects.filter(run__version__expert__agent__slug__in=agents):
+        right = pool.rates.of_turn(input=turn.input_tokens, cached=turn.cached_tokens, output=turn.output_tokens)
+        found = charged.pop(f"{turn.run_id}:{turn.number}", 0.0)
+        if abs(found - right) > _CLOSE:
+            yield f"{turn} cost {found} instead of {right}"
+    yield from (f"turn {reference} was charged, and has no record" for reference in charged)
+
+
+def _of_work(entries: list[EnergyEntry], agents: list[str]) -> Iterator[str]:
+    charged = sum(entry.amount for entry in entries if entry.kind == Kind.MAINTENANCE)
+    rows: Any = MaintenanceRequest.objects.filter(agent__in=agents)
+    found = rows.aggregate(used=Sum("energy_total", default=0.0), left=Sum("energy_unreported", default=0.0))
+    if abs(found["used"] - found["left"] - charged) > _CLOSE or abs(found["left"]) > _CLOSE:
+        yield f"the sub-agent used {found['used']}, {charged} were charged, {found['left']} were not yet"

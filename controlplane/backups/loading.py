@@ -130,3 +130,9 @@ def _take_keys(ring: keys.Ring, say: Say) -> None:
     if not keys.sealing_is_given():
         settings.SLIPSNISSE_KEYS = ring.sealing
         settings.SLIPSNISSE_AUDIT_KEYS = ring.audit
+    if not keys.secret_key_is_given():
+        settings.SECRET_KEY = ring.secret_key
+    elif ring.secret_key != settings.SECRET_KEY:
+        say(
+            "SLIPSNISSE_SECRET_KEY is not that of the backup: servers, providers and project files must be confirmed again."
+        )

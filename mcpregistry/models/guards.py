@@ -30,6 +30,7 @@ from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.project_file import ProjectFile
 from mcpregistry.models.server import Server
+from mcpregistry.models.signed_books import HEAD_COLUMNS
 from mcpregistry.models.tool import Tool
 
 # Configuration tables, with the columns whose changes mean nothing to running processes.
@@ -43,7 +44,7 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     ),
     Tool: frozenset({"first_seen_at", "last_seen_at"}),
     Agent: frozenset({"description"}),
-    Budget: frozenset({"description", "created_at"}),
+    Budget: frozenset({"description", "created_at", *HEAD_COLUMNS}),
     Token: frozenset({"last_used_at", "name"}),
     Endpoint: frozenset(),
     Grant: frozenset({"note"}),

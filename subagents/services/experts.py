@@ -237,7 +237,8 @@ def delete_expert(*, expert: ExpertTool, actor: str) -> None:
     if Run.objects.filter(version__expert=expert).exists():
         raise Conflict("There are runs of it on record.", remedy="Switch it off instead; they go with retention.")
     agent = expert.agent
-    audit.record(kind="expert.deleted", actor=actor, subject=f"expert:{expert.name}")
+    books = [budget.book_name for budget in agent.budgets.all()]
+    audit.record(kind="expert.deleted", actor=actor, subject=f"expert:{expert.name}", books=books)
     expert.delete()
     agent.delete()
 

@@ -52,12 +52,14 @@ def delete_workspace(*, workspace: Workspace, actor: str) -> None:
 @transaction.atomic
 def delete_agent(*, agent: Agent, actor: str) -> None:
     """Delete an agent with its tokens, grants and workspaces; the records of its calls stay."""
-    audit.record(kind="agent.deleted", actor=actor, subject=f"agent:{agent.slug}")
+    books = [budget.book_name for budget in agent.budgets.all()]
+    audit.record(kind="agent.deleted", actor=actor, subject=f"agent:{agent.slug}", books=books)
     agent.delete()
 
 
 @transaction.atomic
 def delete_endpoint(*, endpoint: Endpoint, actor: str) -> None:
     """Delete an endpoint with its grants and workspaces; hosts that are connected to it lose it."""
-    audit.record(kind="endpoint.deleted", actor=actor, subject=f"endpoint:{endpoint.slug}")
+    books = [budget.book_name for budget in endpoint.budgets.all()]
+    audit.record(kind="endpoint.deleted", actor=actor, subject=f"endpoint:{endpoint.slug}", books=books)
     endpoint.delete()

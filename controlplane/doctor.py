@@ -23,6 +23,7 @@ from controlplane import checks, health
 from controlplane.celery import app
 from controlplane.open_secrets import REMEDY, list_open_secrets
 from controlplane.unclaimed import unclaimed
+from mcpregistry.models.guards import altered_guards
 from mcpregistry.services.upkeep import completeness
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def _migrations() -> Iterable[Finding]:
     try:
         missing = health.unapplied_migrations()
         lacking = "" if missing else completeness.interrupted()
+        altered = [] if missing or lacking else altered_guards()
     except DatabaseError as error:
         yield Finding(False, f"the migrations cannot be read ({type(error).__name__})", _database_remedy())
         return
@@ -111,6 +113,12 @@ def _migrations() -> Iterable[Finding]:
         yield Finding(False, f"{len(missing)} migrations are not applied", "Run: python manage.py migrate")
     elif lacking:
         yield Finding(False, lacking)
+    elif altered:
+        yield Finding(
+            False,
+            f"{len(altered)} triggers of the database do something else than they should, such as {altered[0]}",
+            "Find out who changed them, then run: python manage.py migrate",
+        )
     else:
         yield Finding(True, "all migrations are applied; triggers and roles are there")
 

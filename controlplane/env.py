@@ -29,7 +29,13 @@ class Variable:
 TABLE: tuple[Variable, ...] = (
     Variable("SLIPSNISSE_VAR", "var", "folder for the database, keys, sockets and logs of an embedded site"),
     Variable("SLIPSNISSE_DEBUG", "0", "1 shows tracebacks in the browser; never in production"),
-    Variable("SLIPSNISSE_SECRET_KEY", "", "signs sessions and forms; made under var/ when unset", secret=True),
+    Variable(
+        "SLIPSNISSE_SECRET_KEY",
+        "",
+        "signs sessions and forms, and hashes what people confirm; made under var/ when unset. With another one, servers, "
+        "providers and project files must be confirmed again",
+        secret=True,
+    ),
     Variable(
         "SLIPSNISSE_KEYS", "", "key ring for secrets in the database, newest first: k2:BASE64,k1:BASE64", secret=True
     ),

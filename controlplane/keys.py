@@ -87,6 +87,11 @@ def sealing_is_given() -> bool:
     return bool(env.text("SLIPSNISSE_KEYS"))
 
 
+def secret_key_is_given() -> bool:
+    """Whether a variable names the secret key, whatever the file says."""
+    return bool(env.text("SLIPSNISSE_SECRET_KEY"))
+
+
 def replace(var: Path, ring: Ring) -> Path | None:
     """Make ``ring`` the one in the key file. Returns where the former file was moved to, None if it was the same.
 

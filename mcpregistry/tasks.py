@@ -15,13 +15,14 @@ from django.conf import settings
 from django.utils import timezone
 
 from mcpregistry.db import database_now
+from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.services import host_sessions, host_streams
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.budgets import spending
 from mcpregistry.services.energy import reservations, usage
 from mcpregistry.services.installs import sweeping
 from mcpregistry.services.policy import findings, permits
-from mcpregistry.services.records import call_hours, seals, sinks, usage_sums, verification, words
+from mcpregistry.services.records import call_hours, newest_seal, seals, sinks, usage_sums, verification, words
 from mcpregistry.services.servers import checks, connections, placement, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import deaths, processes, reaping, retention, statistics
@@ -150,7 +151,19 @@ def seal_audit() -> None:
     """Twice a minute: seal how far the chains of the audit log have come, and hand the seals over to be kept elsewhere."""
     seals.replace_lost("clock")
     seals.seal(database_now())
+    _keep_newest_seal()
     sinks.deliver()
+
+
+def _keep_newest_seal() -> None:
+    """In the file of this machine, which the first verification makes."""
+    try:
+        loss = newest_seal.keep_newest_seal(make=False)
+    except (OSError, SlipsnisseError) as error:
+        log.warning("audit.newest_seal_not_kept", error=f"{type(error).__name__}: {error}")
+        return
+    if loss:
+        log.error("audit.cut_back", found=loss)
 
 
 @shared_task

@@ -304,6 +304,12 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_newest_seal_of_another_test() -> None:
+    """The file names a seal of the database, which every test has as new."""
+    (settings.VAR_DIR / "audit-newest-seal.json").unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True)
 def _no_foreign_work_in_transactions() -> Iterator[None]:
     foreign_work.offences.clear()
     yield

@@ -18,15 +18,17 @@ from controlplane.backups.tables import Table
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.models.guards import drop_guards
+from mcpregistry.services.records import newest_seal
 from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.invariants.calls import check
 
 
-def load(stream: IO[bytes], passphrase: str, say: Say) -> int:
+def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool = False) -> int:
     """Make the site's database what the stream says, on the release's own tables. Returns how many rows.
 
-    Raises Conflict where the database is not empty or the stream comes from a newer release, ConfigInvalid where the
-    stream is no whole backup; then the database is as empty as before.
+    ``accept_older_log``: also if this machine knows a newer seal of the audit log than the stream has; the log records it.
+    Raises Conflict where the database is not empty, the stream comes from a newer release, or its log is older and this is
+    not accepted, ConfigInvalid where the stream is no whole backup; then the database is as empty as before.
     """
     reader = Reader(stream, passphrase)
     tables = {table.label: table for table in schema.tables(reader.head["migrations"])}
@@ -36,9 +38,18 @@ def load(stream: IO[bytes], passphrase: str, say: Say) -> int:
     schema.build(reader.head["migrations"])
     with transaction.atomic():
         rows = _fill(reader, tables, say)
+        lost = newest_seal.what_is_lost()
+        if lost and not accept_older_log:
+            raise Conflict(
+                f"The audit log of the backup is not the newest one of this machine. {lost}",
+                remedy="To restore it anyway, and have that in the log, run it again with --accept-older-log.",
+            )
     call_command("migrate", verbosity=0, interactive=False)  # to this release; and with it triggers and roles
     if ended := reaping.bury_everything(database_now()):
         say(f"Calls that were out at that moment, ended as unknown: {ended:,}.")
+    if lost:
+        newest_seal.accept_restored_log(actor="restore", reason="restored from a backup")
+        say(f"The audit log records that it goes on from an earlier state. {lost}")
     return rows
 
 
@@ -130,3 +141,9 @@ def _take_keys(ring: keys.Ring, say: Say) -> None:
     if not keys.sealing_is_given():
         settings.SLIPSNISSE_KEYS = ring.sealing
         settings.SLIPSNISSE_AUDIT_KEYS = ring.audit
+    if not keys.secret_key_is_given():
+        settings.SECRET_KEY = ring.secret_key
+    elif ring.secret_key != settings.SECRET_KEY:
+        say(
+            "SLIPSNISSE_SECRET_KEY is not that of the backup: servers, providers and project files must be confirmed again."
+        )

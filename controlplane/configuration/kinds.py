@@ -37,6 +37,7 @@ from mcpregistry.models import (
 from mcpregistry.models.registry import READ
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
+from mcpregistry.models.signed_books import HEAD_COLUMNS
 from mcpregistry.services.access.roles import ROLES
 from mcpregistry.services.configuration.saving import DEPTH
 from subagents.models import EffortAgent, ExpertTool, Headend, LanguageModel, Provider
@@ -264,11 +265,11 @@ KINDS = (
     Kind("servers", Server, _SEEN, _of_server, frozenset({"confirmed", "enabled"}), inside=frozenset({"slug"})),
     Kind("tools", Tool, frozenset({"pinned", "latest", "present", "first_seen_at", "last_seen_at"}), _of_tool,
          frozenset({"definition", "approved"}), _tools, frozenset({"server", "kind", "name"})),
-    Kind("energy_pools", EnergyPool, frozenset({"level", "level_at"}), inside=frozenset({"slug"})),
+    Kind("energy_pools", EnergyPool, frozenset({"level", "level_at", *HEAD_COLUMNS}), inside=frozenset({"slug"})),
     Kind("registries", RegistrySource, frozenset(READ), inside=frozenset({"slug"})),
     Kind("agents", Agent, inside=frozenset({"slug"})),
     Kind("endpoints", Endpoint, inside=frozenset({"slug"})),
-    Kind("budgets", Budget, inside=frozenset({"slug"})),
+    Kind("budgets", Budget, frozenset(HEAD_COLUMNS), inside=frozenset({"slug"})),
     Kind("workspaces", Workspace, inside=frozenset({"directory"})),
     Kind("providers", Provider, _TESTED, _of_provider, frozenset({"confirmed"}), inside=frozenset({"slug"})),
     Kind("models", LanguageModel, inside=frozenset({"provider", "name"})),

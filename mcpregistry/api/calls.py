@@ -34,8 +34,9 @@ from mcpregistry.domain.calls.ends import RECORD_LATE
 from mcpregistry.domain.errors import ArgumentsInvalid, Busy, Denied, NotFound, SlipsnisseError, Unavailable
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.servers.sessions import nameless_session
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.text.canonical import stored
 from mcpregistry.ids import ordered_id
+from mcpregistry.models.signing import keyed_digest
 from mcpregistry.services.records import idempotency
 
 router = Routes(tags=["calls"])
@@ -83,7 +84,7 @@ async def call_tool(
     if idempotency_key is None:
         return await _call(who, name, payload, strict=strict, wait=wait)
     use = {"caller": who.actor, "key": idempotency_key}
-    asked = digest(name, stored(payload.model_dump()))
+    asked = keyed_digest("call", name, stored(payload.model_dump()))
     claim = await db_call(idempotency.claim, **use, fingerprint=asked, call_id=ordered_id())
     if claim.kept is not None and claim.kept.status is not None:
         return Status(claim.kept.status, CallAnswer(**json.loads(claim.kept.body)))

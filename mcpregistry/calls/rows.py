@@ -11,7 +11,8 @@ from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.kinds import spelled
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.schema.output import output_warning
-from mcpregistry.domain.text.canonical import digest, plain, stored
+from mcpregistry.domain.text.canonical import plain, stored
+from mcpregistry.models.signing import keyed_digest
 from mcpregistry.services.records import ending
 from mcpregistry.services.records.audit import Fact
 from mcpregistry.services.records.call_rows import Claim, Held, Identity, Intent, Refused
@@ -145,5 +146,7 @@ def _about(call: Call) -> dict[str, object]:
     if call.request.requester.name:
         about["requester"] = plain(call.request.requester.name, 150)
     if answers := call.request.host.forwarding.answers:
-        about["answers"] = digest(stored(dict(answers)))  # what the host said to the server's questions
+        about["answers"] = keyed_digest(
+            "answers", stored(dict(answers))
+        )  # what the host said to the server's questions
     return about

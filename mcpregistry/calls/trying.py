@@ -16,8 +16,9 @@ from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.domain.servers.sessions import nameless_session
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.text.canonical import stored
 from mcpregistry.ids import ordered_id
+from mcpregistry.models.signing import keyed_digest
 from mcpregistry.services.records import idempotency
 
 
@@ -75,4 +76,6 @@ def _request(trial: Trial, actor: str, requester: Requester, call_id: str) -> Ca
 
 
 def _fingerprint(trial: Trial) -> str:
-    return digest(trial.agent, trial.endpoint, trial.server, trial.kind, trial.tool, stored(dict(trial.arguments)))
+    return keyed_digest(
+        "trial", trial.agent, trial.endpoint, trial.server, trial.kind, trial.tool, stored(dict(trial.arguments))
+    )

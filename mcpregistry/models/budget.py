@@ -15,6 +15,7 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.domain.budgets import Period, Span, Unit, counted, of_endpoint
 from mcpregistry.models.access import Agent, Endpoint
 from mcpregistry.models.server import slug_validator
+from mcpregistry.models.signed_books import HEAD_COLUMNS, SignedBook, SignedBookEntry
 from mcpregistry.models.visibility import VisibleQuerySet
 
 _MARK = [MinValueValidator(Decimal(0)), MaxValueValidator(Decimal("1e12"))]
@@ -34,12 +35,13 @@ class Budgets(VisibleQuerySet["Budget"]):
     own_by = "agent__slug"
 
 
-class Budget(models.Model):
+class Budget(SignedBook):
     """A limit of what may be spent in each hour, day, week or month: by calls, and the runs of expert tools that they cause.
 
     Either of one agent, or of one endpoint: then of all that comes by it, whosever it is.
     """
 
+    BOOK = "budget"
     UNITS = [(Unit.MONEY.value, "US dollars"), (Unit.TOKENS.value, "tokens of models"), (Unit.CALLS.value, "calls")]
     PERIODS = [(each.value, f"each {each.value}") for each in Period]
 
@@ -67,7 +69,7 @@ class Budget(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = Budgets.as_manager()
-    history = HistoricalRecords()
+    history = HistoricalRecords(excluded_fields=[*HEAD_COLUMNS])
 
     class Meta:
         ordering = ["agent__slug", "endpoint__slug", "slug"]
@@ -140,8 +142,10 @@ class BudgetEntries(VisibleQuerySet["BudgetEntry"]):
     own_by = "budget__agent__slug"
 
 
-class BudgetEntry(models.Model):
+class BudgetEntry(SignedBookEntry):
     """One thing that was spent. Only ever added; ``reference`` makes sure that nothing is spent twice."""
+
+    SIGNED = ("kind", "amount", "agent_slug", "reference", "at", "start", "end", "spent")
 
     class Kind(models.TextChoices):
         CALL = "call", "call"
@@ -154,6 +158,9 @@ class BudgetEntry(models.Model):
     agent_slug = models.CharField("by", max_length=63, help_text="The agent that made the call or started the run.")
     reference = models.CharField(max_length=80, help_text="Id of the call, or of the run with the number of its turn.")
     at = models.DateTimeField()
+    start = models.DateTimeField(null=True, help_text="When its period began.")
+    end = models.DateTimeField(null=True, help_text="When its period ends.")
+    spent = models.BigIntegerField(default=0, db_default=0, help_text="What the period had spent with it.")
 
     objects = BudgetEntries.as_manager()
 
@@ -161,7 +168,10 @@ class BudgetEntry(models.Model):
         verbose_name_plural = "budget entries"
         ordering = ["-id"]
         indexes = [models.Index(fields=["budget", "at"], name="budget_entries_by_time")]
-        constraints = [models.UniqueConstraint(fields=["budget", "kind", "reference"], name="budget_spent_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["budget", "kind", "reference"], name="budget_spent_once"),
+            models.UniqueConstraint(fields=["budget", "seq"], condition=Q(seq__gt=0), name="one_budget_entry_per_seq"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.get_kind_display()} of {self.agent_slug}, {self.at:%Y-%m-%d %H:%M}"

@@ -11,6 +11,7 @@ from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.energy import Level, Line, OnEmpty, Rates, Stand, Usage, word_for
 from mcpregistry.models.server import slug_validator
+from mcpregistry.models.signed_books import HEAD_COLUMNS, SignedBook, SignedBookEntry
 from mcpregistry.models.tool import Tool
 from mcpregistry.models.visibility import VisibleQuerySet
 
@@ -39,8 +40,10 @@ class EnergyPools(VisibleQuerySet["EnergyPool"]):
         return self.annotate(reserved=Coalesce(total, 0.0, output_field=models.FloatField()))
 
 
-class EnergyPool(models.Model):
+class EnergyPool(SignedBook):
     """Energy that refills by itself. One agent draws on it, or several together."""
+
+    BOOK = "energy"
 
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     description = models.TextField(blank=True)
@@ -90,7 +93,7 @@ class EnergyPool(models.Model):
     level_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = EnergyPools.as_manager()
-    history = HistoricalRecords(excluded_fields=["level", "level_at"])
+    history = HistoricalRecords(excluded_fields=["level", "level_at", *HEAD_COLUMNS])
 
     class Meta:
         ordering = ["slug"]
@@ -118,8 +121,10 @@ class EnergyPool(models.Model):
         return word_for(level, critical=self.critical, resume=self.resume)
 
 
-class EnergyEntry(models.Model):
+class EnergyEntry(SignedBookEntry):
     """One charge or gift. Only ever added; ``reference`` makes sure that nothing is charged twice."""
+
+    SIGNED = ("kind", "amount", "before", "after", "agent_slug", "reference", "seconds", "at")
 
     class Kind(models.TextChoices):
         CALL = "call", "call"
@@ -151,7 +156,8 @@ class EnergyEntry(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["kind", "reference"], condition=~Q(reference=""), name="energy_charged_once"
-            )
+            ),
+            models.UniqueConstraint(fields=["pool", "seq"], condition=Q(seq__gt=0), name="one_energy_entry_per_seq"),
         ]  # fmt: skip
 
     def __str__(self) -> str:

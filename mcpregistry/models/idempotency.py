@@ -10,7 +10,7 @@ class KeptAnswer(models.Model):
 
     caller = models.CharField(max_length=200, help_text="As the audit log names it.")
     key = models.CharField(max_length=200)
-    fingerprint = models.CharField(max_length=64, help_text="SHA-256 of what was asked.")
+    fingerprint = models.CharField(max_length=64, help_text="Keyed hash of what was asked.")
     call_id = models.CharField(
         max_length=32, blank=True, default="", db_default="", help_text="Of the call that it makes."
     )

@@ -30,7 +30,9 @@ class ProjectFile(models.Model):
     )
     agent_slug = models.CharField("agent", max_length=63, help_text="Hosts in this directory act as this agent.")
     content = models.CharField(
-        max_length=64, blank=True, help_text="Hash of the servers in the file. Empty if the file cannot be read."
+        max_length=64,
+        blank=True,
+        help_text="Hash of the servers in the file, with the site's key. Empty if the file cannot be read.",
     )
     summary = models.JSONField(
         default=list, blank=True, help_text="Servers of the file, one per line, without secrets."

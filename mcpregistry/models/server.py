@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from typing import Any
 
@@ -16,6 +15,7 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.confinement import Confined
 from mcpregistry.models.sealing import Sealed
+from mcpregistry.models.signing import keyed_digest
 
 MOST_TOOLS, MOST_DEFINITION_BYTES = 10_000, 16 * 1024 * 1024  # that a server's limits can be set to
 
@@ -324,9 +324,9 @@ class Server(Confined):
         return raised | (self.raised_bounds() if self.transport == Transport.STDIO else {})
 
     def launch_hash(self) -> str:
-        """SHA-256 of the launch facts and of the secret values behind them (values never leave)."""
+        """Keyed hash of the launch facts and of the secret values behind them: it is stored and shown, they are not."""
         whole = [self.launch_facts(), self.env, self.headers]
-        return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()
+        return keyed_digest("launch", msgspec.json.encode(whole, order="deterministic").decode())
 
     @property
     def launch_confirmed(self) -> bool:

@@ -1,4 +1,4 @@
-"""Signatures of the audit log: HMAC-SHA-256 with a key ring of its own, newest key first.
+"""Signatures of the audit log: HMAC-SHA-256 with a key ring of its own, newest key first; and hashes of possible secrets.
 
 Each signature names its key, so that old ones can be verified after the ring has a newer key. What is signed begins
 with its purpose, so that a signature of one kind of thing is none of another.
@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import cast
 
 from django.conf import settings
+from django.utils.crypto import salted_hmac
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.text.canonical import digest
 
 
 def _ring() -> Mapping[str, bytes]:
@@ -38,3 +40,12 @@ def signature(key_id: str, purpose: str, text: str) -> str:
 def signed(key_id: str, purpose: str, text: str, claimed: str) -> bool:
     """Whether this is the signature of that text. Raises ConfigInvalid as ``signature`` does."""
     return hmac.compare_digest(signature(key_id, purpose, text).encode(), claimed.encode())
+
+
+def keyed_digest(purpose: str, *parts: str) -> str:
+    """Like ``digest``, with the site's secret key: for texts that may hold a secret that is short enough to be guessed.
+
+    Whoever only reads the database, a backup of it, a log or a page cannot try guesses. With another secret key, the same
+    parts have another hash.
+    """
+    return salted_hmac(f"slipsnisse.{purpose}", digest(*parts), algorithm="sha256").hexdigest()

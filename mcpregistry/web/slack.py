@@ -20,8 +20,9 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.notifications.events import slack_signed
 from mcpregistry.domain.notifications.slack import APPROVE, DENY, REASON, escape, reason_view
-from mcpregistry.domain.text.canonical import digest, plain
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import Channel
+from mcpregistry.models.signing import keyed_digest
 from mcpregistry.services.notifications import slack
 from mcpregistry.services.notifications.senders import call_slack
 from mcpregistry.services.notifications.slack import Press
@@ -50,7 +51,7 @@ async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
             slack.take_once,
             channel=channel,
             signature=signature,
-            fingerprint=digest(body.decode("latin-1")),
+            fingerprint=keyed_digest("slack", body.decode("latin-1")),
         )
     except SlipsnisseError:
         return HttpResponse("This was sent before.", status=409)

@@ -26,10 +26,11 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.servers.sessions import nameless_session
-from mcpregistry.domain.text.canonical import canonical, digest
+from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.gateway.http.access import Access
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.models import ApprovalRequest, Invocation
+from mcpregistry.models.signing import keyed_digest
 from subagents.domain.formats import FORMAT, JSON, OWN_FORMAT, SCHEMA, AnswerFormat, takes_formats
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.headends.asking import WAITING
@@ -139,8 +140,12 @@ class Session:
         """Join the queue. Raises HeadendError; then nothing was started."""
         asked, answer_format = self._question, self._question.answer_format
         try:
-            fingerprint = digest(
-                asked.expert, canonical(asked.arguments), answer_format.format, canonical(answer_format.schema or {})
+            fingerprint = keyed_digest(
+                "question",
+                asked.expert,
+                canonical(asked.arguments),
+                answer_format.format,
+                canonical(answer_format.schema or {}),
             )
             self._catalogue()
             self._shared.engine.check_open()

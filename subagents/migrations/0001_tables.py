@@ -368,7 +368,7 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('agent_slug', models.CharField(max_length=63)),
-                    ('fingerprint', models.CharField(help_text='SHA-256 of the question.', max_length=64)),
+                    ('fingerprint', models.CharField(help_text='Keyed hash of the question.', max_length=64)),
                     ('idempotency_key', models.CharField(blank=True, max_length=200)),
                     ('call_id', models.CharField(help_text='Id of the call of this request.', max_length=32)),
                     ('process', models.CharField(max_length=100)),

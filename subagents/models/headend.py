@@ -118,7 +118,7 @@ class HeadendRequest(models.Model):
 
     headend = models.ForeignKey(Headend, on_delete=models.CASCADE, related_name="requests")
     agent_slug = models.CharField(max_length=63)
-    fingerprint = models.CharField(max_length=64, help_text="SHA-256 of the question.")
+    fingerprint = models.CharField(max_length=64, help_text="Keyed hash of the question.")
     idempotency_key = models.CharField(max_length=200, blank=True)
     call_id = models.CharField(max_length=32, help_text="Id of the call of this request.")
     process = models.CharField(max_length=100)

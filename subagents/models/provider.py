@@ -18,6 +18,7 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import slug_validator
+from mcpregistry.models.signing import keyed_digest
 from subagents.domain.destination import fingerprint, unconfirmed
 from subagents.domain.model_options import Problem, not_allowed, spelled
 
@@ -123,8 +124,9 @@ class Provider(models.Model):
         return self.kind != Kind.SCRIPTED or bool(self.base_url)
 
     def destination_hash(self) -> str:
-        """Fingerprint of where its key and requests go. Raises ConfigInvalid where the headers no longer open."""
-        return fingerprint(self.kind, self.base_url, self.allowed_networks, self.headers, self.options)
+        """Keyed fingerprint of where its key and requests go. Raises ConfigInvalid where the headers no longer open."""
+        whole = fingerprint(self.kind, self.base_url, self.allowed_networks, self.headers, self.options)
+        return keyed_digest("destination", whole)
 
     def draft_problem(self, overrides: Mapping[str, Any] | None = None) -> Problem | None:
         """Why nothing may be sent to it, and what to do about it; None once its destination is the confirmed one.

@@ -40,6 +40,7 @@ from mcpregistry.models import (
 )  # fmt: skip
 from mcpregistry.models.registry import READ
 from mcpregistry.models.sealing import sealed
+from mcpregistry.models.signed_books import HEAD_COLUMNS
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.budgets import books
 from mcpregistry.services.energy import pools
@@ -60,7 +61,7 @@ _PASSING = {  # times, places in this database, and what was merely seen
     "last_seen_at", "server_revision", "revision", "last_ok_at", "last_error", "last_error_code", "last_error_at",
     "consecutive_failures", "unavailable_since", "protocol_era", "server_info", "server_instructions", "refreshed_at",
     "left_out", "last_connected_at", "features", "launch_by", "test_asked_at", "tested_at", "test_model", "test_answer", "test_error",
-    "test_ms", "source", "level", "level_at", *READ,
+    "test_ms", "source", "level", "level_at", *HEAD_COLUMNS, *READ,
 }  # fmt: skip
 
 

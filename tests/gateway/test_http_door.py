@@ -306,6 +306,16 @@ async def test_a_request_with_an_id_that_is_none_is_refused_instead_of_kept_wait
 
 
 @pytest.mark.parametrize(
+    ("method", "params", "expected"),
+    [("no/such", {}, (404, -32601)), ("tools/list", {"cursor": "0.1"}, (400, -32602))],
+)
+async def test_errors_of_requests_have_the_status_of_the_specification(site, token, method, params, expected):
+    async with site.raw(token) as http:
+        answer = await http.post(site.url(), headers=headers(method), json=body(method, **params))
+    assert (answer.status_code, answer.json()["error"]["code"]) == expected
+
+
+@pytest.mark.parametrize(
     ("raw", "code"),
     [
         (b"[]", -32600),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.gateway.jsonrpc import objection, salvage_id, with_valid_text
+from mcpregistry.gateway.jsonrpc import objection, salvage_id, unserved, with_valid_text
 
 BROKEN: dict[bytes, Any] = {
     b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"x":NaN}}': 6,
@@ -50,6 +50,34 @@ def test_a_key_that_stands_twice_in_an_object_is_refused(data: bytes):
 
 def test_equal_keys_of_several_objects_are_no_problem():
     assert objection(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"q":{"q":[{"q":1},{"q":2}]}}}') is None
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [(True, -32602), (1.5, -32602), ([], -32602), (7, None), ("x", None), (None, None)],
+)
+def test_progress_token_must_be_text_or_a_whole_number(token: Any, code: int | None):
+    params = {"_meta": {"progressToken": token}}
+    refusal = objection(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).encode())
+    assert (refusal["error"]["code"] if refusal else None) == code
+
+
+@pytest.mark.parametrize("meta", [{}, {"io.modelcontextprotocol/protocolVersion": "1999-01-01"}])
+def test_refused_version_is_answered_with_all_that_are_spoken(meta: dict[str, Any]):
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    refusal = unserved("1999-01-01", json.dumps(request).encode())
+    assert refusal is not None
+    assert refusal["error"]["code"] == -32022
+    assert refusal["error"]["data"] == {
+        "requested": "1999-01-01",
+        "supported": ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"],
+    }
+
+
+def test_version_that_the_envelope_contradicts_is_left_to_the_sdk():
+    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    assert unserved("1999-01-01", json.dumps(request).encode()) is None
 
 
 def test_a_message_with_valid_text_is_not_touched():

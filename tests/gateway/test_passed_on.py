@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.gateway.http import question_ids
+from mcpregistry.gateway.http import older, question_ids
 from mcpregistry.models import Agent, HostMessage
 from mcpregistry.services import host_sessions
 from tests.fakes.stage import Stage, outside
@@ -89,6 +89,17 @@ async def test_a_cancellation_that_was_taken_is_not_kept_and_holds_nothing_but_t
             other, session, {"method": "notifications/cancelled", "params": {"requestId": "gone", "reason": "x" * 9}}
         )
         assert max(await outside(kept, session)) < 300
+
+
+@pytest.mark.attack
+async def test_few_cancellations_of_unknown_requests_are_kept(stage, slug, monkeypatch):
+    monkeypatch.setattr(older, "_MOST_CANCELLED", 3)
+    async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
+        session = await first.opened()
+        for request in (1, 1, 2, 3, 4, 5):
+            message = {"method": "notifications/cancelled", "params": {"requestId": 100 + request}}
+            assert await post(other, session, message) == 202
+        assert len(await outside(kept, session)) == 3
 
 
 async def test_what_is_passed_on_counts_among_the_calls_of_the_agent(stage, slug):

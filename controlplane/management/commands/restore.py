@@ -31,11 +31,21 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", metavar="FILE", help="made by `manage.py backup`; - reads standard input")
+        parser.add_argument(
+            "--accept-older-log",
+            action="store_true",
+            help="restore also if this machine knows a newer seal of the audit log; the log records that",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             with only_one(settings.VAR_DIR), _opened(options["file"]) as stream:
-                rows = loading.load(stream, passphrase.ask(new=False), self.stderr.write)
+                rows = loading.load(
+                    stream,
+                    passphrase.ask(new=False),
+                    self.stderr.write,
+                    accept_older_log=options["accept_older_log"],
+                )
         except (SlipsnisseError, StartError) as error:
             raise CommandError(str(error)) from error
         found = [*islice(loading.problems(), _SHOWN)]

@@ -7,6 +7,7 @@ answers with a stream, which costs it three tasks.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -27,6 +28,8 @@ from mcpregistry.gateway.jsonrpc import error_to, objection, replied
 Count = Callable[[str], Awaitable[None]]  # among the calls of the agent with this slug. Raises SlipsnisseError
 _LONGEST_ID = 200  # of a request that may be cancelled at another process
 _MOST_ANSWERED = 1_000
+# Each cancellation of a request that this process does not have is a row until another process takes it, or for five minutes.
+_MOST_CANCELLED, _CANCELLED_SECONDS = 100, 300.0
 _KNOWN = (*CALL_PARAMS, "tools/list", CANCELLED, None)  # the last is an answer to a question
 
 
@@ -92,7 +95,7 @@ def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | N
     """
     if "method" in message:
         request = cancelled(message)
-        if request is None or len(str(request)) > _LONGEST_ID:
+        if request is None or len(str(request)) > _LONGEST_ID or not _note_cancellation(session, request):
             return None
         return {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request}}
     question = question_ids.question_of(session.id, message["id"])
@@ -101,3 +104,14 @@ def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | N
     if len(session.answered) >= _MOST_ANSWERED:
         session.answered.clear()
     return message | {"id": question}
+
+
+def _note_cancellation(session: Session, request: int | str) -> bool:
+    """Whether this cancellation is new, and not one too many: a host can name any number of requests that nobody has."""
+    now = time.monotonic()
+    recent = {each: at for each, at in session.cancelled.items() if at > now - _CANCELLED_SECONDS}
+    session.cancelled = recent
+    if request in recent or len(recent) >= _MOST_CANCELLED:
+        return False
+    recent[request] = now
+    return True

@@ -47,7 +47,8 @@ SSE_VERSION = "2024-11-05"  # the only one that HTTP+SSE has
 @dataclass(slots=True)
 class Session:
     """A session as it was read. ``host`` is what its handshake says; ``calls``: how to give up those
-    that a lane of this process has under way, by request id; ``answered``: questions whose answers were passed on from here."""
+    that a lane of this process has under way, by request id; ``answered``: questions whose answers were passed on from here;
+    ``cancelled``: requests whose cancellation was, with the time."""
 
     id: str
     agent: str
@@ -59,6 +60,7 @@ class Session:
     log_level: str = ""  # as its host has set it
     calls: dict[int | str, Callable[[], None]] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
+    cancelled: dict[int | str, float] = field(default_factory=dict)
 
 
 class Sessions:

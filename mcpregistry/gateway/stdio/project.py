@@ -68,10 +68,16 @@ class ProjectFollower:
         found = (each for endpoint in endpoints for each in endpoint.projects if each.directory == str(self._directory))
         return next(found, None)
 
-    def _read_stamps(self) -> list[tuple[int, ...]]:
-        stamps: list[tuple[int, ...]] = []
+    def _read_stamps(self) -> list[tuple[str | int, ...]]:
+        """What tells of a change in any file or in the permissions of its folder, which reading the file checks as well."""
+        stamps: list[tuple[str | int, ...]] = []
         for name in PROJECT_FILES:
             with suppress(OSError):
                 facts = (self._directory / name).stat()
-                stamps.append((facts.st_mtime_ns, facts.st_size, facts.st_ino, facts.st_mode, facts.st_uid))
+                times = facts.st_mtime_ns, facts.st_ctime_ns
+                stamps.append((name, *times, facts.st_size, facts.st_ino, facts.st_mode, facts.st_uid))
+        for folder in sorted({(self._directory / name).parent for name in PROJECT_FILES}):
+            with suppress(OSError):
+                facts = folder.stat()
+                stamps.append((str(folder), facts.st_mode, facts.st_uid))
         return stamps

@@ -17,9 +17,10 @@ from django.core.management.base import BaseCommand, CommandError
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import printable
-from mcpregistry.services.records import archive_files, archives, archiving, chains, sinks, verification
+from mcpregistry.services.records import archive_files, archives, archiving, chains, newest_seal, sinks, verification
 
 _SHOWN = 100
+_ACTOR = "manage.py audit"
 
 
 class Command(BaseCommand):
@@ -51,6 +52,12 @@ class Command(BaseCommand):
         )
         archive.add_argument("--to", metavar="DIR", help="folder for the files; default: archive in SLIPSNISSE_VAR")
         archive.add_argument("--dry-run", action="store_true", help="only say how much would be moved")
+        accept = verbs.add_parser(
+            "accept-restore",
+            help="record that the database was put back to an earlier state on purpose, so that the log goes on from there",
+        )
+        accept.add_argument("--reason", required=True, help="why, for the log, for example the backup's name")
+        accept.add_argument("--confirm", action="store_true", help="do it; otherwise only say what is lost")
         export = verbs.add_parser("export", help="write the whole log as JSON lines")
         export.add_argument("--output", metavar="FILE", help="default: standard output")
 
@@ -60,6 +67,8 @@ class Command(BaseCommand):
                 self._verify(options["against"], options["archive"], options["full"])
             elif options["verb"] == "archive":
                 self._archive(options["older_than"], options["to"], options["dry_run"])
+            elif options["verb"] == "accept-restore":
+                self._accept_restore(options["reason"], options["confirm"])
             else:
                 self._export(options["output"])
         except SlipsnisseError as error:
@@ -77,6 +86,18 @@ class Command(BaseCommand):
             self.stdout.write(f"{what} would be moved to {folder}. Nothing was changed.")
         else:
             self.stdout.write(f"{what} are in {', '.join(map(str, moved.files))}. Copy them to where they are kept.")
+
+    def _accept_restore(self, reason: str, confirm: bool) -> None:
+        if not confirm:
+            lost = newest_seal.what_is_lost()
+            self.stdout.write(printable(lost, 500) or "The database has lost no seal that this machine knows of.")
+            self.stdout.write("Nothing was changed. Run it again with --confirm to accept that.")
+            return
+        kept = newest_seal.accept_restored_log(actor=_ACTOR, reason=reason)
+        self.stdout.write(
+            f"Recorded. On this machine the log goes on from seal {kept.number}; do the same on every other machine of "
+            "this site. The next verification reads everything."
+        )
 
     def _verify(self, against: str | None, places: list[str], full: bool) -> None:
         known = archives.read()

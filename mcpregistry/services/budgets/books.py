@@ -83,6 +83,7 @@ def _whole(budget: Budget) -> None:
 def _unmoved(budget: Budget) -> None:
     """Its entries are of one agent or endpoint, in one unit. Where it begins anew otherwise, what goes on is summed up once more."""
     before = Budget.objects.select_for_update().get(pk=budget.pk)
+    budget.take_head_of(before)
     if (before.period, before.time_zone) != (budget.period, budget.time_zone):
         BudgetPeriod.objects.filter(budget=before, end__gt=database_now()).delete()
     if (before.agent_id, before.endpoint_id, before.unit) != (budget.agent_id, budget.endpoint_id, budget.unit):
@@ -104,7 +105,9 @@ def delete_budget(*, budget: Budget, actor: str) -> None:
     rows = Budget.objects.select_for_update().order_by().filter(pk=budget.pk)
     if rows.first() is None:  # locked before its rows, as by whoever spends
         raise NotFound("There is no such budget any more.", remedy="Nothing is left to do.")
-    audit.record(kind="budget.deleted", actor=actor, subject=f"budget:{budget.slug}", **_holder(budget))
+    audit.record(
+        kind="budget.deleted", actor=actor, subject=f"budget:{budget.slug}", **_holder(budget), book=budget.book_name
+    )
     budget.delete()
 
 
@@ -149,9 +152,11 @@ def period_of(budget: Budget, now: datetime) -> BudgetPeriod:
     row = BudgetPeriod.objects.filter(budget=budget, start=found.start, end=found.end).first()
     if row is not None:
         return row
-    # Not 0 where the budget was made to begin anew otherwise in the midst of it.
-    before = budget.entries.filter(at__gte=found.start, at__lt=found.end).aggregate(total=Sum("amount"))["total"]
-    return BudgetPeriod.objects.create(budget=budget, start=found.start, end=found.end, spent=before or 0)
+    # Not 0 where the budget was made to begin anew otherwise in the midst of it, or where the row is lost.
+    last = budget.entries.filter(seq=budget.book_seq, start=found.start, end=found.end).first()
+    within = budget.entries.filter(at__gte=found.start, at__lt=found.end)
+    before = last.spent if last else within.aggregate(total=Sum("amount"))["total"] or 0
+    return BudgetPeriod.objects.create(budget=budget, start=found.start, end=found.end, spent=before)
 
 
 def book_of(budget: Budget, period: BudgetPeriod, *, without: str = "") -> Book:
@@ -165,11 +170,15 @@ def book_of(budget: Budget, period: BudgetPeriod, *, without: str = "") -> Book:
 def spend(budget: Budget, kind: str, amount: int, *, agent: str, reference: str, now: datetime) -> None:
     """Write down what was spent, with what people are to be told of it."""
     period = period_of(budget, now)
-    BudgetEntry.objects.create(
-        budget=budget, kind=kind, amount=amount, agent_slug=agent, reference=reference, at=now
-    )  # fmt: skip
     period.spent += amount
     period.save(update_fields=["spent"])
+    entry = BudgetEntry(
+        budget=budget, kind=kind, amount=amount, agent_slug=agent, reference=reference, at=now,
+        start=period.start, end=period.end, spent=period.spent,
+    )  # fmt: skip
+    budget.sign(entry)
+    entry.save()
+    Budget.objects.filter(pk=budget.pk).update(**budget.head)
     tell(budget, period, now)
 
 

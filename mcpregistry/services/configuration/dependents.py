@@ -28,6 +28,10 @@ def _all_rows() -> Q:
     return Q()
 
 
+def _no_facts(_row: Any) -> dict[str, Any]:
+    return {}
+
+
 def _usable_permits() -> Q:
     return Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
 
@@ -40,8 +44,8 @@ def _usable_tokens() -> Q:
 class DependentKind:
     """A kind of record whose deletion needs a right of its own.
 
-    ``permission``: that right. ``event`` and ``subject``: its entry in the audit log. ``counting``: which rows still have
-    an effect; the others are deleted without a check and without an entry.
+    ``permission``: that right. ``event``, ``subject`` and ``facts``: its entry in the audit log. ``counting``: which rows
+    still have an effect; the others are deleted without a check and without an entry.
     """
 
     model: type[Model]
@@ -49,6 +53,7 @@ class DependentKind:
     event: str
     subject: Callable[[Any], str]
     counting: Callable[[], Q] = _all_rows
+    facts: Callable[[Any], dict[str, Any]] = _no_facts
 
 
 _KINDS = [
@@ -57,12 +62,15 @@ _KINDS = [
     DependentKind(
         Permit, "mcpregistry.decide_approval", "permit.revoked", lambda row: f"permit:{row.pk}", _usable_permits
     ),
-    DependentKind(Budget, "mcpregistry.delete_budget", "budget.deleted", lambda row: f"budget:{row.slug}"),
+    DependentKind(
+        Budget, "mcpregistry.delete_budget", "budget.deleted", lambda row: f"budget:{row.slug}",
+        facts=lambda row: {"book": row.book_name},
+    ),
     DependentKind(Token, "mcpregistry.delete_token", "token.revoked", lambda row: f"agent:{row.agent}", _usable_tokens),
     DependentKind(
         Workspace, "mcpregistry.delete_workspace", "workspace.deleted", lambda row: f"workspace:{row.directory}"
     ),
-]
+]  # fmt: skip
 
 
 def add_dependent_kind(kind: DependentKind) -> None:
@@ -126,7 +134,8 @@ def end_dependents(row: Model, *, actor: str, rights: Rights, own: Collection[ty
         raise _refusal(row, kept)
     what = f"{row._meta.model_name}:{row}"
     for kind, each in found:
-        audit.record(kind=kind.event, actor=actor, subject=kind.subject(each), name=str(each), deleted_with=what)
+        facts = kind.facts(each) | {"name": str(each), "deleted_with": what}
+        audit.record(kind=kind.event, actor=actor, subject=kind.subject(each), **facts)
     rules = [each.pk for kind, each in found if kind.model is PolicyRule]
     switch_off_channels(server=row if isinstance(row, Server) else None, rules=rules, actor=actor)
 

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 
@@ -14,6 +16,7 @@ from mcpregistry.db import database_now
 from mcpregistry.domain.energy import Level
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool
+from mcpregistry.models.signed_books import HEAD_COLUMNS
 from mcpregistry.prepared_queries import Given, Insert, Select, Update
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
@@ -54,11 +57,12 @@ def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
 
 def _keep_level(pool: EnergyPool, now: datetime) -> None:
     """What came back so far came by the earlier rate; an entry tells where the books go on."""
-    before = locked(pool.pk).stand.level_at(now)
+    found = locked(pool.pk)
+    before = found.stand.level_at(now)
+    pool.take_head_of(found)
     pool.level, pool.level_at = min(pool.capacity, before), now
-    EnergyEntry.objects.create(
-        pool=pool, kind=Kind.SETTING, amount=before - pool.level, before=before, after=pool.level, at=now
-    )
+    facts = {"kind": Kind.SETTING, "amount": before - pool.level, "before": before, "after": pool.level, "at": now}
+    _signed_entry(pool, facts).save()
 
 
 @transaction.atomic
@@ -66,7 +70,7 @@ def delete_pool(*, pool: EnergyPool, actor: str) -> None:
     """Delete a pool with its books. Raises Conflict while agents draw on it."""
     if names := list(Agent.objects.filter(energy_pool=pool).values_list("slug", flat=True)[:5]):
         raise Conflict(f"Agents draw on it: {', '.join(names)}.", remedy="Give them another pool, or none, first.")
-    audit.record(kind="energy.pool_deleted", actor=actor, subject=f"energy:{pool.slug}")
+    audit.record(kind="energy.pool_deleted", actor=actor, subject=f"energy:{pool.slug}", book=pool.book_name)
     pool.delete()
 
 
@@ -89,15 +93,24 @@ def held(pool_id: int) -> EnergyPool | None:
 # Before and after every call of an agent with a pool, so it is composed once.
 _COLUMNS = [field.attname for field in EnergyPool._meta.concrete_fields]
 _HELD = Select(EnergyPool.objects.select_for_update().filter(id=Given("id")).values_list(*_COLUMNS, named=True))
-_LEVEL = Update(EnergyPool.objects.filter(id=Given("id")), "level", "level_at")
+_LEVEL = Update(EnergyPool.objects.filter(id=Given("id")), "level", "level_at", *HEAD_COLUMNS)
 _ENTRY = Insert(EnergyEntry)
+_ENTRY_COLUMNS = ("seq", "prev", "hash", "key_id", *EnergyEntry.SIGNED)
 
 
 def _goes_on(pool: EnergyPool, now: datetime) -> None:
     """The clock was far ahead when the level was written: nothing would come back until it is as late as that again."""
     pool.level_at = now
-    EnergyPool.objects.filter(pk=pool.pk).update(level_at=now)
-    EnergyEntry.objects.create(pool=pool, kind=Kind.SETTING, amount=0.0, before=pool.level, after=pool.level, at=now)
+    facts = {"kind": Kind.SETTING, "amount": 0.0, "before": pool.level, "after": pool.level, "at": now}
+    _signed_entry(pool, facts).save()
+    EnergyPool.objects.filter(pk=pool.pk).update(level_at=now, **pool.head)
+
+
+def _signed_entry(pool: EnergyPool, facts: Mapping[str, Any]) -> EnergyEntry:
+    """The next entry of the pool's book. Whoever saves it saves the pool as well, which names it now."""
+    entry = EnergyEntry(pool=pool, **facts)
+    pool.sign(entry)
+    return entry
 
 
 def charge(
@@ -107,15 +120,17 @@ def charge(
     """Take ``amount`` units of a pool that this transaction holds (``locked``), and write it down."""
     before, stand = pool.stand.level_at(now), pool.stand.less(amount, now)
     pool.level, pool.level_at = stand.level, stand.at
-    _LEVEL(id=pool.pk, level=pool.level, level_at=pool.level_at)
     facts = {
         "kind": kind, "amount": amount, "before": before, "after": pool.level, "agent_slug": agent, "reference": reference,
         "seconds": seconds, "at": now,
     }  # fmt: skip
+    entry = _signed_entry(pool, facts)
+    _LEVEL(id=pool.pk, level=pool.level, level_at=pool.level_at, **pool.head)
     if kind == Kind.GRANT:  # whose key is told
-        return EnergyEntry.objects.create(pool=pool, **facts)
-    _ENTRY([facts | {"pool": pool.pk}])
-    return EnergyEntry(pool=pool, **facts)
+        entry.save()
+    else:
+        _ENTRY([{name: getattr(entry, name) for name in _ENTRY_COLUMNS} | {"pool": pool.pk}])
+    return entry
 
 
 def charge_turn(*, pool_id: int, agent: str, reference: str, input: int, cached: int, output: int) -> None:

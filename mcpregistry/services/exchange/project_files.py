@@ -27,6 +27,7 @@ from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.domain.text.display import printable
 from mcpregistry.domain.text.redaction import masked_words
+from mcpregistry.models.signing import keyed_digest
 from mcpregistry.services.exchange.files import folders_for, read_file
 from mcpregistry.services.exchange.importing import read_document
 
@@ -44,7 +45,7 @@ class ProjectFileUnusable(ConfigInvalid):
 class ProjectReading:
     """The servers of a directory's file, as they were read.
 
-    ``content``: the hash that a person confirms. ``entries``: by the key of each server its digest, and what it starts or
+    ``content``: the hash that a person confirms, with the site's key. ``entries``: by the key of each server its digest, and what it starts or
     reaches in full, which may hold secrets. ``variables``: those in
     commands and addresses, with the values that were filled in. ``summary``: a line for each server, without secrets.
     """
@@ -105,7 +106,7 @@ def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading 
             path=path,
             format=found.name,
             raw=raw,
-            content=digest("project file", str(directory), str(path), stored(entries)),
+            content=keyed_digest("project file", str(directory), str(path), stored(entries)),
             entries=entries,
             summary=tuple(_line(entry) for entry in sorted(servers, key=lambda entry: entry.key)),
             variables=variables,

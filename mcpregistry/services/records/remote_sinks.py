@@ -7,7 +7,6 @@ said so, so after a lost answer a seal comes once more, with the same id, or to 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +22,7 @@ from mcpregistry.domain.notifications.events import webhook_headers, webhook_key
 from mcpregistry.downstream.http_client import once
 from mcpregistry.models.audit import AuditSeal
 from mcpregistry.models.figure import Figure
+from mcpregistry.models.signing import keyed_digest
 from mcpregistry.services.records import sigv4
 from mcpregistry.services.records.seals import line_of
 
@@ -130,7 +130,7 @@ def _stand(name: str, url: str) -> Figure:
 
 
 def _labels(url: str) -> str:
-    return json.dumps({"place": hashlib.sha256(url.encode()).hexdigest()[:16]})
+    return json.dumps({"place": keyed_digest("place of seals", url)[:16]})
 
 
 async def _post(url: str, seal: Line) -> None:

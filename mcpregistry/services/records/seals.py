@@ -20,7 +20,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal
 from mcpregistry.models.signing import newest_key, signature, signed
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, signed_books
 from mcpregistry.services.records.audit import CHAIN
 
 log = structlog.get_logger(__name__)
@@ -41,11 +41,12 @@ def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) ->
     """
     last = seals.objects.order_by("-number").first()
     moved, standing, upto = _moved(last, now, entries, seals)
-    if last is not None and not moved and now - last.at < QUIET:
+    books = _moved_books(now) if entries is AuditEntry else {}
+    if last is not None and not moved and not books and now - last.at < QUIET:
         return None
     number, prev, key_id = (last.number + 1, last.hash, newest_key()) if last else (1, GENESIS, newest_key())
     said = {"number": number, "at": now.isoformat(), "upto": upto, "prev": prev, "heads": standing | moved}
-    body = canonical(said)
+    body = canonical(said | ({"books": books} if books else {}))
     row = {"number": number, "at": now, "upto": upto, "prev": prev, "body": body, "key_id": key_id}
     try:
         with transaction.atomic():  # the number is the key, so of two clocks one has it
@@ -88,6 +89,17 @@ def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, H
     return moved, standing, max([last.upto if last else 0, *ids])
 
 
+def _moved_books(now: datetime) -> Heads:
+    """The heads of the books of energy and budgets that have new entries, which no seal of late has told of."""
+    settled = AuditSeal.objects.filter(at__lt=now - _LATEST_COMMIT).order_by("-number").first()
+    since = settled.at - _LATEST_COMMIT if settled else None
+    recent = AuditSeal.objects.filter(at__gt=since) if since else AuditSeal.objects.all()
+    told: Heads = {}
+    for each in recent.order_by("number"):
+        told |= books_of(each)
+    return signed_books.moved_heads(since, told)
+
+
 def _heads(rows: Any) -> Heads:
     return {writer: (seq, head) for writer, seq, head in rows.values_list("writer", "seq", "hash")}
 
@@ -118,6 +130,11 @@ def looked(seals: Iterable[AuditSeal], number: int = 0, head: str = GENESIS) -> 
 def heads_of(each: AuditSeal) -> Heads:
     """What a seal that holds says of the chains."""
     return {writer: (seq, head) for writer, (seq, head) in json.loads(each.body)["heads"].items()}
+
+
+def books_of(each: AuditSeal) -> Heads:
+    """What a seal that holds says of the books of energy and budgets."""
+    return {name: (seq, head) for name, (seq, head) in json.loads(each.body).get("books", {}).items()}
 
 
 def seal_problem(each: AuditSeal) -> str:

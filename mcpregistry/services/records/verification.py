@@ -2,8 +2,8 @@
 
 Mostly it goes on from where the last verification ended, which is noted with a signature. It reads what is new, makes
 sure that nothing of what was verified or sealed is gone from the ends of the chains, and reads some of the older
-entries again, each time those that were not read for longest. So a change of anything is found within some rounds, a
-cut one at once; ``full`` reads everything.
+entries and seals again, each time those that were not read for longest. So a change of anything is found within some
+rounds, a cut one at once; ``full`` reads everything. A file of this machine shows if seals are gone together with the note.
 """
 
 from __future__ import annotations
@@ -21,16 +21,34 @@ from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models import Conversation, Invocation
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.signing import newest_key, signature, signed
-from mcpregistry.services.records import archives, bound, bound_messages, chains, seals, unwritten
+from mcpregistry.services.records import (
+    archives,
+    bound,
+    bound_messages,
+    chains,
+    newest_seal,
+    seals,
+    signed_books,
+    unwritten,
+)
 from mcpregistry.services.records.archives import Archives, Stand
 
 AGAIN = 20_000  # older entries that are read again at a time
+SEALS_AGAIN = 5_000  # older seals; a day has at most 2,880 new ones, and 144 verifications by the clock
 SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
 ROWS = 20_000  # calls, and conversations, that are looked for in the log at a time
 MOST_TOLD = 100
 _TRIES = 30  # while a long archive goes on beside it
 _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
 _PAGE = 500
+_NO_FILE = (
+    f"This machine had no file {newest_seal.FILE}: it is new here, or was deleted. What was cut off before now cannot be "
+    "noticed by it."
+)
+_NO_NOTE = (
+    "The note of what was verified is gone from the database; everything was read again. If that finds nothing else, "
+    "`manage.py audit verify --full` makes a new note."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,8 @@ class State:
     archives: tuple[int, str] | None = None  # the last record of archives, and its signature
     calls: str = ""  # the last call that was looked for in the log in this round
     conversations: str = ""  # the same of conversations
+    seals_again: tuple[int, str] | None = None  # the last seal that was read again in this round, and its hash
+    books: dict[str, tuple[int, str]] = field(default_factory=dict)  # how far a seal has told of each
 
 
 def verify(now: datetime, *, full: bool = False, known: Archives | None = None) -> Report:
@@ -70,6 +90,8 @@ def verify(now: datetime, *, full: bool = False, known: Archives | None = None) 
             break
         known = known.renewed()  # it may be that entries were archived before they were looked at
         look = _looked(now, known, full=full)
+    if not look.problems:
+        look.keep()
     report = Report(
         now, look.full, look.entries, len(look.state.stands), tuple(look.problems[:MOST_TOLD]),
         tuple(look.notes()), time.monotonic() - began,
@@ -82,6 +104,7 @@ def _looked(now: datetime, known: Archives, *, full: bool) -> _Look:
     before, told = noted()
     state = State() if full else before
     look = _Look(now, state, known, before, full=full or not state.seal)
+    look.expects_note = not (full or told)
     look.problems += [told] if told and not full else []
     look.all()
     return look
@@ -103,13 +126,16 @@ def noted() -> tuple[State, str]:
     try:
         if not signed(row.key_id, "verified", row.state, row.hash):
             return State(), "The note of what was verified is not what was written; everything was read again."
-    except ConfigInvalid:
-        return State(), ""  # a key was taken off the ring: begin anew
+    except ConfigInvalid as error:  # a key was taken off the ring, or so it says
+        return State(), f"The note of what was verified cannot be verified; everything was read again. {error.message}"
     said = json.loads(row.state)
     stands = {writer: Stand(*stand) for writer, stand in said["stands"].items()}
     again = (said["again"][0], Stand(*said["again"][1])) if said["again"] else None
     archived = tuple(said["archives"]) if said["archives"] else None
-    return State(**said | {"stands": stands, "again": again, "archives": archived}), ""
+    seals_again = tuple(said["seals_again"]) if said.get("seals_again") else None
+    books = {name: (seq, head) for name, (seq, head) in said.get("books", {}).items()}
+    read = {"stands": stands, "again": again, "archives": archived, "seals_again": seals_again, "books": books}
+    return State(**said | read), ""
 
 
 def _note(report: Report, state: State) -> None:
@@ -131,12 +157,16 @@ class _Look:
         # What was verified before must be there, also where everything is read anew.
         self._verified = {writer: (stand.seq, stand.head) for writer, stand in before.stands.items()}
         self._seal_before, self._archive_before = (before.seal, before.head), before.archives
+        self._books_before, self._books_told = dict(before.books), list[tuple[str, tuple[int, str]]]()
         self.problems: list[str] = []
+        self._file_notes: list[str] = []
         self.entries = 0
         self._forgotten = bound.Forgotten()
+        self.expects_note = True
 
     def all(self) -> None:
         """Everything, in order: archives and seals first, so that what they tell of must be there."""
+        self._file()
         self._archives()
         told = self._seals()
         ends = [*told.items(), *(item for item in self._verified.items() if item[1] != told.get(item[0]))]
@@ -144,15 +174,42 @@ class _Look:
         self._new()
         if not self.full:
             self._again()
+        self._books()
         self._unwritten()
 
     def notes(self) -> Iterator[str]:
         """What is no fault, and yet should be known."""
+        yield from self._file_notes
         if archived := self.known.note():
             yield archived
         late = AuditSeal.objects.order_by("-number").values_list("at", flat=True).first()
         if late and AuditEntry.objects.filter(at__gt=late, at__lt=self.now - SEALED_BY).exists():
             yield f"What came after {late:%Y-%m-%d %H:%M} UTC is not sealed: no clock has run since."
+
+    # The file of this machine
+
+    def _file(self) -> None:
+        """The seal that it names is there, and so is the note of what was verified."""
+        try:
+            kept = newest_seal.read_newest_seal()
+        except newest_seal.SealFileUnusable as error:
+            self.problems.append(f"{error.message} {error.remedy}")
+            return
+        if kept is None:
+            self._file_notes.append(_NO_FILE)
+            return
+        if loss := newest_seal.describe_loss(kept):
+            self.problems.append(f"{loss} {newest_seal.ADVICE}")
+        if self.expects_note and kept.noted and not self._seal_before[0]:
+            self.problems.append(_NO_NOTE)
+
+    def keep(self) -> None:
+        """Let the file name the newest seal, if nothing is wrong."""
+        try:
+            newest_seal.keep_newest_seal(make=True, noted=bool(self._seal_before[0]))
+        except (OSError, newest_seal.SealFileUnusable) as error:
+            why = error.strerror if isinstance(error, OSError) else "another process has damaged it"
+            self._file_notes.append(f"The file {newest_seal.FILE} of this machine was not written: {why}.")
 
     # Archives
 
@@ -180,13 +237,47 @@ class _Look:
         if number and not AuditSeal.objects.filter(number=number, hash=head).exists():
             self.problems.append(f"Seal {number} was verified, and is gone or changed.")
         newer = streamed(AuditSeal.objects.filter(number__gt=state.seal).order_by("number"), _PAGE)
+        if not self.full:
+            self._seals_again()
         for each, heads, problem in seals.looked(newer, state.seal, state.head):
             if problem:
                 self.problems.append(f"Seal {each.number}: {problem}.")
+            else:
+                self._told_of_books(each)
             told |= heads
             state.seal, state.head = each.number, each.hash
         state.sealed |= {writer: seq for writer, (seq, _) in told.items()}
         return told
+
+    def _seals_again(self) -> None:
+        """Some of the older seals, as ``_again`` does with entries."""
+        state = self.state
+        number, head = state.seals_again or (0, GENESIS)
+        older = AuditSeal.objects.filter(number__gt=number, number__lte=state.seal).order_by("number")[:SEALS_AGAIN]
+        for each, _, problem in seals.looked(streamed(older, _PAGE), number, head):
+            if problem:
+                self.problems.append(f"Seal {each.number}: {problem}.")
+            number, head = each.number, each.hash
+        state.seals_again = (number, head) if number < state.seal else None
+
+    # Books of energy and budgets
+
+    def _told_of_books(self, each: AuditSeal) -> None:
+        for name, head in seals.books_of(each).items():
+            known = self.state.books.get(name)
+            if known and head[0] < known[0]:
+                self.problems.append(f"Seal {each.number}: the book {name} had {known[0]} entries, and has {head[0]}.")
+            self.state.books[name] = head
+            if not self.full:
+                self._books_told.append((name, head))
+
+    def _books(self) -> None:
+        """Each book reaches as far as it was sealed, and its balance is that of its last entry."""
+        books, before = self.state.books, self._books_before
+        heads = dict.fromkeys([*before.items(), *self._books_told, *books.items()])
+        self.problems += signed_books.lost_heads(heads, {*before, *(name for name, _ in self._books_told)})
+        self.problems += islice(signed_books.balance_problems(), MOST_TOLD)
+        self.state.books = {name: head for name, head in books.items() if not signed_books.is_gone(name)}
 
     # Entries
 

@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -30,6 +29,7 @@ from mcpregistry.domain.shown_definitions import WITH_CHANGES
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.models.server import ConnectMode, Transport
+from mcpregistry.models.signing import keyed_digest
 from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.definitions.scanning import Pause
@@ -99,7 +99,7 @@ def queue_test(
     refuse_unless_runnable(server)
     _check_storable(call_arguments)
     _forget_handshake(server)
-    called = {"arguments": sha256(canonical(call_arguments).encode()).hexdigest()} if call_tool else {}
+    called = {"arguments": keyed_digest("test", canonical(call_arguments))} if call_tool else {}
     audit.record(kind="server.test_requested", actor=actor, subject=f"server:{server.slug}", call=call_tool, **called)
     return ServerTest.objects.create(
         server=server,

@@ -19,7 +19,7 @@ from mcpregistry.database_errors import is_passing
 from mcpregistry.domain.version import VERSION
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import AuditSeal, Configuration
-from mcpregistry.models.guards import install_guards, missing_guards
+from mcpregistry.models.guards import altered_guards, install_guards, missing_guards
 from mcpregistry.services.access.roles import ROLES, install_roles
 from mcpregistry.services.records import seals
 
@@ -54,7 +54,7 @@ def finish(*, migrated: bool) -> None:
     """
     if _NOTE not in (_columns() or ()):
         return  # migrated back to a state before it
-    untold = migrated or bool(missing_guards())
+    untold = migrated or bool(missing_guards() or altered_guards())
     # PostgreSQL would lock all tables until the end, and so could run into a deadlock with a site that is at work.
     with transaction.atomic() if connection.vendor == "sqlite" else nullcontext():
         install_guards()

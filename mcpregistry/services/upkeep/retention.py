@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from django.apps import apps
 from django.db import transaction
-from django.db.models import Exists, Model, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
 from simple_history.manager import HistoryManager
 
 from mcpregistry.domain.lifecycle import TERMINAL
@@ -66,8 +66,10 @@ def prune(now: datetime) -> dict[str, int]:
             LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1)).exclude(known_until__gt=now)
         ),
         "conversations": _in_batches(Conversation.objects.filter(last_used_at__lt=calls_before), _delete_told),
-        "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before)),
-        "budgets": _delete(BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)))
+        "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before).exclude(_is_last("pool"))),
+        "budgets": _delete(
+            BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)).exclude(_is_last("budget"))
+        )
         + _delete(BudgetPeriod.objects.filter(end__lt=calls_before)),
         "versions": sum(_forget_versions(model, now - timedelta(days=keep.keep_history_days)) for model in versioned()),
         "messages": _empty_messages(payloads_before),
@@ -87,6 +89,11 @@ def _tell(calls_before: datetime, payloads_before: datetime) -> None:
     if calls or _with_text(payloads_before).exists():
         said = {"calls_before": calls_before.isoformat(), "payloads_before": payloads_before.isoformat()}
         audit.record(kind="calls.forgotten", actor="retention", subject=bound.FORGOTTEN, **said)
+
+
+def _is_last(book: str) -> Q:
+    """Entries that their book names: without them, its balance would follow from nothing."""
+    return Q(seq__gt=0, seq=F(f"{book}__book_seq"))
 
 
 def _delete(rows: QuerySet[Any]) -> int:

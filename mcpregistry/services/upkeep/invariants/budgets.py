@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
-from django.db.models import F, OuterRef, Subquery, Sum
-from django.db.models.functions import Coalesce
-
-from mcpregistry.models import BudgetEntry, BudgetPeriod, BudgetReservation, Invocation
+from mcpregistry.models import Budget, BudgetEntry, BudgetReservation, Invocation
+from mcpregistry.services.records import signed_books
 
 _SETTLED_WITHIN = timedelta(minutes=10)
 
 
 def unbalanced(now: datetime) -> Iterator[str]:
-    """Periods that go on, so that retention has kept all of their entries, and whose sum is another."""
-    theirs = BudgetEntry.objects.filter(budget=OuterRef("budget"), at__gte=OuterRef("start"), at__lt=OuterRef("end"))
-    total = theirs.order_by().values("budget").annotate(total=Sum("amount")).values("total")
-    told = BudgetPeriod.objects.filter(end__gt=now).annotate(told=Coalesce(Subquery(total), 0))
-    for period in told.exclude(spent=F("told")).select_related("budget"):
-        yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
+    """Periods that go on, and whose last entry says something else; budgets whose last entry is another one."""
+    yield from signed_books.head_problems(Budget.BOOK)
+    yield from signed_books.unbalanced_periods(now)
+
+
+def broken(now: datetime) -> Iterator[str]:
+    """Entries that were changed, or follow from another one than the one before."""
+    return signed_books.broken_chains(Budget.BOOK)
 
 
 def unsettled(now: datetime) -> Iterator[str]:
@@ -31,5 +31,6 @@ def unsettled(now: datetime) -> Iterator[str]:
 
 RULES: list[tuple[str, Callable[[datetime], Iterator[str]]]] = [
     ("The books of budgets balance.", unbalanced),
+    ("Every entry of a budget is signed and follows the one before it.", broken),
     ("What is set aside of budgets is for calls that are out.", unsettled),
 ]

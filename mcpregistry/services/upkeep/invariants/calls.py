@@ -22,7 +22,7 @@ from mcpregistry.db import one_reading, streamed
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditArchive, AuditEntry, Connection, Invocation, Server, ServerTest, Tool
-from mcpregistry.models.guards import missing_guards
+from mcpregistry.models.guards import altered_guards, missing_guards
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.records import chains
 from mcpregistry.services.records.ending import CORRECTED
@@ -167,10 +167,15 @@ def _running_test(now: datetime) -> Iterator[str]:
     return _ids(ServerTest.objects.filter(verdict=ServerTest.Verdict.RUNNING))
 
 
+def _lost_guards(now: datetime) -> Iterator[str]:
+    yield from missing_guards()
+    yield from (f"{name} does something else" for name in altered_guards())
+
+
 Rule = tuple[str, Callable[[datetime], Iterator[str]]]
 
 _RULES: list[Rule] = [
-    ("The database's own guards are in place.", lambda now: iter(missing_guards())),
+    ("The database's own guards are in place.", _lost_guards),
     ("Every audit chain is whole.", lambda now: chains.verify()),
     ("Whatever was sent has its audit entry.", _dispatched_without_entry),
     ("What was refused, held back or undecided was never sent.", _sent_though_refused),

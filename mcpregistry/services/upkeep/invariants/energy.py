@@ -8,12 +8,13 @@ from itertools import pairwise
 
 from mcpregistry.db import streamed
 from mcpregistry.models import EnergyEntry, EnergyPool
-
-_CLOSE = 1e-6  # of the capacity: sums of floating point
+from mcpregistry.services.records import signed_books
+from mcpregistry.services.records.signed_books import CLOSE
 
 
 def unbalanced(now: datetime) -> Iterator[str]:
     """Entries since a pool was last changed that do not follow from the one before, and levels not told by the last."""
+    yield from signed_books.head_problems(EnergyPool.BOOK)
     for pool in EnergyPool.objects.all():
         entries = EnergyEntry.objects.filter(pool=pool).order_by("id")
         changed = entries.filter(kind=EnergyEntry.Kind.SETTING).last()
@@ -28,12 +29,16 @@ def _gaps(pool: EnergyPool, entries: list[EnergyEntry]) -> Iterator[str]:
         at = max(at, entry.at)  # by whom the clock was behind, it refilled nothing
         before = min(pool.capacity, last.after + pool.regeneration * passed)
         after = min(pool.capacity, max(0.0, entry.before - entry.amount))
-        if abs(entry.before - before) + abs(entry.after - after) > _CLOSE * max(1.0, pool.capacity):
+        if abs(entry.before - before) + abs(entry.after - after) > CLOSE * max(1.0, pool.capacity):
             yield f"{pool.slug}: entry {entry.pk}"
-    if entries and abs(entries[-1].after - pool.level) > _CLOSE * max(1.0, pool.capacity):
-        yield f"{pool.slug}: its level is not told by its last entry"
+
+
+def broken(now: datetime) -> Iterator[str]:
+    """Entries that were changed, or follow from another one than the one before."""
+    return signed_books.broken_chains(EnergyPool.BOOK)
 
 
 RULES: list[tuple[str, Callable[[datetime], Iterator[str]]]] = [
     ("The books of energy balance.", unbalanced),
+    ("Every entry of energy is signed and follows the one before it.", broken),
 ]

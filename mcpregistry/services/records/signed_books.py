@@ -1,0 +1,165 @@
+"""Whether the books of energy and budgets follow from their signed entries, and reach as far as they were sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+
+from mcpregistry.db import database_now, streamed
+from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, EnergyEntry, EnergyPool
+from mcpregistry.models.audit import AuditArchive, AuditEntry
+
+CLOSE = 1e-6  # of a pool's capacity: sums of floating point
+DELETIONS = ("energy.pool_deleted", "budget.deleted")
+
+Heads = dict[str, tuple[int, str]]  # of each book: how many entries, and the hash of the last
+
+
+@dataclass(frozen=True, slots=True)
+class BookTables:
+    """The tables of one kind of books; ``column`` of an entry names its book."""
+
+    book: Any
+    entry: Any
+    column: str
+
+    def entries(self, book: object) -> QuerySet[Any]:
+        """The signed entries of a book, in order."""
+        entries: QuerySet[Any] = self.entry.objects.filter(**{self.column: book}, seq__gt=0)
+        return entries.order_by("seq")
+
+
+TABLES = {
+    EnergyPool.BOOK: BookTables(EnergyPool, EnergyEntry, "pool"),
+    Budget.BOOK: BookTables(Budget, BudgetEntry, "budget"),
+}
+
+
+# Seals
+
+
+def moved_heads(since: datetime | None, told: Heads) -> Heads:
+    """The heads of books with entries after ``since`` that are not told yet."""
+    found: Heads = {}
+    for tables in TABLES.values():
+        rows = tables.book.objects.filter(book_seq__gt=0)
+        rows = rows.filter(book_at__gt=since) if since else rows
+        for row in streamed(rows.order_by()):
+            found[row.book_name] = (row.book_seq, row.book_hash)
+    return {name: head for name, head in found.items() if told.get(name) != head}
+
+
+def lost_heads(heads: Iterable[tuple[str, tuple[int, str]]], surely_there: Collection[str]) -> Iterator[str]:
+    """One sentence for each book that does not reach as far as it was sealed.
+
+    ``surely_there``: books whose deletion, if there was one, the log itself tells of: it is not in an archive yet.
+    """
+    for name, (seq, head) in heads:
+        tables, key = _parts(name)
+        entries = tables.entries(key)
+        found = entries.filter(seq=seq).values_list("hash", flat=True).first()
+        if found == head:
+            continue
+        if found is not None:
+            yield f"Book {name}: entry {seq} was sealed, and was changed."
+        elif tables.book.objects.filter(pk=key).exists():
+            first = entries.values_list("seq", flat=True).first()
+            if first is None or first < seq:  # else retention has taken it away
+                yield f"Book {name}: entry {seq} was sealed, and is gone."
+        elif not is_deletion_recorded(name) and (name in surely_there or not AuditArchive.objects.exists()):
+            yield f"Book {name} was sealed, and is gone. The log does not say that it was deleted."
+
+
+def is_deletion_recorded(name: str) -> bool:
+    """Whether the log tells that the book was deleted."""
+    told = AuditEntry.objects.filter(kind__in=DELETIONS, body__contains=f'"{name}"')
+    return bool(told.exists())
+
+
+def is_gone(name: str) -> bool:
+    """Whether there is no such book any more."""
+    tables, key = _parts(name)
+    return not tables.book.objects.filter(pk=key).exists()
+
+
+def _parts(name: str) -> tuple[BookTables, str]:
+    kind, _, key = name.partition(":")
+    return TABLES[kind], key
+
+
+# Balances
+
+
+def balance_problems() -> Iterator[str]:
+    """One sentence for each book whose balance is not that of its last entry. Reads one entry of each."""
+    for kind in TABLES:
+        yield from head_problems(kind)
+    yield from unbalanced_periods(database_now())
+
+
+def head_problems(kind: str) -> Iterator[str]:
+    """One sentence for each book of this kind that does not end with its last entry, or whose level is another.
+
+    Each book is read with its last entry in one query, because others add entries in the meantime.
+    """
+    tables = TABLES[kind]
+    last = tables.entry.objects.filter(**{tables.column: OuterRef("pk")}, seq__gt=0).order_by("-seq").values("pk")[:1]
+    for book in streamed(tables.book.objects.annotate(last=Subquery(last)).order_by("pk")):
+        entry = tables.entry.objects.filter(pk=book.last).first() if book.last else None
+        if problem := _head_problem(book, entry):
+            yield f"{book.slug}: {problem}"
+
+
+def _head_problem(book: Any, entry: Any) -> str:
+    if (entry is None) != (book.book_seq == 0) or (
+        entry and (entry.seq, entry.hash) != (book.book_seq, book.book_hash)
+    ):
+        return "its last entry is not the one that it names"
+    if entry is None:
+        return ""
+    if problem := entry.problem(book.book_name):
+        return f"entry {entry.pk}: {problem}"
+    if isinstance(book, EnergyPool) and not _is_level_of(book, entry):
+        return "its level is not told by its last entry"
+    return ""
+
+
+def _is_level_of(pool: EnergyPool, entry: EnergyEntry) -> bool:
+    """An earlier time than the entry's would let energy come back twice."""
+    return abs(entry.after - pool.level) <= CLOSE * max(1.0, pool.capacity) and pool.level_at >= entry.at
+
+
+def unbalanced_periods(now: datetime) -> Iterator[str]:
+    """Periods of budgets that go on, and have spent something else than the last entry of their budget says.
+
+    If that is of another period, because somebody has changed where periods begin, the sum of the entries counts.
+    """
+    same = BudgetEntry.objects.filter(budget=OuterRef("budget"))
+    last = same.filter(seq=OuterRef("budget__book_seq"), start=OuterRef("start"), end=OuterRef("end")).values("spent")
+    within = same.filter(at__gte=OuterRef("start"), at__lt=OuterRef("end")).order_by().values("budget")
+    total = within.annotate(total=Sum("amount")).values("total")
+    told = BudgetPeriod.objects.filter(end__gt=now).annotate(told=Coalesce(Subquery(last), Subquery(total), 0))
+    for period in told.exclude(spent=F("told")).select_related("budget"):
+        yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
+
+
+# Chains
+
+
+def broken_chains(kind: str) -> Iterator[str]:
+    """One sentence for each signed entry that does not follow from the one before it. Reads all of them."""
+    tables = TABLES[kind]
+    for book in tables.book.objects.order_by("pk"):
+        before = None
+        for entry in streamed(tables.entries(book.pk)):
+            problem = entry.problem(book.book_name)
+            if before and (entry.seq, entry.prev) != (before.seq + 1, before.hash):
+                problem = "it does not follow the entry before it"
+            if problem:
+                yield f"{book.slug}: entry {entry.pk}: {problem}"
+            before = entry

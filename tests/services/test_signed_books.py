@@ -1,0 +1,192 @@
+"""Somebody who writes to the database without keys cannot empty the books of energy and budgets unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db.models import F
+from django.utils import timezone
+
+from mcpregistry.db import database_now
+from mcpregistry.domain.rights import all_rights
+from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetPeriod, EnergyEntry, EnergyPool
+from mcpregistry.models.audit import GENESIS
+from mcpregistry.services.access import agents
+from mcpregistry.services.budgets import books
+from mcpregistry.services.energy import pools
+from mcpregistry.services.upkeep import retention
+from mcpregistry.services.upkeep.invariants.calls import check
+from tests.fakes.tampered import seal, sealed_anew, verify
+
+pytestmark = [pytest.mark.django_db, pytest.mark.attack]
+ENTRIES = 4
+
+
+@pytest.fixture
+def pool() -> EnergyPool:
+    """A pool that was charged four times."""
+    row = pools.save_pool(pool=EnergyPool(slug="shared", regeneration=0.0), actor="test")
+    for number in range(ENTRIES):
+        charge(row, f"c{number}")
+    return EnergyPool.objects.get()
+
+
+@pytest.fixture
+def budget() -> Budget:
+    """A budget of which four calls were spent."""
+    owner = agents.save_agent(agent=Agent(slug="ann"), actor="test")
+    row = books.save_budget(
+        budget=Budget(slug="daily", agent=owner, unit="calls", period="day", hard=Decimal(10)), actor="test"
+    )
+    for number in range(ENTRIES):
+        spend(row, f"c{number}")
+    return row
+
+
+@pytest.fixture
+def sealed(pool: EnergyPool, budget: Budget) -> None:
+    """Both, sealed and verified, and nothing wrong with them."""
+    sealed_anew()
+    assert seal() is not None
+    for _ in range(2):
+        assert verify().problems == ()
+    assert broken() == set()
+
+
+def charge(row: EnergyPool, reference: str) -> None:
+    pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 10.0, now=database_now(), reference=reference)
+
+
+def spend(row: Budget, reference: str) -> None:
+    fresh = Budget.objects.select_for_update().get(pk=row.pk)
+    books.spend(fresh, BudgetEntry.Kind.CALL, 1, agent="ann", reference=reference, now=database_now())
+
+
+def broken() -> set[str]:
+    return {found.rule for found in check(timezone.now()) if found.violations}
+
+
+def fill_up() -> None:
+    EnergyPool.objects.update(level=F("capacity"))
+
+
+def add_setting() -> None:
+    """A level that an entry of the kind *setting* seems to tell."""
+    row = EnergyPool.objects.get()
+    EnergyEntry.objects.create(
+        pool=row, kind="setting", amount=0, before=100, after=100, at=timezone.now(), seq=ENTRIES + 1,
+        prev=row.book_hash, hash="f" * 64, key_id=EnergyEntry.objects.first().key_id,
+    )  # fmt: skip
+    EnergyPool.objects.update(level=100, book_seq=ENTRIES + 1, book_hash="f" * 64)
+
+
+def turn_time_back() -> None:
+    EnergyPool.objects.update(level_at=timezone.now() - timedelta(days=1))
+
+
+def empty_the_pool() -> None:
+    EnergyEntry.objects.all().delete()
+    EnergyPool.objects.update(level=F("capacity"), book_seq=0, book_hash=GENESIS, book_at=None)
+
+
+def wind_the_pool_back() -> None:
+    first = EnergyEntry.objects.order_by("seq")[0]
+    EnergyEntry.objects.filter(seq__gt=1).delete()
+    EnergyPool.objects.update(level=first.after, book_seq=1, book_hash=first.hash, book_at=first.at)
+
+
+def forget_spending() -> None:
+    BudgetPeriod.objects.update(spent=0)
+
+
+def empty_the_budget() -> None:
+    BudgetEntry.objects.all().delete()
+    BudgetPeriod.objects.all().delete()
+    Budget.objects.update(book_seq=0, book_hash=GENESIS, book_at=None)
+
+
+def keep_the_last_entry() -> None:
+    BudgetEntry.objects.filter(seq__lt=ENTRIES).delete()
+    BudgetPeriod.objects.update(spent=1)
+
+
+def change_an_entry() -> None:
+    BudgetEntry.objects.filter(seq=ENTRIES).update(spent=0)
+    BudgetPeriod.objects.update(spent=0)
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        fill_up, add_setting, turn_time_back, empty_the_pool, wind_the_pool_back, forget_spending, empty_the_budget,
+        keep_the_last_entry, change_an_entry,
+    ],
+)  # fmt: skip
+def test_books_that_were_emptied_are_found_by_the_scheduled_check(sealed: None, tamper: Callable[[], Any]):
+    tamper()
+    assert verify().problems != ()
+    assert verify(full=True).problems != ()
+
+
+@pytest.mark.parametrize("tamper", [fill_up, add_setting, forget_spending, keep_the_last_entry, change_an_entry])
+def test_books_that_were_emptied_break_an_invariant(sealed: None, tamper: Callable[[], Any]):
+    tamper()
+    assert broken() & {"The books of energy balance.", "The books of budgets balance."}
+
+
+def test_changed_entry_in_the_middle_breaks_an_invariant(sealed: None):
+    EnergyEntry.objects.filter(seq=2).update(agent_slug="eve")
+    assert broken() == {"Every entry of energy is signed and follows the one before it."}
+
+
+def test_books_wound_back_are_found_after_new_entries(sealed: None):
+    """Also when the book is as long again as it was sealed."""
+    wind_the_pool_back()
+    for number in range(ENTRIES):
+        charge(EnergyPool.objects.get(), f"later{number}")
+    assert seal() is not None
+    assert any("was sealed, and was changed" in found for found in verify().problems)
+
+
+def test_deleted_period_is_made_again_with_what_was_spent(budget: Budget):
+    BudgetPeriod.objects.all().delete()
+    BudgetEntry.objects.filter(seq__lt=ENTRIES).delete()
+    spend(budget, "later")
+    assert BudgetPeriod.objects.get().spent == ENTRIES + 1
+
+
+def test_retention_and_deletion_are_no_faults(sealed: None):
+    spend(Budget.objects.get(), "later")
+    assert seal() is not None
+    assert verify().problems == ()
+    retention.prune(timezone.now() + timedelta(days=400))
+    assert (EnergyEntry.objects.count(), BudgetEntry.objects.count()) == (1, 1)
+    for full in (False, True):
+        assert verify(full=full).problems == ()
+    pools.delete_pool(pool=EnergyPool.objects.get(), actor="test")
+    agents.delete_agent(agent=Agent.objects.get(), actor="test", rights=all_rights)
+    for full in (False, True):
+        assert verify(full=full).problems == ()
+
+
+def test_pool_deleted_by_hand_is_found(sealed: None):
+    EnergyPool.objects.all().delete()
+    assert any("The log does not say that it was deleted." in found for found in verify().problems)
+
+
+def test_saved_pool_and_budget_go_on_in_their_books(sealed: None):
+    """A form has read the row before the last entry was added."""
+    pool, budget = EnergyPool.objects.get(), Budget.objects.get()
+    charge(pool, "meanwhile")
+    spend(budget, "meanwhile")
+    pools.save_pool(pool=pool, actor="test")
+    books.save_budget(budget=budget, actor="test")
+    charge(pool, "later")
+    spend(budget, "later")
+    assert seal() is not None
+    assert verify().problems == ()
+    assert broken() == set()

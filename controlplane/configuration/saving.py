@@ -20,6 +20,7 @@ from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRul
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.budgets import books
 from mcpregistry.services.configuration import site as settings_of
+from mcpregistry.services.configuration.saving import take_current
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
@@ -100,6 +101,7 @@ def _tool(taking: Taking, row: Tool, entry: Entry) -> Tool:
         tool = decisions.approve(definition=tool.latest, actor=taking.actor)
     for column in _TOOL.fields():
         setattr(tool, column.name, getattr(row, column.name))
+    take_current(tool, own=decisions.SEEN_OR_DECIDED)
     tool.full_clean()
     tool.save()
     return tool

@@ -79,9 +79,7 @@ def get_tool(request: HttpRequest, name: ToolName) -> ToolDetail:
 @router.patch("/tools/{name}", response=ToolDetail)
 def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> ToolDetail:
     """Change the keys that are sent; the others stay."""
-    tool = lookup.tool(name)
-    for field, value in payload.given().items():
-        setattr(tool, field, value)
+    tool = lookup.tool(name).change(**payload.given())
     return _detail(decisions.save_tool(tool=tool, actor=actor(request)), _rates(request))
 
 

@@ -15,6 +15,7 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.domain.budgets import Period, Span, Unit, counted, of_endpoint
 from mcpregistry.models.access import Agent, Endpoint
 from mcpregistry.models.server import slug_validator
+from mcpregistry.models.tracked import TrackedModel
 from mcpregistry.models.visibility import VisibleQuerySet
 
 _MARK = [MinValueValidator(Decimal(0)), MaxValueValidator(Decimal("1e12"))]
@@ -34,7 +35,7 @@ class Budgets(VisibleQuerySet["Budget"]):
     own_by = "agent__slug"
 
 
-class Budget(models.Model):
+class Budget(TrackedModel):
     """A limit of what may be spent in each hour, day, week or month: by calls, and the runs of expert tools that they cause.
 
     Either of one agent, or of one endpoint: then of all that comes by it, whosever it is.

@@ -12,6 +12,7 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.domain.energy import Level, Line, OnEmpty, Rates, Stand, Usage, word_for
 from mcpregistry.models.server import slug_validator
 from mcpregistry.models.tool import Tool
+from mcpregistry.models.tracked import TrackedModel
 from mcpregistry.models.visibility import VisibleQuerySet
 
 _MOST = 1e9
@@ -39,7 +40,7 @@ class EnergyPools(VisibleQuerySet["EnergyPool"]):
         return self.annotate(reserved=Coalesce(total, 0.0, output_field=models.FloatField()))
 
 
-class EnergyPool(models.Model):
+class EnergyPool(TrackedModel):
     """Energy that refills by itself. One agent draws on it, or several together."""
 
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])

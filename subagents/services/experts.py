@@ -14,7 +14,7 @@ from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.access.agents import save_agent
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 from subagents.domain.chains import MAX_DEPTH, leads_back, longest_through
 from subagents.domain.maintenance import MODELLED
@@ -32,6 +32,7 @@ def save_expert(*, expert: ExpertTool, targets: Sequence[LanguageModel], actor: 
     go on with the version that they began with.
     """
     kind = "expert.created" if expert._state.adding else "expert.changed"
+    take_current(expert)
     _check_schemas(expert)
     _check_targets(expert, targets)
     _check_awaited(expert)
@@ -203,6 +204,7 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
 @transaction.atomic
 def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> None:
     """Grant exactly these tools one by one. Raises ConfigInvalid for one that its server no longer offers."""
+    take_current(expert)
     wanted = {tool.pk: tool for tool in [*tools, *_arrived(expert)]}
     gone = [str(tool) for tool in wanted.values() if not tool.present]
     if gone:

@@ -7,13 +7,14 @@ from django.db import transaction
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Agent, Endpoint, Workspace
 from mcpregistry.services.configuration.capabilities import check_capabilities
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 
 @transaction.atomic
 def save_agent(*, agent: Agent, actor: str) -> Agent:
     """Create or change an agent. Raises ``ConfigInvalid``."""
+    take_current(agent)
     if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
         raise ConfigInvalid("Capabilities must be a list of names.", remedy='Write e.g. ["mcp_integration"].')
     check_capabilities(agent.capabilities)
@@ -26,6 +27,7 @@ def save_agent(*, agent: Agent, actor: str) -> Agent:
 @transaction.atomic
 def save_endpoint(*, endpoint: Endpoint, actor: str) -> Endpoint:
     """Create or change an endpoint. Raises ``ConfigInvalid``."""
+    take_current(endpoint)
     kind = "endpoint.created" if endpoint._state.adding else "endpoint.changed"
     save_checked(endpoint)
     audit.record(kind=kind, actor=actor, subject=f"endpoint:{endpoint.slug}", naming=endpoint.naming_style)
@@ -35,6 +37,7 @@ def save_endpoint(*, endpoint: Endpoint, actor: str) -> Endpoint:
 @transaction.atomic
 def save_workspace(*, workspace: Workspace, actor: str) -> Workspace:
     """Create or change a workspace. Raises ``ConfigInvalid``."""
+    take_current(workspace)
     kind = "workspace.created" if workspace._state.adding else "workspace.changed"
     save_checked(workspace)
     facts = {"endpoint": workspace.endpoint.slug, "agent": workspace.agent.slug}

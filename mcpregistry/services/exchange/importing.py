@@ -42,7 +42,7 @@ from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, f
 from mcpregistry.services.exchange.sections import CONFLICT, NOT_ITS_OWN, Change, OnConflict, Taking, sections
 from mcpregistry.services.exchange.workspaces import KIND, Choice, Offer, take_projects
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers.lifecycle import save_server
+from mcpregistry.services.servers.lifecycle import disable_server, enable_server, save_server
 
 _STRICT = "slipsnisse"  # our own format is taken whole or not at all
 _WAITING = {
@@ -223,7 +223,7 @@ class _Import:
         """What belongs to no server: other apps take their part, what is left is kept as it stands."""
         tools = tuple(with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
         document, family = replace(self.document, expert_tools=tools), self.format.family
-        row = ImportedFile.objects.filter(family=family).first() or ImportedFile(family=family)
+        row = ImportedFile.objects.select_for_update().filter(family=family).first() or ImportedFile(family=family)
         before = dict(row.rest)
         owned = before.get("brought", {})
         taking = Taking(
@@ -336,6 +336,7 @@ class _Import:
             # Only what the file's format alone knows may be new; that is no change of the server.
             Server.objects.filter(pk=row.pk).update(sealed_extra=row.sealed_extra)
             return True
+        is_new, is_wanted = row._state.adding, row.enabled
         try:
             save_server(server=row, actor=self.actor)
         except ConfigInvalid as error:
@@ -345,6 +346,9 @@ class _Import:
                 self.changes.remove(change)
                 self._note("left out", entry.at, error.message, error.remedy, entry=entry.at)
             return False
+        if not is_new and row.enabled != is_wanted:
+            switch = enable_server if is_wanted else disable_server
+            row.lifecycle = switch(server=row, actor=self.actor).lifecycle
         return True
 
     def _keep(self, secrets: tuple[Secret, ...], row: Server, entry: ServerEntry) -> None:

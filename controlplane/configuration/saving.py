@@ -23,6 +23,7 @@ from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.budgets import books
 from mcpregistry.services.configuration import site as settings_of
 from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
+from mcpregistry.services.configuration.saving import take_current
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
@@ -104,6 +105,7 @@ def _tool(taking: Taking, row: Tool, entry: Entry) -> Tool:
         tool = decisions.approve(definition=tool.latest, actor=taking.actor)
     for column in _TOOL.fields():
         setattr(tool, column.name, getattr(row, column.name))
+    take_current(tool, own=decisions.SEEN_OR_DECIDED)
     tool.full_clean()
     check_rule_inputs(tool, rights=taking.rights)
     tool.save()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -23,6 +23,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.admin.asking import question
+from mcpregistry.admin.concurrent_edits import ConcurrentAdmin, ConcurrentForm
 from mcpregistry.admin.deleting import without_relations
 from mcpregistry.admin.fields import MASK, JsonField, masked
 from mcpregistry.admin.versions import VersionsAdmin
@@ -82,9 +83,10 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]  # not to be subscri
         return f"{self.count:,}{'+' if self.count >= self.most else ''}"
 
 
-class RecordAdmin(VersionsAdmin):
+class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
     """A record that people edit, through the services."""
 
+    form: ClassVar[Any] = ConcurrentForm
     verbs: tuple[Verb, ...] = ()
     change_form_outer_before_template = "admin/mcpregistry/record.html"
     formfield_overrides: dict[Any, Any] = {

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from django import forms
 
+from mcpregistry.admin.concurrent_edits import ConcurrentForm
+
 if TYPE_CHECKING:
     RecordForm = forms.ModelForm
 else:
 
-    class RecordForm(forms.ModelForm):
-        """Django's ModelForm, with the model in brackets as its types know it: its own cannot be subscripted."""
+    class RecordForm(ConcurrentForm):
+        """Takes over what others have changed. With the model in brackets, as the types of Django's ModelForm know it."""
 
         def __class_getitem__(cls, model):
             return cls

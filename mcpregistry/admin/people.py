@@ -8,15 +8,19 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.forms import SetPasswordMixin
 from django.contrib.auth.models import Group, User
+from django.contrib.auth.views import PasswordChangeView
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
-from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.forms import AdminOwnPasswordChangeForm, AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminSelectWidget
 
+from mcpregistry.admin.concurrent_edits import ConcurrentAdmin, ConcurrentForm
 from mcpregistry.admin.deleting import Deleted, without_relations
 from mcpregistry.admin.versions import VersionsAdmin, history_page
 from mcpregistry.domain.errors import SlipsnisseError
@@ -49,7 +53,7 @@ def _role_field() -> forms.ChoiceField:
     )
 
 
-class PersonForm(UserChangeForm):
+class PersonForm(ConcurrentForm, UserChangeForm):
     """A person with one role: it is a group, and the groups that are none stand apart."""
 
     role = _role_field()
@@ -86,13 +90,48 @@ class NewPersonForm(UserCreationForm):
         self.initial.setdefault("role", roles.VIEWER)
 
 
+_SetPassword: Any = SetPasswordMixin
+
+
+class _PasswordOnly(_SetPassword):
+    """Saves only the password. The account can be disabled while the password is hashed, and must stay disabled."""
+
+    def set_password_and_save(self, user: Any, *args: Any, commit: bool = True, **kwargs: Any) -> Any:
+        user = super().set_password_and_save(user, *args, commit=False, **kwargs)
+        if commit:
+            user.save(update_fields=["password"])
+        return user
+
+
+class PasswordForm(_PasswordOnly, AdminPasswordChangeForm):
+    """The password of another person."""
+
+
+class OwnPasswordForm(_PasswordOnly, AdminOwnPasswordChangeForm):
+    """The password of the person who is logged in."""
+
+
+def change_own_password(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    """Unfold's page for one's own password, with our form."""
+    request.current_app = admin.site.name
+    view = PasswordChangeView.as_view(
+        form_class=OwnPasswordForm,
+        success_url=reverse("admin:password_change_done"),
+        extra_context={**admin.site.each_context(request), **(extra_context or {})},
+    )
+    return cast(HttpResponse, view(request))
+
+
+admin.site.password_change = change_own_password  # type: ignore[method-assign, assignment]  # Unfold has no setting for the form
+
+
 @admin.register(User)
-class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not to be subscripted at run time
+class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not to be subscripted at run time
     """Django's own page for people, with one field for what they may do."""
 
     form = PersonForm
     add_form = NewPersonForm
-    change_password_form = AdminPasswordChangeForm
+    change_password_form = PasswordForm
     list_display = ("username", "email", "role", "is_active", "second_factor_state", "last_login")
     list_filter = ("is_active", "groups")
     actions = ("reset_second_factor",)
@@ -164,8 +203,10 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not t
 
 
 @admin.register(Group)
-class GroupAdmin(DjangoGroupAdmin, VersionsAdmin):
+class GroupAdmin(ConcurrentAdmin, DjangoGroupAdmin, VersionsAdmin):
     """The four roles get their permissions anew at every migrate; other groups are yours, and have versions."""
+
+    form = ConcurrentForm
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Deleted:
         """Without the rows of memberships and permissions, which have no names."""

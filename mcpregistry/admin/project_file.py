@@ -35,6 +35,7 @@ class ConfirmProjectPage(ConfirmPage[ProjectFile]):
     def facts(self, record: ProjectFile) -> dict[str, Any]:
         return projects.facts_of(record) | {
             "masked": projects.launches_in_full(record),
+            "environments": projects.environments_in_full(record),
             "shown": record.content,
             "confirmed": record.content == record.confirmed,
             "agent": record.agent_slug,

@@ -70,8 +70,7 @@ def _revert(request: HttpRequest, tool: Tool) -> str:
 
 def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
     def run(request: HttpRequest, tool: Tool) -> str:
-        tool.enabled = enabled
-        decisions.save_tool(tool=tool, actor=actor(request), rights=request.user.has_perm)
+        decisions.save_tool(tool=tool.change(enabled=enabled), actor=actor(request), rights=request.user.has_perm)
         return f"{printable(tool.name, 100)} is {'enabled' if enabled else 'disabled: no agent sees it'}."
 
     return run

@@ -74,9 +74,7 @@ def get_agent(request: HttpRequest, slug: Slug) -> AgentOut:
 @router.patch("/agents/{slug}", response=AgentOut)
 def change_agent(request: HttpRequest, slug: Slug, payload: AgentChange) -> AgentOut:
     """Change the keys that are sent; the others stay."""
-    row = lookup.agent(slug)
-    for name, value in _columns(payload).items():
-        setattr(row, name, value)
+    row = lookup.agent(slug).change(**_columns(payload))
     return agent_out(agents.save_agent(agent=row, actor=actor(request), rights=rights(request)))
 
 

@@ -73,9 +73,7 @@ def get_budget(request: HttpRequest, slug: Slug) -> BudgetOut:
 @router.patch("/budgets/{slug}", response=BudgetOut)
 def change_budget(request: HttpRequest, slug: Slug, payload: BudgetChange) -> BudgetOut:
     """Change the keys that are sent; the others stay, and so does what was spent."""
-    row = _one(request, slug)
-    for name, value in payload.columns().items():
-        setattr(row, name, value)
+    row = _one(request, slug).change(**payload.columns())
     books.save_budget(budget=row, actor=actor(request))
     return _out(_one(request, row.slug))
 

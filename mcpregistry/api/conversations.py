@@ -73,9 +73,7 @@ def change_conversation(
     request: HttpRequest, conversation_id: ConversationPath, payload: ConversationChange
 ) -> ConversationOut:
     """Change the keys that are sent; the others stay. What it may see counts from the next call on."""
-    row = _one(request, conversation_id)
-    for name, value in payload.given().items():
-        setattr(row, name, value)
+    row = _one(request, conversation_id).change(**payload.given())
     return conversation_out(lifecycle.save_conversation(conversation=row, actor=actor(request)))
 
 

@@ -62,9 +62,7 @@ def get_endpoint(request: HttpRequest, slug: Slug) -> EndpointOut:
 @router.patch("/endpoints/{slug}", response=EndpointOut)
 def change_endpoint(request: HttpRequest, slug: Slug, payload: EndpointChange) -> EndpointOut:
     """Change the keys that are sent; the others stay."""
-    row = lookup.endpoint(slug)
-    for name, value in payload.given().items():
-        setattr(row, name, value)
+    row = lookup.endpoint(slug).change(**payload.given())
     return endpoint_out(agents.save_endpoint(endpoint=row, actor=actor(request), rights=rights(request)))
 
 

@@ -55,9 +55,7 @@ def get_pool(request: HttpRequest, slug: Slug) -> PoolOut:
 @router.patch("/energy/{slug}", response=PoolOut)
 def change_pool(request: HttpRequest, slug: Slug, payload: PoolChange) -> PoolOut:
     """Change the keys that are sent; the others stay, and so does what it holds."""
-    row = _one(request, slug)
-    for name, value in payload.given().items():
-        setattr(row, name, value)
+    row = _one(request, slug).change(**payload.given())
     pools.save_pool(pool=row, actor=actor(request))
     return pool_out(_one(request, row.slug))
 

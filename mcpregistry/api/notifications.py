@@ -125,9 +125,8 @@ def _saved(row: Channel, payload: ChannelChange, by: str) -> ChannelOut:
     access = {name: given.pop(name) for name in _ACCESS if name in given}
     servers, rules = given.pop("servers", None), given.pop("rules", None)
     if risk := given.pop("minimum_risk", None):
-        row.minimum_risk = RANKS[risk]
-    for name, value in given.items():
-        setattr(row, name, value)
+        given["minimum_risk"] = RANKS[risk]
+    row.change(**given)
     saved = outbox.save_channel(
         channel=row,
         actor=by,

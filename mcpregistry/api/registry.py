@@ -61,11 +61,9 @@ def get_registry(request: HttpRequest, slug: Slug) -> RegistryOut:
 @router.patch("/registries/{slug}", response=RegistryOut)
 def change_registry(request: HttpRequest, slug: Slug, payload: RegistryChange) -> RegistryOut:
     """Change the keys that are sent; the others stay."""
-    row = _one(slug)
     given = payload.given()
     token = given.pop("token", None)
-    for name, value in given.items():
-        setattr(row, name, value)
+    row = _one(slug).change(**given)
     return registry_out(sources.save_source(source=row, actor=actor(request), token=token))
 
 

@@ -98,9 +98,7 @@ def get_server(request: HttpRequest, slug: Slug) -> ServerOut:
 @router.patch("/servers/{slug}", response=ServerOut)
 def change_server(request: HttpRequest, slug: Slug, payload: ServerChange) -> ServerOut:
     """Change the keys that are sent; those left out or null stay. A changed launch makes it a draft again."""
-    server = lookup.server(slug)
-    for name, value in payload.given().items():
-        setattr(server, name, value)
+    server = lookup.server(slug).change(**payload.given())
     return server_out(lifecycle.save_server(server=server, actor=actor(request), rights=rights(request)))
 
 

@@ -79,10 +79,9 @@ def get_tool(request: HttpRequest, name: ToolName) -> ToolDetail:
 @router.patch("/tools/{name}", response=ToolDetail)
 def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> ToolDetail:
     """Change the keys that are sent; the others stay."""
-    tool = lookup.tool(name)
-    for field, value in payload.given().items():
-        setattr(tool, field, value)
-    return _detail(decisions.save_tool(tool=tool, actor=actor(request), rights=rights(request)), _rates(request))
+    tool = lookup.tool(name).change(**payload.given())
+    tool = decisions.save_tool(tool=tool, actor=actor(request), rights=rights(request))
+    return _detail(tool, _rates(request))
 
 
 @router.get("/tools/{name}/definitions", response=Page[DefinitionOut])

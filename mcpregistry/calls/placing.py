@@ -73,6 +73,7 @@ class Placement:
         self._pool, self._us, self._machine = pool, Owner(process, ""), machine_name()
         self._owners: dict[Key, Owner] = {}
         self._renewed = 0.0  # monotonic
+        self._unchecked: set[Key] = set()  # connections that others may have replaced while our leases had run out
         self._channels = Channels()
         self.connections = PeerConnections()
         self._server = PeerServer(
@@ -211,16 +212,17 @@ class Placement:
         """The process that has this connection, or opens it; this one, if none has. Raises a database error."""
         async with self._lock(key):
             owner = self._owners.get(key)
-            if owner is not None and (not self.is_us(owner) or self._leases_hold):
+            if owner is not None and (not self.is_us(owner) or self._holds(key)):
                 return owner
             was_ours = owner is not None
             is_lost = owner is not None and owner.is_lost
             owner = await db_call(placement.claim, self._place(key), self._us)
             if is_lost and self.is_us(owner):
                 owner = replace(owner, is_lost=True)
+            self._unchecked.discard(key)
+            self._remember(key, owner)
             if was_ours and not self.is_us(owner):  # our leases had run out, and another process was faster
                 await self._pool.sessions.close(*key)
-            self._remember(key, owner)
             return owner
 
     def _is_dead(self, owner: Owner, refusals: int) -> bool:
@@ -254,10 +256,18 @@ class Placement:
     def _leases_hold(self) -> bool:
         return time.monotonic() - self._renewed < LEASE.total_seconds() - 5
 
+    def _holds(self, key: Key) -> bool:
+        return self._leases_hold and key not in self._unchecked
+
     def owns(self, asked: RelayedCall | RelayedWatch) -> bool:
         """Whether this process has the connection for which another one asks."""
         known = self._owners.get((asked.server, asked.session))
-        return asked.owner == self._us.process and known is not None and self.is_us(known) and self._leases_hold
+        return (
+            asked.owner == self._us.process
+            and known is not None
+            and self.is_us(known)
+            and self._holds((asked.server, asked.session))
+        )
 
     async def _perform(self, call: RelayedCall, ask: Ask | None, callbacks: Callbacks) -> dict[str, Any]:
         """Make a call of another process. Raises what ``Pool.call`` raises."""
@@ -277,15 +287,31 @@ class Placement:
                 await db_call(placement.renew, self._us.process)
                 self._renewed = began
                 if had_lapsed:
-                    await self._close_lost()
+                    self._unchecked.update(key for key, owner in self._owners.items() if self.is_us(owner))
+                await self._close_lost()
             except Error:  # tried again; without a lease nothing is called here
                 log.exception("placement.not_renewed")
 
     async def _close_lost(self) -> None:
-        """This process did not renew its leases in time: close the connections that others have replaced. Raises a database error."""
-        for key in [key for key, owner in self._owners.items() if self.is_us(owner)]:
-            async with self._lock(key):
-                if not await db_call(placement.is_owner, self._place(key), self._us.process):
+        """After this process did not renew its leases in time: close the connections that others have replaced.
+
+        One for which the database fails is looked at again after the next renewal, and the others are looked at now.
+        """
+        for key in [*self._unchecked]:
+            try:
+                await self._close_if_lost(key)
+            except Error:
+                log.exception("placement.not_checked", server_id=key[0])
+
+    async def _close_if_lost(self, key: Key) -> None:
+        async with self._lock(key):
+            owner = self._owners.get(key)
+            if owner is None or not self.is_us(owner):
+                self._unchecked.discard(key)
+            elif key in self._unchecked:
+                is_ours = await db_call(placement.is_owner, self._place(key), self._us.process)
+                self._unchecked.discard(key)
+                if not is_ours:
                     self._owners.pop(key, None)
                     await self._pool.sessions.close(*key)
 

@@ -13,6 +13,7 @@ from simple_history.models import HistoricalRecords
 
 from mcpregistry.models.server import Server, slug_validator
 from mcpregistry.models.tool import Tool
+from mcpregistry.models.tracked import TrackedModel
 
 HOLD_HELP = (
     'Seconds that a host waits for the approval of a call. After that, the host gets the answer "pending" and can '
@@ -32,7 +33,7 @@ def everything() -> list[str]:
     return ["mcp_integration"]
 
 
-class Agent(models.Model):
+class Agent(TrackedModel):
     """A principal that calls tools. A host on stdio is an agent too (``runmcp --agent``)."""
 
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
@@ -114,7 +115,7 @@ class DescriptionStyle(models.TextChoices):
     MCP_BRACKET = "mcp_bracket", "[MCP:server] …"
 
 
-class Endpoint(models.Model):
+class Endpoint(TrackedModel):
     """One MCP server that we show to hosts."""
 
     class Scope(models.TextChoices):
@@ -162,7 +163,7 @@ class Endpoint(models.Model):
         return self.slug
 
 
-class Grant(models.Model):
+class Grant(TrackedModel):
     """A whitelist row: an agent may use what a server offers, or one tool or prompt; or an endpoint lists it.
 
     A call needs a grant of its agent, and where the endpoint shows only what is listed, one of the
@@ -235,7 +236,7 @@ class Grant(models.Model):
             )
 
 
-class Workspace(models.Model):
+class Workspace(TrackedModel):
     """Which endpoint and agent ``runmcp --cwd`` uses below a directory; the longest match wins."""
 
     directory = models.CharField(max_length=1000, unique=True, help_text="Absolute path of the project folder.")
@@ -265,7 +266,7 @@ class _Changes(HistoricalRecords):
             super().post_save(instance, created, **more)
 
 
-class Configuration(models.Model):
+class Configuration(TrackedModel):
     """The one row that says how often the live configuration has changed, and the site's settings.
 
     Database triggers raise ``revision`` on every change of a configuration table (see guards), so

@@ -7,6 +7,7 @@ from django.db import models
 
 from mcpregistry.domain.servers.sandbox import Policy
 from mcpregistry.domain.servers.target import Bounds, Ports
+from mcpregistry.models.tracked import TrackedModel
 
 MEMORY_MB, PROCESSES = 4096, 256  # far above what servers use, a browser's among them
 FILE_MB = 4096  # in a sandbox, where nobody has said otherwise
@@ -29,7 +30,7 @@ class SandboxNetwork(models.TextChoices):
     NONE = "none", "None"
 
 
-class Confined(models.Model):
+class Confined(TrackedModel):
     """The part of a server that its sandbox and its limits are made of. A remote one has them too, and they mean nothing."""
 
     sandbox = models.CharField(

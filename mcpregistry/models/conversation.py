@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from mcpregistry.ids import ordered_id
 from mcpregistry.models.access import Agent
+from mcpregistry.models.tracked import TrackedModel
 from mcpregistry.models.visibility import VisibleQuerySet
 
 LONGEST_MESSAGE = 20_000  # characters
@@ -33,7 +34,7 @@ class Conversations(VisibleQuerySet["Conversation"]):
         return self.exclude(state=ConversationState.ENDED)
 
 
-class Conversation(models.Model):
+class Conversation(TrackedModel):
     """One conversation of an agent. Its calls name it; they are kept as long as calls are, whatever becomes of it.
 
     ``servers`` are names, not rows: when the last of them is deleted, nothing is left to be seen, instead of everything.

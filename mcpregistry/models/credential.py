@@ -9,9 +9,10 @@ from simple_history.models import HistoricalRecords
 
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import slug_validator
+from mcpregistry.models.tracked import TrackedModel
 
 
-class Credential(models.Model):
+class Credential(TrackedModel):
     """A named secret that servers and providers of its scope refer to as ``${cred:NAME}``. Write-only once saved."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)

@@ -18,9 +18,10 @@ from mcpregistry.models.approval import ApprovalRequest
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import Server
+from mcpregistry.models.tracked import TrackedModel
 
 
-class Channel(models.Model):
+class Channel(TrackedModel):
     """One place that is told. Empty filters let everything through.
 
     ``access`` holds what opens the place: ``url``, and ``signing`` (webhook and Slack) or ``token``
@@ -148,7 +149,7 @@ class Delivery(models.Model):
         return json.loads(self.body)
 
 
-class SlackIdentity(models.Model):
+class SlackIdentity(TrackedModel):
     """Whose Slack account this is: what somebody does there counts as done by that person here."""
 
     team = models.CharField("workspace", max_length=30, help_text="Slack's id of the workspace, such as T0123456789.")

@@ -12,6 +12,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models.access import Agent, Endpoint
 from mcpregistry.models.server import Server
 from mcpregistry.models.tool import Tool
+from mcpregistry.models.tracked import TrackedModel
 
 DAY = 24 * 60 * 60
 
@@ -24,7 +25,7 @@ class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):
         return self.filter(enabled=True, draft=False)
 
 
-class PolicyRule(models.Model):
+class PolicyRule(TrackedModel):
     """A condition over a call and what follows from it.
 
     Of the rules that fit a call, those with the highest priority decide, and of these the most

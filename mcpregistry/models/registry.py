@@ -11,6 +11,7 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.domain.registry.entries import Status
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import Server, slug_validator
+from mcpregistry.models.tracked import TrackedModel
 
 OFFERED = (Status.ACTIVE, Status.DEPRECATED)  # what was not taken back
 # What reading it sets.
@@ -28,7 +29,7 @@ class RegistrySources(models.QuerySet["RegistrySource"]):
         return self.annotate(offers=models.Count("entries", filter=offered))
 
 
-class RegistrySource(models.Model):
+class RegistrySource(TrackedModel):
     """One registry. Nothing is read of it before somebody says so, or has it read by the clock."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)

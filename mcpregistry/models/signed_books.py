@@ -15,12 +15,13 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.models.audit import GENESIS
 from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.models.tracked import TrackedModel
 
 HEAD_COLUMNS = ("book_seq", "book_hash", "book_at")
 _PURPOSE = "book"
 
 
-class SignedBook(models.Model):
+class SignedBook(TrackedModel):
     """What has a book. Its row is locked while an entry is added."""
 
     BOOK: ClassVar[str]  # the kind of book, which its name begins with

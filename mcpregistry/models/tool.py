@@ -17,6 +17,7 @@ from mcpregistry.domain.definitions.findings import Finding, Severity
 from mcpregistry.domain.definitions.naming import exposed_names, named
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.server import Server
+from mcpregistry.models.tracked import TrackedModel
 
 
 def _readings(name: str, offers: Sequence[tuple[int, str, str, str]], styles: Sequence[str]) -> Iterator[list[int]]:
@@ -84,7 +85,7 @@ class Tools(models.Manager["Tool"].from_queryset(ToolQuerySet)):  # type: ignore
         return found
 
 
-class Tool(models.Model):
+class Tool(TrackedModel):
     """One tool, or one prompt (``kind``), that a server offers. It is served only while what the server says now is what
     was approved.
 

@@ -56,8 +56,7 @@ def apply(proposal: Proposal, server: Server, *, actor: str, user: User) -> None
         else:
             _ask(tool, actor)
     for _, tool in [each for each in tools if each[0]["rule"] == "hide"]:
-        tool.enabled = False
-        decisions.save_tool(tool=tool, actor=actor)
+        decisions.save_tool(tool=tool.change(enabled=False), actor=actor)
     if (slug := proposal.request.params.get("for_agent")) and served:
         agent = Agent.objects.filter(slug=slug).first()
         if agent is None:

@@ -9,6 +9,7 @@ from simple_history.models import HistoricalRecords
 
 from mcpregistry.ids import ordered_id
 from mcpregistry.models import Conversation
+from mcpregistry.models.tracked import TrackedModel
 from subagents.models.expert import ExpertTool
 from subagents.models.leased import Leased
 from subagents.models.run import Run
@@ -16,7 +17,7 @@ from subagents.models.run import Run
 EFFORT_TOPIC = "effort"  # of the feed
 
 
-class EffortAgent(Leased):
+class EffortAgent(Leased, TrackedModel):
     """A hosted agent: a worker of the site runs it. Its expert tool sets its identity, its models and its whitelist.
 
     Its lease is that of its cycles. Its requests to the background sub-agent are paused while the lease has expired.

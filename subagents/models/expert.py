@@ -8,6 +8,7 @@ from django.db.models import OuterRef, Subquery
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.models import Agent, Endpoint
+from mcpregistry.models.tracked import TrackedModel
 from subagents.models.provider import LanguageModel
 
 name_validator = RegexValidator(
@@ -34,7 +35,7 @@ class ExpertToolQuerySet(models.QuerySet["ExpertTool"]):
         )
 
 
-class ExpertTool(models.Model):
+class ExpertTool(TrackedModel):
     """What an operator edits. What runs is the version that a save has made (see ExpertVersion).
 
     ``agent`` is the identity of its runs: the grants of that agent are the whitelist, and every inner

@@ -12,6 +12,7 @@ from simple_history.models import HistoricalRecords
 
 from mcpregistry.models import Endpoint
 from mcpregistry.models.server import slug_validator
+from mcpregistry.models.tracked import TrackedModel
 
 HEADEND_TOPIC = "headends"  # of the change feed: a place was released
 
@@ -30,7 +31,7 @@ class HeadendKind(models.TextChoices):
     MCP = "mcp", "MCP: each call states the format of its answer"
 
 
-class Headend(models.Model):
+class Headend(TrackedModel):
     """Offers the expert tools of an endpoint over another interface. The endpoint and the tools decide who may call them."""
 
     slug = models.CharField("name", max_length=63, unique=True, validators=[slug_validator])

@@ -19,6 +19,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import slug_validator
 from mcpregistry.models.signing import keyed_digest
+from mcpregistry.models.tracked import TrackedModel
 from subagents.domain.destination import fingerprint, unconfirmed
 from subagents.domain.model_options import Problem, not_allowed, spelled
 
@@ -58,7 +59,7 @@ class ToolChoice(models.TextChoices):
 _TEST_FIELDS = ("test_asked_at", "tested_at", "test_model", "test_answer", "test_error", "test_ms")
 
 
-class Provider(models.Model):
+class Provider(TrackedModel):
     """An account at a provider: where it is, and the key, sealed with the row.
 
     It is a draft, to which nothing is sent, until somebody has confirmed where its key goes (``draft_problem``).
@@ -153,7 +154,7 @@ def _price() -> models.DecimalField[Decimal | None, Decimal | None]:
     )
 
 
-class LanguageModel(models.Model):
+class LanguageModel(TrackedModel):
     """One model at one provider. Prices are US dollars for a million tokens; empty means unknown."""
 
     provider = models.ForeignKey(Provider, on_delete=models.CASCADE, related_name="models")

@@ -17,7 +17,7 @@ from mcpregistry.services.access import grants
 from mcpregistry.services.access.agents import save_agent
 from mcpregistry.services.configuration.dependents import end_dependents
 from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 from subagents.domain.chains import MAX_DEPTH, leads_back, longest_through
 from subagents.domain.maintenance import MODELLED
@@ -39,6 +39,7 @@ def save_expert(
     go on with the version that they began with.
     """
     kind = "expert.created" if expert._state.adding else "expert.changed"
+    take_current(expert)
     _check_schemas(expert)
     _check_targets(expert, targets)
     _check_awaited(expert)
@@ -211,6 +212,7 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
 @transaction.atomic
 def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> None:
     """Grant exactly these tools one by one. Raises ConfigInvalid for one that its server no longer offers."""
+    take_current(expert)
     wanted = {tool.pk: tool for tool in [*tools, *_arrived(expert)]}
     gone = [str(tool) for tool in wanted.values() if not tool.present]
     if gone:

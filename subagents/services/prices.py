@@ -33,7 +33,8 @@ def take_over(
     known: Mapping[str, Mapping[str, Any]], *, today: date, actor: str, overwrite: bool = False
 ) -> list[Found]:
     """Fill in what is empty (or all of it, with ``overwrite``) for every model that the list knows."""
-    found = [_take(model, known, today, overwrite) for model in LanguageModel.objects.select_related("provider")]
+    models = LanguageModel.objects.select_for_update(of=("self",)).select_related("provider").order_by("pk")
+    found = [_take(model, known, today, overwrite) for model in models]
     for each in found:
         if each.changed:
             each.model.save(update_fields=[*each.changed])

@@ -19,7 +19,7 @@ from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.dispatch import send
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 from subagents.domain.destination import proves_the_key
 from subagents.domain.model_options import combined, problem
@@ -29,6 +29,11 @@ from subagents.models.provider import Kind
 
 _TOKENIZER = re.compile(r"^(tiktoken:\w+|anthropic|claude|gemini|google)(:[\w.-]+)?\Z")
 _LONGEST_TEST = 1_000  # characters
+# Only confirmations and tests write these columns. ``save_provider`` ignores values that its caller has set.
+_BY_OTHERS = (
+    "confirmed_destination", "confirmed_by", "confirmed_at", "test_asked_at", "tested_at", "test_model", "test_answer",
+    "test_error", "test_ms",
+)  # fmt: skip
 
 
 @transaction.atomic
@@ -40,7 +45,7 @@ def save_provider(
     It is a draft afterwards if where its key goes was changed and not every secret of it was entered with this save.
     Raises ``ConfigInvalid`` naming what is wrong.
     """
-    before = Provider.objects.select_for_update().filter(pk=provider.pk).first()
+    before = take_current(provider, own=_BY_OTHERS)
     _check(provider)
     _check_key(key)
     if key is not None:
@@ -61,8 +66,8 @@ def save_provider(
 
 def _confirm_if_entered(provider: Provider, before: Provider | None, key: str | None) -> None:
     """Whoever enters the secrets knows them, so they may say where these go; but not into private networks."""
-    for name in ("confirmed_destination", "confirmed_at", "confirmed_by_id"):
-        setattr(provider, name, getattr(before or Provider(), name))  # whatever a face has made of them
+    if before is None:  # whatever the caller has set
+        provider.confirmed_destination, provider.confirmed_at, provider.confirmed_by = "", None, None
     if provider.draft_problem() is None or provider.allowed_networks:
         return
     if proves_the_key(key, _headers(provider), _headers(before) if before else {}):
@@ -163,6 +168,7 @@ def delete_provider(*, provider: Provider, actor: str) -> None:
 def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
     """Save the model. Raises ``ConfigInvalid`` naming what is wrong."""
     kind = "model.created" if model._state.adding else "model.changed"
+    take_current(model)
     _check_model(model)
     save_checked(model)
     audit.record(kind=kind, actor=actor, subject=f"model:{model}")

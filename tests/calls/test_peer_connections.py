@@ -163,3 +163,33 @@ async def test_owner_that_closes_a_new_connection_counts_as_gone(scripted: Any) 
     with pytest.raises(OwnerGoneError):
         await call()
     assert (peer.dialled, peer.offered) == (1, 1)
+
+
+async def test_caller_cancelled_while_it_takes_a_kept_connection_closes_it(tmp_path: Path) -> None:
+    peer, kept = Peer(tmp_path, answer, answer), PeerConnections()
+    listening = (await listen(tmp_path / "peer.sock", peer.accept))[0]
+    await Relay(_call(), NOTHING, {}, _still).run(peer.address, kept)
+    (connection,) = kept._idle
+    watching, may_end = kept._idle[connection], asyncio.Event()
+    watching.cancel()
+    await asyncio.wait({watching})
+
+    async def end_late() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    kept._idle[connection] = asyncio.ensure_future(end_late())
+    await asyncio.sleep(0)
+    caller = asyncio.ensure_future(Relay(_call(), NOTHING, {}, _still).run(peer.address, kept))
+    await until(lambda: not kept._idle)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert connection.writer.is_closing()
+    may_end.set()
+    assert await Relay(_call(), NOTHING, {}, _still).run(peer.address, kept) == {"content": []}
+    assert (peer.dialled, peer.offered) == (2, 2)
+    await kept.close()
+    listening.close()

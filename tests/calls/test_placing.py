@@ -140,6 +140,36 @@ async def test_former_owner_closes_its_connection_when_it_renews_its_leases_agai
     assert second.pool.sessions.holds(server.pk, SESSION)
 
 
+async def test_failure_of_the_database_for_one_lost_connection_does_not_keep_the_others_open(
+    processes: Start, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    sessions = [SESSION, "ann/http:2", "ann/http:3"]
+    for session in sessions:
+        await first.call(server, "pid", session=session)
+    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    for session in sessions:
+        await second.call(server, "pid", session=session)
+    is_owner, asked, is_down = placement.is_owner, list[str](), True
+
+    def fail_for_the_second(place: Any, process: str) -> bool:
+        asked.append(place.session)
+        if is_down and place.session == "ann/http:2":
+            raise OperationalError("injected")
+        return is_owner(place, process)
+
+    monkeypatch.setattr(placement, "is_owner", fail_for_the_second)
+    monkeypatch.setattr(placing, "_RENEW_EVERY", 0.01)
+    first.placement._renewed -= 60
+    first.placement._renewing.cancel()
+    first.placement._renewing = asyncio.create_task(first.placement._renew())
+    await until(lambda: not any(first.pool.sessions.holds(server.pk, each) for each in (SESSION, "ann/http:3")))
+    await until(lambda: asked.count("ann/http:2") > 1)
+    assert not first.placement._holds((server.pk, "ann/http:2"))  # no call is made on it until it is known to be ours
+    is_down = False
+    await until(lambda: not first.pool.sessions.holds(server.pk, "ann/http:2"))
+
+
 async def test_end_of_a_session_closes_its_connection_in_the_process_that_has_it(
     processes: Start, server: Server
 ) -> None:

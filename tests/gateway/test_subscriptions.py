@@ -9,9 +9,11 @@ from typing import Any, cast
 import pytest
 from mcp import Client, MCPError
 from mcp import types as t
+from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp.shared.exceptions import MCPDeprecationWarning
 
-from mcpregistry.gateway import subscriptions
+from mcpregistry.gateway import notifications, subscriptions
+from mcpregistry.gateway.identity import Caller
 from mcpregistry.models import Grant
 from tests.fakes.stage import fresh, outside
 from tests.gateway.talking import ERAS, Scene
@@ -147,6 +149,29 @@ async def test_a_host_that_reads_late_hears_of_every_changed_resource():
     reads.set()
     await until(lambda: heard == [*uris, uris[0]])
     session.close()
+
+
+async def test_streams_of_one_agent_on_one_endpoint_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = asyncio.Event()
+
+    async def serve(*_: Any) -> None:
+        await may_end.wait()
+
+    monkeypatch.setattr(notifications, "MOST_OWN", 2)
+    monkeypatch.setattr(notifications.ListenStreams, "serve", serve)
+    changes = notifications.Changes(cast(Any, None))
+
+    async def listen(agent: str) -> None:
+        nothing = cast(Any, None)
+        await changes.listen(Caller(agent, "default", "http"), nothing, nothing, InMemorySubscriptionBus())
+
+    streams = [asyncio.ensure_future(listen(agent)) for agent in ("ann", "ann", "bob")]
+    await until(lambda: len(changes._own) == 3)
+    with pytest.raises(MCPError, match="Too many streams are open"):
+        await listen("ann")
+    may_end.set()
+    await asyncio.gather(*streams)
+    await listen("ann")
 
 
 async def renewed(host: Client, scene: Scene) -> bool:

@@ -9,6 +9,7 @@ import stat
 
 import pytest
 from django.core.management import CommandError, call_command
+from pytest_django import Settings
 
 from mcpregistry.models import Agent, AuditEntry, Endpoint, ServerTest
 from mcpregistry.services.records import audit
@@ -71,6 +72,19 @@ def test_invariants_prints_a_table_and_ends_with_1_when_one_is_broken():
     assert code == 1
     assert "BROKEN 1 times    A call that is out has a lease.\n" in said
     assert "1 broken." in said
+
+
+@pytest.mark.django_db
+def test_invariants_that_need_a_lost_key_are_reported_and_the_others_are_checked(settings: Settings) -> None:
+    confirmed(env={"TOKEN": "x"})
+    dispatched(lease_until=None)
+    settings.SLIPSNISSE_KEYS = {"other": b"k" * 32}
+    code, said = run("invariants")
+    assert code == 1
+    assert "BROKEN 1 times    Every active server runs as it was confirmed.\n" in said
+    assert "This could not be checked." in said
+    assert "which this site does not have" in said
+    assert "BROKEN 1 times    A call that is out has a lease.\n" in said
 
 
 @pytest.mark.django_db

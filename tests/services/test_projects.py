@@ -18,7 +18,7 @@ from mcpregistry.models import Agent, AuditEntry, Endpoint, Grant, ProjectFile, 
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration.snapshot import load_snapshot
-from mcpregistry.services.exchange import project_files, projects
+from mcpregistry.services.exchange import project_files, project_setup, projects
 from mcpregistry.services.exchange.project_files import ProjectFileUnusable, read_project, real_directory
 from mcpregistry.services.exchange.project_setup import set_up_project
 from mcpregistry.services.servers import checks, lifecycle
@@ -228,6 +228,48 @@ def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(l
     lifecycle.confirm_launch(server=Server.objects.get(), actor=ACTOR, launch_hash=Server.objects.get().launch_hash())
     set_up_project(directory=tmp_path / "shop", environ={})
     assert (states(), ProjectFile.objects.get().state) == ({"git": Lifecycle.ACTIVE}, "confirmed")
+
+
+def test_confirmation_taken_back_after_granting_leaves_no_grant(
+    live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "shop", git=entry("log"))
+    row = confirm(note(tmp_path / "shop"))
+    offer = project_setup._offer
+
+    def offer_and_take_back(*args: Any) -> None:
+        offer(*args)
+        assert Grant.objects.exists()
+        projects.take_back_project(project=row, actor=ACTOR)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(project_setup, "_offer", offer_and_take_back)
+        set_up_project(directory=tmp_path / "shop", environ={})
+    assert states() == {"git": Lifecycle.DRAFT}
+    assert not Grant.objects.exists()
+    assert AuditEntry.objects.filter(kind="grant.withdrawn").count() == 2
+    assert set_up(tmp_path / "shop").state == "confirmed"
+    assert Grant.objects.count() == 2
+
+
+def test_grants_of_a_file_that_changed_during_its_set_up_come_with_the_next_confirmation(
+    live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "shop", git=entry("log"))
+    confirm(note(tmp_path / "shop"))
+    offer = project_setup._offer
+
+    def offer_and_change(*args: Any) -> None:
+        offer(*args)
+        write(tmp_path / "shop", git=entry("log"), web=entry("get"))
+        note(tmp_path / "shop")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(project_setup, "_offer", offer_and_change)
+        set_up_project(directory=tmp_path / "shop", environ={})
+    assert not Grant.objects.exists()
+    assert set_up(tmp_path / "shop").state == "confirmed"
+    assert {grant.server.slug for grant in Grant.objects.all() if grant.server} == {"git", "web"}
 
 
 def test_a_confirmation_that_is_taken_back_stops_the_servers(live_db: None, tmp_path: Path) -> None:

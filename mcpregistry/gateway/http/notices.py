@@ -1,4 +1,4 @@
-"""Notifications and questions for a host on their way to the process of this machine that has the stream of its session."""
+"""Notifications and questions for a host on their way to the process that has the stream of its session, on any machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Notices:
         self._nowhere: dict[str, float] = {}  # when it was found nowhere; monotonic
 
     async def send(self, notice: RelayedNotice) -> bool:
-        """Send it on the session's stream. False if no process of this machine has the stream. Never raises."""
+        """Send it on the session's stream. False if no process that this one can reach has the stream. Never raises."""
         if await self._send_here(notice):
             return True
         known = self._known.pop(notice.session, "")
@@ -60,7 +60,7 @@ class Notices:
         return is_sent
 
     async def ask(self, question: RelayedQuestion, seconds: float) -> dict[str, Any] | None:
-        """Return the host's answer to a question on its session's stream in another process of this machine.
+        """Return the host's answer to a question on its session's stream in another process, on any machine.
 
         None if no other process has the stream. Raises Unanswered.
         """

@@ -14,7 +14,13 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ProjectFile
 from mcpregistry.models.project_file import SHORT
 from mcpregistry.services.exchange.project_files import real_directory
-from mcpregistry.services.exchange.projects import confirm_project, launches_in_full, note_project, take_back_project
+from mcpregistry.services.exchange.projects import (
+    confirm_project,
+    environments_in_full,
+    launches_in_full,
+    note_project,
+    take_back_project,
+)
 
 
 class Command(BaseCommand):
@@ -66,6 +72,8 @@ class Command(BaseCommand):
             self.stdout.write(f"  {line}")
         for line in launches_in_full(row):
             self.stdout.write(f"  in full, as some words look like secrets: {line}")
+        for line in environments_in_full(row):
+            self.stdout.write(f"  values of the environment that look like secrets: {line}")
         for name, value in row.variables.items():
             self.stdout.write(f"  {name}={printable(value, 200)} (from the environment, filled in above)")
         self.stdout.write(f"Content {row.content}, {row.state}.")

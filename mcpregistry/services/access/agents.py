@@ -10,13 +10,14 @@ from mcpregistry.models import Agent, Endpoint, Workspace
 from mcpregistry.services.configuration.capabilities import check_capabilities
 from mcpregistry.services.configuration.dependents import end_dependents
 from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 
 @transaction.atomic
 def save_agent(*, agent: Agent, actor: str, rights: Rights = no_rights) -> Agent:
     """Create or change an agent. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
+    take_current(agent)
     if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
         raise ConfigInvalid("Capabilities must be a list of names.", remedy='Write e.g. ["mcp_integration"].')
     check_capabilities(agent.capabilities)
@@ -30,6 +31,7 @@ def save_agent(*, agent: Agent, actor: str, rights: Rights = no_rights) -> Agent
 @transaction.atomic
 def save_endpoint(*, endpoint: Endpoint, actor: str, rights: Rights = no_rights) -> Endpoint:
     """Create or change an endpoint. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
+    take_current(endpoint)
     check_rule_inputs(endpoint, rights=rights)
     kind = "endpoint.created" if endpoint._state.adding else "endpoint.changed"
     save_checked(endpoint)
@@ -40,6 +42,7 @@ def save_endpoint(*, endpoint: Endpoint, actor: str, rights: Rights = no_rights)
 @transaction.atomic
 def save_workspace(*, workspace: Workspace, actor: str) -> Workspace:
     """Create or change a workspace. Raises ``ConfigInvalid``."""
+    take_current(workspace)
     kind = "workspace.created" if workspace._state.adding else "workspace.changed"
     save_checked(workspace)
     facts = {"endpoint": workspace.endpoint.slug, "agent": workspace.agent.slug}

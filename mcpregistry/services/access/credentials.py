@@ -18,7 +18,7 @@ from mcpregistry.domain.servers.launch import credentials_named
 from mcpregistry.domain.servers.scope import check_places
 from mcpregistry.models import Credential, Server
 from mcpregistry.services.access.scopes import MAY_SCOPE
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 MAY_KEEP = ("mcpregistry.add_credential", MAY_SCOPE)  # the rights of whoever has a secret kept as a new credential
@@ -34,7 +34,7 @@ def save_credential(
 
     Servers that refer to it (by its new or its old name) connect anew in every process within a second.
     """
-    before = Credential.objects.filter(pk=credential.pk).first()
+    before = take_current(credential, own=("scope",))
     kind = "credential.created" if credential._state.adding else "credential.changed"
     if value is not None:
         if "\x00" in value or "\n" in value or "\r" in value:

@@ -11,7 +11,7 @@ from simple_history.utils import bulk_create_with_history
 
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Agent, Grant, Server, Tool
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 
@@ -19,6 +19,7 @@ from mcpregistry.services.records import audit
 def save_grant(*, grant: Grant, actor: str, user: User | None = None) -> Grant:
     """Create or change a grant. Raises ConfigInvalid unless it has one holder and one object."""
     kind = "grant.created" if grant._state.adding else "grant.changed"
+    take_current(grant)
     grant.created_by = grant.created_by or user
     save_checked(grant)
     audit.record(kind=kind, actor=actor, subject=f"grant:{grant}", **_grant_facts(grant))

@@ -71,7 +71,8 @@ def _user_saved(sender: type[User], instance: User, created: bool, update_fields
     if created or before is None:
         _note("user.created", instance, **{name: _fact(instance, name) for name in _FACTS})
         return
-    changed = {name: [_fact(before, name), _fact(instance, name)] for name in _FACTS}
+    written = [name for name in _FACTS if update_fields is None or name in update_fields]
+    changed = {name: [_fact(before, name), _fact(instance, name)] for name in written}
     changed = {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
     if changed:
         _note("user.changed", instance, **changed)

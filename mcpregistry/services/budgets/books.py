@@ -19,7 +19,7 @@ from mcpregistry.domain.budgets import Book, Level, Period, Unit, endpoints_of, 
 from mcpregistry.domain.errors import ConfigInvalid, NotFound
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, BudgetReservation
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.records import audit
 
@@ -45,7 +45,7 @@ class Standing:
 @transaction.atomic
 def save_budget(*, budget: Budget, actor: str) -> Budget:
     """Create or change a budget; what was spent stays spent. Raises ConfigInvalid."""
-    new = budget._state.adding
+    before = take_current(budget)
     if (budget.agent is None) == (budget.endpoint is None):
         raise ConfigInvalid("A budget is of one agent, or of one endpoint.", remedy="Choose one of them, and not both.")
     if budget.soft is None and budget.hard is None:
@@ -57,11 +57,11 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
             "Its soft limit is above its hard limit.", remedy="Set the soft limit to the hard one or below."
         )
     _whole(budget)
-    if not new:
-        _unmoved(budget)
+    if before is not None:
+        _unmoved(budget, before)
     save_checked(budget)
     audit.record(
-        kind="budget.created" if new else "budget.changed", actor=actor, subject=f"budget:{budget.slug}",
+        kind="budget.created" if before is None else "budget.changed", actor=actor, subject=f"budget:{budget.slug}",
         **_holder(budget), counts=budget.unit, period=budget.period, time_zone=budget.time_zone,
         soft=_said(budget.soft), hard=_said(budget.hard), enabled=budget.enabled,
     )  # fmt: skip
@@ -80,10 +80,8 @@ def _whole(budget: Budget) -> None:
         raise ConfigInvalid(f"A part of {budget.get_unit_display()} cannot be counted.", remedy="Enter whole numbers.")
 
 
-def _unmoved(budget: Budget) -> None:
+def _unmoved(budget: Budget, before: Budget) -> None:
     """Its entries are of one agent or endpoint, in one unit. Where it begins anew otherwise, what goes on is summed up once more."""
-    before = Budget.objects.select_for_update().get(pk=budget.pk)
-    budget.take_head_of(before)
     if (before.period, before.time_zone) != (budget.period, budget.time_zone):
         BudgetPeriod.objects.filter(budget=before, end__gt=database_now()).delete()
     if (before.agent_id, before.endpoint_id, before.unit) != (budget.agent_id, budget.endpoint_id, budget.unit):

@@ -1,15 +1,48 @@
-"""One way to save a row that people configure: checked as a form would, refusals as one sentence with a remedy."""
+"""One way to save a configured row: it is checked as by a form, and a refusal is one sentence with a remedy.
+
+Each service that saves a row calls ``take_current`` first. Then saving does not undo changes that were made since the row
+was read.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import CharField, JSONField, Model, TextField
 
-from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid
+from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, NotFound
 from mcpregistry.domain.text.display import printable
+from mcpregistry.models.tracked import TrackedModel
+
+Row = TypeVar("Row", bound=TrackedModel)
 
 DEPTH = 3  # levels above a column's value in a document of the whole site: section, name, column
+
+
+def take_current(row: Row, *, own: Collection[str] = ()) -> Row | None:
+    """Lock the row in the database, and take over each column from there that the caller has not changed.
+
+    ``own`` names columns that the database decides in any case, because only their own services may write them. Returns
+    the row as it is stored, or None for a new one. Raises NotFound if it was deleted in the meantime. Call it in the
+    transaction that saves the row, before anything is checked.
+    """
+    if row._state.adding:
+        return None
+    # Not for its key, so that calls which refer to the row can be recorded in the meantime.
+    stored = type(row)._base_manager.select_for_update(no_key=True).filter(pk=row.pk).first()
+    if stored is None:
+        name = printable(str(row), 200)
+        what = row._meta.verbose_name
+        raise NotFound(f"The {what} '{name}' was deleted in the meantime.", remedy="Make a new one if it is needed.")
+    changed = row.changed_columns() - {row._meta.get_field(name).attname for name in own}  # type: ignore[union-attr]
+    for field in row._meta.concrete_fields:
+        if field.attname not in changed and not field.primary_key:
+            setattr(row, field.attname, getattr(stored, field.attname))
+    row.compare_with(stored)
+    return stored
 
 
 def save_checked(row: Model) -> None:

@@ -9,16 +9,15 @@ from django.db.models import F
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.scope import check_variable_scope
 from mcpregistry.models import Configuration, Server
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 
 @transaction.atomic
 def save_configuration(*, configuration: Configuration, actor: str) -> Configuration:
     """Change the site's settings. Raises ``ConfigInvalid``."""
-    # The form may be older than the last change of the configuration; its revision must not go back.
     before = Configuration.locked()
-    configuration.revision = before.revision
+    take_current(configuration, own=("revision", "complete_for"))
     configuration.variable_scope = check_variable_scope(configuration.variable_scope)
     configuration.second_factor_roles = _roles(configuration.second_factor_roles)
     if not Configuration.history.exists():  # what it was before its first change

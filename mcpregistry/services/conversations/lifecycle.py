@@ -11,20 +11,20 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Conversation, Server
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 
 @transaction.atomic
 def save_conversation(*, conversation: Conversation, actor: str) -> Conversation:
     """Begin or change a conversation. Raises ConfigInvalid for servers that there are not, Conflict for an ended one."""
-    new = conversation._state.adding
-    if not new and Conversation.objects.select_for_update().get(pk=conversation.pk).state == Conversation.State.ENDED:
+    before = take_current(conversation, own=("state", "ended_at", "last_used_at"))
+    if before is not None and before.state == Conversation.State.ENDED:
         raise over(conversation)
     conversation.servers = _known(conversation.servers, conversation.agent if actor.startswith("agent:") else None)
     conversation.created_by = conversation.created_by or actor[:200]
     save_checked(conversation)
-    kind = "conversation.begun" if new else "conversation.changed"
+    kind = "conversation.begun" if before is None else "conversation.changed"
     audit.record(kind=kind, actor=actor, subject=f"conversation:{conversation.pk}", **_facts(conversation))
     return conversation
 

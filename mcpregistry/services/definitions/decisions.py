@@ -24,7 +24,11 @@ from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
+from mcpregistry.services.configuration.saving import take_current
 from mcpregistry.services.records import audit
+
+_BY_OPERATORS = ("enabled", "idempotent", "call_energy", "call_cost", "own_name", "own_description")
+SEEN_OR_DECIDED = ("pinned", "latest", "present", "first_seen_at", "last_seen_at")  # by readings and by decisions
 
 
 def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
@@ -186,11 +190,12 @@ def save_tool(*, tool: Tool, actor: str, rights: Rights = no_rights) -> Tool:
 
     Raises ConfigInvalid for an estimate below zero, and Denied as ``check_rule_inputs``.
     """
+    take_current(tool, own=(*SEEN_OR_DECIDED, "read_only", "destructive", "open_world"))
     if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
         raise ConfigInvalid("A call cannot give energy or money back.", remedy="Enter zero or more.")
     _check_own_words(tool)
     check_rule_inputs(tool, rights=rights)
-    tool.save(update_fields=["enabled", "idempotent", "call_energy", "call_cost", "own_name", "own_description"])
+    tool.save(update_fields=[*_BY_OPERATORS])
     facts = {
         "enabled": tool.enabled, "idempotent": tool.idempotent, "energy": tool.call_energy,
         "cost": None if tool.call_cost is None else str(tool.call_cost), "own_name": tool.own_name,

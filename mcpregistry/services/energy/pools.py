@@ -18,7 +18,7 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool
 from mcpregistry.models.signed_books import HEAD_COLUMNS
 from mcpregistry.prepared_queries import Given, Insert, Select, Update
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 Kind = EnergyEntry.Kind
@@ -37,6 +37,7 @@ class Standing:
 @transaction.atomic
 def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
     """Create or change a pool; what it held until now is kept, up to its capacity. Raises ``ConfigInvalid``."""
+    take_current(pool, own=("level", "level_at"))
     if pool.resume < pool.critical:
         raise ConfigInvalid(
             "Work would be resumed at a level that is critical still.",

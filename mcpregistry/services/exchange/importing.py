@@ -42,7 +42,7 @@ from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, f
 from mcpregistry.services.exchange.sections import CONFLICT, NOT_ITS_OWN, Change, OnConflict, Taking, sections
 from mcpregistry.services.exchange.workspaces import KIND, Choice, Offer, take_projects
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers.lifecycle import save_server
+from mcpregistry.services.servers.lifecycle import disable_server, enable_server, save_server
 
 _STRICT = "slipsnisse"  # our own format is taken whole or not at all
 _WAITING = {
@@ -123,8 +123,7 @@ def import_file(
     ``seen``: the ``mark`` of the difference that a person has looked at; another is not saved. ``may_be_empty``: a file
     without servers is not refused. ``secrets_apart``: what looks like a secret becomes a credential of its server.
     ``workspaces``: which projects of the file become workspaces; none by default. ``narrowed``: takes parts of the file
-    away; then the file shares no server with others, not even one that is the same. ``rights``: of whoever imports, for
-    names that rules read and for credentials.
+    away; then the file shares no server with others. ``rights``: for names that rules read and for credentials.
     """
     try:
         found, document = read_document(raw, path, format_name)
@@ -226,7 +225,7 @@ class _Import:
         """What belongs to no server: other apps take their part, what is left is kept as it stands."""
         tools = tuple(with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools)
         document, family = replace(self.document, expert_tools=tools), self.format.family
-        row = ImportedFile.objects.filter(family=family).first() or ImportedFile(family=family)
+        row = ImportedFile.objects.select_for_update().filter(family=family).first() or ImportedFile(family=family)
         before = dict(row.rest)
         owned = before.get("brought", {})
         taking = Taking(
@@ -339,6 +338,7 @@ class _Import:
             # Only what the file's format alone knows may be new; that is no change of the server.
             Server.objects.filter(pk=row.pk).update(sealed_extra=row.sealed_extra)
             return True
+        is_new, is_wanted = row._state.adding, row.enabled
         try:
             save_server(server=row, actor=self.actor, rights=self.rights)
         except (ConfigInvalid, Denied) as error:
@@ -348,6 +348,9 @@ class _Import:
                 self.changes.remove(change)
                 self._note("left out", entry.at, error.message, error.remedy, entry=entry.at)
             return False
+        if not is_new and row.enabled != is_wanted:
+            switch = enable_server if is_wanted else disable_server
+            row.lifecycle = switch(server=row, actor=self.actor).lifecycle
         return True
 
     def _keep(self, secrets: tuple[Secret, ...], row: Server, entry: ServerEntry) -> None:
@@ -372,10 +375,8 @@ class _Import:
     def _credentials(self) -> None:
         """Every prompt of the file is a credential that waits for its value."""
         inputs = {str(item["id"]): str(item.get("description", "")) for item in self.document.inputs}
-        unusable = add_credentials(inputs, self._places_of, actor=self.actor, rights=self.rights)
-        if unusable:
-            sentence = f"No server may use these credentials yet: {', '.join(unusable)}."
-            self._note("parked", pointer("inputs"), sentence, SCOPE_REMEDY)
+        if unusable := add_credentials(inputs, self._places_of, actor=self.actor, rights=self.rights):
+            self._note("parked", pointer("inputs"), f"No server may use the credentials {', '.join(unusable)} yet.", SCOPE_REMEDY)
 
     def _places_of(self, credential: str) -> list[str]:
         """A credential that a file brings, without a value so far, is meant for the servers that it brings with it."""

@@ -45,8 +45,8 @@ class ProjectFileUnusable(ConfigInvalid):
 class ProjectReading:
     """The servers of a directory's file, as they were read.
 
-    ``content``: the hash that a person confirms, with the site's key. ``entries``: by the key of each server its digest, and what it starts or
-    reaches in full, which may hold secrets. ``variables``: those in
+    ``content``: the hash that a person confirms, with the site's key. ``entries``: by the key of each server its digest, what it starts or
+    reaches in full, and the masked values of its environment, which may all hold secrets. ``variables``: those in
     commands and addresses, with the values that were filled in. ``summary``: a line for each server, without secrets.
     """
 
@@ -98,9 +98,7 @@ def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading 
         variables = _variables_of_launches(document.servers, environ)
         document = expand_document(document, str(path), variables, folders_for(path, directory))
         servers = _usable(document, path, found).servers
-        entries = {
-            entry.key: {"digest": digest("entry", stored(_facts(entry))), "launch": _launch(entry)} for entry in servers
-        }
+        entries = {entry.key: _in_full(entry) for entry in servers}
         return ProjectReading(
             directory=directory,
             path=path,
@@ -172,7 +170,7 @@ def _usable(document: Document, path: Path, found: Format) -> Document:
             remedy="Import the file instead (manage.py importconfig).",
         )
     for entry in document.servers:
-        if len(_line(entry)) > _LONGEST_LINE:
+        if len(_line(entry)) + len(_hidden_environment(entry)) > _LONGEST_LINE:
             raise ProjectFileUnusable(
                 f"{path}: {entry.at}: The server has more than {_LONGEST_LINE} characters, too many to be looked at.",
                 remedy="Put a long script into a file of its own.",
@@ -220,6 +218,20 @@ def _line(entry: ServerEntry) -> str:
     if not entry.enabled:
         parts.append("disabled in the file")
     return printable(f"{entry.key}: {'; '.join(parts)}")
+
+
+def _in_full(entry: ServerEntry) -> dict[str, str]:
+    """What is kept sealed of an entry, for whoever may confirm it."""
+    return {
+        "digest": digest("entry", stored(_facts(entry))), "launch": _launch(entry), "environment": _hidden_environment(entry),
+    }  # fmt: skip
+
+
+def _hidden_environment(entry: ServerEntry) -> str:
+    """The values of the environment that are masked in the summary: they could hide what a program loads."""
+    shown = shown_env(entry.env)
+    hidden = {name: value for name, value in entry.env.items() if shown[name] != value}
+    return printable(" ".join(f"{name}={shlex.quote(hidden[name])}" for name in sorted(hidden)))
 
 
 def _launch(entry: ServerEntry) -> str:

@@ -6,6 +6,7 @@ This happens once for each confirmation. Later decisions are kept: disabled serv
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from django.db import transaction
@@ -15,7 +16,7 @@ from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, Endpoint, Grant, ProjectFile, Server, Tool
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.access.grants import save_grant
+from mcpregistry.services.access.grants import save_grant, withdraw_grant
 from mcpregistry.services.access.scopes import grant_variables, vouched
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.exchange.importing import Outcome, import_file
@@ -31,6 +32,16 @@ from mcpregistry.services.records import audit
 from mcpregistry.services.servers.lifecycle import confirm_launch, delete_server, save_server, withdraw_launch
 
 ACTOR = "runmcp"
+
+
+@dataclass
+class _Result:
+    """The result of setting up a file: its problems, whether all its servers work, and what was granted."""
+
+    problems: list[str]
+    is_complete: bool = False
+    offered: list[str] = field(default_factory=list)  # keys of the entries that were offered now
+    grants: list[int] = field(default_factory=list)  # those that were made now
 
 
 def set_up_project(*, directory: Path, environ: Mapping[str, str]) -> None:
@@ -49,15 +60,13 @@ def set_up_project(*, directory: Path, environ: Mapping[str, str]) -> None:
             return  # whoever follows the file notes that
         if reading is None or reading.content != row.confirmed:
             return
-        problems, is_complete = _set_up(row, reading)
-        _note_end(row, reading, problems, is_complete=is_complete)
+        _note_end(row, reading, _set_up(row, reading))
 
 
-def _set_up(row: ProjectFile, reading: ProjectReading) -> tuple[list[str], bool]:
-    """Returns what is wrong, and whether all servers of the file work."""
+def _set_up(row: ProjectFile, reading: ProjectReading) -> _Result:
     outcome = _import(reading, row)
     if outcome.refused:
-        return [str(note) for note in outcome.refused], False
+        return _Result([str(note) for note in outcome.refused])
     new = {change.slug for change in outcome.changes if change.kind == "server" and change.action == "created"}
     named = [change.slug for change in outcome.changes if change.kind == "server"]
     servers = list(Server.objects.filter(slug__in=named).exclude(lifecycle=Lifecycle.DISABLED).order_by("slug"))
@@ -68,7 +77,9 @@ def _set_up(row: ProjectFile, reading: ProjectReading) -> tuple[list[str], bool]
     _delete(slug for slug in failed if slug in new)
     working = [server for server in working if server.slug not in failed]
     offered_now = [server for server in working if server.extra.get("in_file") not in row.offered]
-    return [*failed.values(), *_offer(offered_now, row)], not failed
+    result = _Result([*failed.values()], is_complete=not failed)
+    _offer(offered_now, row, result)
+    return result
 
 
 def _import(reading: ProjectReading, row: ProjectFile) -> Outcome:
@@ -111,7 +122,7 @@ def _delete(slugs: Iterable[str]) -> None:
 
 
 @transaction.atomic
-def _offer(servers: list[Server], row: ProjectFile) -> list[str]:
+def _offer(servers: list[Server], row: ProjectFile, result: _Result) -> None:
     """Approve new definitions that are not suspicious, and grant the servers to the agent of the directory on its endpoint.
 
     This happens once after the confirmation of an entry: tools that a server offers later wait for a person.
@@ -119,48 +130,60 @@ def _offer(servers: list[Server], row: ProjectFile) -> list[str]:
     agent = Agent.objects.filter(slug=row.agent_slug).first()
     endpoint = Endpoint.objects.filter(slug=row.endpoint_slug).first()
     if agent is None or endpoint is None:
-        return ["The agent or the endpoint of the directory was deleted. Start the host again."]
+        result.problems.append("The agent or the endpoint of the directory was deleted. Start the host again.")
+        return
     with audit.together():
         waiting = Tool.offers.waiting().filter(server__in=servers, pinned=None).select_related("latest", "server")
         new = [(tool, tool.latest) for tool in waiting if tool.latest]
         clean = [definition for _, definition in new if definition.severity < Severity.ALARM]
         decisions.approve_all(definitions=clean, actor=row.confirmed_as, user=row.confirmed_by)
         for server in servers:
-            _grant(Grant(agent=agent, server=server, kind=""), row)
+            _grant(Grant(agent=agent, server=server, kind=""), row, result)
             if endpoint.scope == Endpoint.Scope.LISTED:
-                _grant(Grant(endpoint=endpoint, server=server, kind=""), row)
-        row.offered = sorted({*row.offered, *(str(server.extra.get("in_file")) for server in servers)})
+                _grant(Grant(endpoint=endpoint, server=server, kind=""), row, result)
+        result.offered = [str(server.extra.get("in_file")) for server in servers]
+        row.offered = sorted({*row.offered, *result.offered})
         ProjectFile.objects.filter(pk=row.pk, confirmed=row.confirmed).update(offered=row.offered)
     suspicious = [f"{tool}" for tool, definition in new if definition.severity >= Severity.ALARM]
-    if not suspicious:
-        return []
-    return [
-        f"Descriptions are suspicious, and a person must decide on them (Approvals, Definitions): {', '.join(suspicious)}."
-    ]
+    if suspicious:
+        result.problems.append(
+            f"Descriptions are suspicious, and a person must decide on them (Approvals, Definitions): {', '.join(suspicious)}."
+        )
 
 
-def _grant(grant: Grant, row: ProjectFile) -> None:
+def _grant(grant: Grant, row: ProjectFile, result: _Result) -> None:
     rows = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint, server=grant.server, kind="", uri="")
     if not rows.exists():
         grant.note = f"File of {row.directory}"[:500]
-        save_grant(grant=grant, actor=row.confirmed_as, user=row.confirmed_by)
+        result.grants.append(save_grant(grant=grant, actor=row.confirmed_as, user=row.confirmed_by).pk)
 
 
-def _note_end(row: ProjectFile, reading: ProjectReading, problems: list[str], *, is_complete: bool) -> None:
-    """Write down how it ended. If the confirmation was taken back in the meantime, the servers stop again."""
+def _note_end(row: ProjectFile, reading: ProjectReading, result: _Result) -> None:
+    """Write down how it ended. If the confirmation was taken back in the meantime, all that was set up is undone."""
     with transaction.atomic():
         now = ProjectFile.objects.select_for_update().filter(pk=row.pk).first()
         if now is None or (now.content, now.confirmed) != (reading.content, reading.content):
-            for server in servers_of(str(reading.path)):
-                withdraw_launch(server=server, actor=ACTOR)
+            _undo(now, reading, result)
             return
-        now.problem = "\n".join(problems)
-        now.served = reading.content if is_complete else ""
+        now.problem = "\n".join(result.problems)
+        now.served = reading.content if result.is_complete else ""
         now.save()
         audit.record(
             kind="project_file.served", actor=ACTOR, subject=f"directory:{row.directory}", content=reading.content,
-            complete=is_complete,
+            complete=result.is_complete,
         )  # fmt: skip
+
+
+def _undo(row: ProjectFile | None, reading: ProjectReading, result: _Result) -> None:
+    """Stop the servers, and withdraw what was granted now, so that the next confirmation grants it again."""
+    with audit.together():
+        for server in servers_of(str(reading.path)):
+            withdraw_launch(server=server, actor=ACTOR)
+        for grant in Grant.objects.filter(pk__in=result.grants):
+            withdraw_grant(grant=grant, actor=ACTOR)
+    if row is not None:
+        row.offered = [key for key in row.offered if key not in result.offered]
+        row.save(update_fields=["offered"])
 
 
 def variables_of_project(path: str) -> frozenset[str]:

@@ -218,3 +218,9 @@ def launches_in_full(project: ProjectFile) -> list[str]:
     """Commands and addresses in full, of the servers in whose line something is masked; only for who may confirm them."""
     launches = ((key, entry["launch"]) for key, entry in sorted(project.entries.items()))
     return [f"{key}: {launch}" for key, launch in launches if not any(launch in line for line in project.summary)]
+
+
+def environments_in_full(project: ProjectFile) -> list[str]:
+    """The values of the servers' environments that are masked in their lines; only for who may confirm them."""
+    found = ((key, entry.get("environment", "")) for key, entry in sorted(project.entries.items()))
+    return [f"{key}: {environment}" for key, environment in found if environment]

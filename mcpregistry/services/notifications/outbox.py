@@ -24,7 +24,7 @@ from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.models import ApprovalRequest, Channel, Delivery, PolicyRule, Server, SlackIdentity
 from mcpregistry.services.approvals.requests import arguments_hash, current_arguments
 from mcpregistry.services.configuration.dispatch import wake
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 SLACK_API = "https://slack.com/api"
@@ -157,6 +157,7 @@ def save_channel(
     Raises ConfigInvalid for what could never be delivered.
     """
     kind = "channel.created" if channel._state.adding else "channel.changed"
+    take_current(channel)
     given = {name: text for name, text in (access or {}).items() if text}
     channel.access = {name: text for name, text in (channel.access | given).items() if name in _ACCESS[_kind(channel)]}
     _check(channel)
@@ -282,6 +283,7 @@ def failing_channels() -> list[tuple[str, str]]:
 def save_slack_identity(*, identity: SlackIdentity, actor: str) -> SlackIdentity:
     """Say whose Slack account this is. Raises ``ConfigInvalid``."""
     kind = "slack_person.created" if identity._state.adding else "slack_person.changed"
+    take_current(identity)
     save_checked(identity)
     facts = {"team": identity.team, "member": identity.member}
     audit.record(kind=kind, actor=actor, subject=f"user:{identity.user}", **facts)

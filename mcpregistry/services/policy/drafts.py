@@ -31,10 +31,10 @@ def fill(rule: PolicyRule, facts: Mapping[str, Any]) -> PolicyRule:
         raise ConfigInvalid(f"A rule has no '{unknown[0]}'.", remedy=f"It has {', '.join((*PLAIN, *NAMED))}.")
     for name in PLAIN:
         if name in facts:
-            setattr(rule, name, facts[name])
+            rule.change(**{name: facts[name]})
     for name in NAMED:
         if name in facts:
-            setattr(rule, name, _named(name, facts[name]) if facts[name] else None)
+            rule.change(**{name: _named(name, facts[name]) if facts[name] else None})
     return rule
 
 

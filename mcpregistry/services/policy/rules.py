@@ -19,7 +19,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, AuditEntry, PolicyRule, Server, Tool
 from mcpregistry.services.access.roles import approvers
 from mcpregistry.services.configuration.dependents import switch_off_channels
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 CONDITION_FAILED = "policy.condition_failed"  # kind of the audit entry of an alarm
@@ -106,6 +106,7 @@ def save_rule(*, rule: PolicyRule, actor: str, unanswered: bool = False) -> Poli
     ``unanswered``: also one that nobody could answer yet, as on a site whose people come after its rules. A call that it
     asks about is refused until then, which is stricter than no rule at all.
     """
+    take_current(rule)
     rule.enabled = rule.live  # a draft decides nothing
     check_rule(rule, unanswered=unanswered)
     kind = "rule.created" if rule._state.adding else "rule.changed"
@@ -122,12 +123,13 @@ def delete_rule(*, rule: PolicyRule, actor: str) -> None:
     rule.delete()
 
 
+@transaction.atomic
 def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
     """Switch a rule on or off; it is checked as if it were new before it counts again. Raises Conflict for a draft."""
+    take_current(rule)
     if rule.draft:
         raise Conflict(f"The rule '{printable(rule.name, 200)}' is a draft.", remedy="Try it, then make it live.")
-    rule.enabled = enabled
-    return save_rule(rule=rule, actor=actor)
+    return save_rule(rule=rule.change(enabled=enabled), actor=actor)
 
 
 @transaction.atomic

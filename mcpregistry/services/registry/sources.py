@@ -19,7 +19,7 @@ from mcpregistry.domain.servers.launch import check_networks, check_url
 from mcpregistry.models import RegistrySource
 from mcpregistry.models.registry import READ
 from mcpregistry.services.configuration.dispatch import wake
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 EVERY = timedelta(hours=1)
@@ -32,15 +32,13 @@ def save_source(*, source: RegistrySource, actor: str, token: str | None = None)
 
     ``token``: what was entered, empty to remove it, None to keep what is stored. Raises ConfigInvalid.
     """
+    before = take_current(source, own=READ)
     source.base_url = source.base_url.strip().rstrip("/").removesuffix("/v0.1")
     _check_address(source.base_url)
-    before = RegistrySource.objects.select_for_update().filter(pk=source.pk).first() if source.pk else None
-    if before:  # what a worker may have set since the row was looked at
-        unread = RegistrySource() if before.base_url != source.base_url else before
+    if before and before.base_url != source.base_url:
         for name in READ:
-            setattr(source, name, getattr(unread, name))
-        if unread is not before:
-            source.entries.all().delete()
+            setattr(source, name, getattr(RegistrySource(), name))
+        source.entries.all().delete()
     check_networks(source.allowed_networks)
     _set_token(source, before, token)
     save_checked(source)

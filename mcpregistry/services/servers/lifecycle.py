@@ -25,7 +25,7 @@ from mcpregistry.services.access.scopes import check_scope, moved
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.dependents import end_dependents
 from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
-from mcpregistry.services.configuration.saving import check_fields, store
+from mcpregistry.services.configuration.saving import check_fields, store, take_current
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.sandbox import check_sandbox, narrower, tried
 
@@ -38,6 +38,15 @@ _REVISED = (
     "max_definition_bytes", "env", "headers",
     "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert",
     *SANDBOX, *BOUNDS,
+)  # fmt: skip
+
+# Only confirmations, ``enable_server``, ``disable_server``, connections and checks write these columns. ``save_server``
+# ignores values that its caller has set in an existing row.
+_BY_OTHERS = (
+    "lifecycle", "revision", "launch_by", "confirmed_launch", "confirmed_by", "confirmed_at",
+    "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "unavailable_since",
+    "next_check_at", "check_until", "check_by", "protocol_era", "server_info", "server_instructions", "refreshed_at",
+    "features", "left_out", "last_connected_at",
 )  # fmt: skip
 
 SCHEMES = {
@@ -79,10 +88,10 @@ def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Se
 
     Raises ConfigInvalid, and Denied as ``check_rule_inputs``.
     """
+    before = take_current(server, own=_BY_OTHERS)
     check_server(server)
     check_fields(server)
     check_rule_inputs(server, rights=rights)
-    before = Server.objects.filter(pk=server.pk).first()
     if before is None or before.slug != server.slug:
         check_slug(server.slug, before.slug if before else "")
         if before:
@@ -91,7 +100,7 @@ def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Se
     if before is None:
         server.lifecycle = Lifecycle.DISABLED if server.lifecycle == Lifecycle.DISABLED else Lifecycle.DRAFT
         server.confirmed_launch = ""
-    else:  # from the row as it is now: a changed credential may have raised it since ``server`` was read
+    else:
         changed = any(_value(before, name) != _value(server, name) for name in _REVISED)
         server.revision = before.revision + changed
     if before is None or not _stays_confirmed(before, server):
@@ -104,12 +113,13 @@ def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Se
     return server
 
 
+@transaction.atomic
 def enforce_sandbox(*, server: Server, actor: str) -> Server:
     """Switch it on, once a test in it has passed; the launch stays confirmed. Raises Conflict before that."""
+    take_current(server, own=_BY_OTHERS)
     if not tried(server):
         raise Conflict("No test in the sandbox has passed since the last change.", remedy="Try the sandbox first.")
-    server.sandbox = SandboxMode.ENFORCE
-    return save_server(server=server, actor=actor)
+    return save_server(server=server.change(sandbox=SandboxMode.ENFORCE), actor=actor)
 
 
 @transaction.atomic
@@ -160,9 +170,7 @@ def disable_server(*, server: Server, actor: str) -> Server:
 
 def enable_server(*, server: Server, actor: str) -> Server:
     """Back to active if its launch is still the confirmed one, else to draft."""
-    server.refresh_from_db()
-    state = Lifecycle.ACTIVE if server.launch_confirmed else Lifecycle.DRAFT
-    return _move(server, state, actor, "server.enabled")
+    return _move(server, None, actor, "server.enabled")
 
 
 @transaction.atomic
@@ -176,8 +184,11 @@ def delete_server(*, server: Server, actor: str, rights: Rights = no_rights) -> 
 
 
 @transaction.atomic
-def _move(server: Server, state: Lifecycle, actor: str, kind: str) -> Server:
+def _move(server: Server, state: Lifecycle | None, actor: str, kind: str) -> Server:
+    """``state`` None: active if the launch is the confirmed one, else draft; decided while the row is locked."""
     server = Server.objects.select_for_update().get(pk=server.pk)
+    if state is None:
+        state = Lifecycle.ACTIVE if server.launch_confirmed else Lifecycle.DRAFT
     server.lifecycle = state
     server.next_check_at = timezone.now() if state == Lifecycle.ACTIVE else None
     server.save()

@@ -38,7 +38,7 @@ def switch(labels: frozenset[str], *, on: bool, actor: str) -> dict[str, str]:
     """
     told = {}
     for expert in ExpertTool.objects.filter(name__in=_named(labels), enabled=not on).select_related("agent"):
-        expert.enabled = on
+        expert.change(enabled=on)
         targets = [target.model for target in expert.ordered_targets.select_related("model__provider")]
         experts.save_expert(expert=expert, targets=targets, actor=actor)
         words = "is in the file again: enabled" if on else "is no longer in the file: disabled"

@@ -10,7 +10,7 @@ from django.urls import Resolver404, resolve
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.services.configuration.saving import save_checked
+from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 from subagents.models import Headend, HeadendKind
 
@@ -61,6 +61,7 @@ def find_mcp_headend(snapshot: Snapshot, endpoint: str) -> HeadendSpec | None:
 def save_headend(*, row: Headend, actor: str) -> Headend:
     """Create or change a headend. Raises ConfigInvalid, also if the path belongs to a page of the site."""
     kind = "headend.created" if row._state.adding else "headend.changed"
+    take_current(row)
     row.clean()
     if row.kind != HeadendKind.MCP:
         _check_path(row.path)

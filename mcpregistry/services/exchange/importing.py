@@ -376,7 +376,7 @@ class _Import:
         """Every prompt of the file is a credential that waits for its value."""
         inputs = {str(item["id"]): str(item.get("description", "")) for item in self.document.inputs}
         if unusable := add_credentials(inputs, self._places_of, actor=self.actor, rights=self.rights):
-            self._note("parked", pointer("inputs"), f"No server may use the credentials {', '.join(unusable)} yet.", SCOPE_REMEDY)
+            self._note("parked", pointer("inputs"), f"No server may use {', '.join(unusable)} yet.", SCOPE_REMEDY)
 
     def _places_of(self, credential: str) -> list[str]:
         """A credential that a file brings, without a value so far, is meant for the servers that it brings with it."""

@@ -49,10 +49,10 @@ def check(user: Person, required: Iterable[Requirement]) -> None:
     for item, rights in required:
         lacking = sorted(right for right in rights if not user.has_perm(right))
         if lacking or not _page_lets(user, item):
-            plural = item.kind.model._meta.verbose_name_plural
+            what = item.kind.model._meta.verbose_name
             missing = f": this change needs the right {lacking[0].partition('.')[2]}" if lacking else ""
             raise Denied(
-                f"You do not have permission to change these {plural}{missing}.",
+                f"You do not have permission to change this {what}{missing}.",
                 remedy="Ask an administrator to make the change.",
             )
 

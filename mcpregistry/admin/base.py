@@ -141,7 +141,10 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         listed, counts, _, protected = without_relations(super().get_deleted_objects(objs, request))
         found = [each for row in objs for each in find_dependents(row)]
         kept = [(kind, row) for kind, row in found if not request.user.has_perm(kind.permission)]
-        return listed, counts, set(), [*protected, *name_dependents(kept)]
+        names = [
+            f"{name} (needs {each.permission})" for (each, _), name in zip(kept, name_dependents(kept), strict=True)
+        ]
+        return listed, counts, set(), [*protected, *names]
 
     def changeform_view(
         self,

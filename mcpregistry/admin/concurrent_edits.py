@@ -93,7 +93,7 @@ class ConcurrentAdmin:
         row = super().get_object(request, object_id, from_field)  # type: ignore[misc]
         if row is None or request.method != "POST" or not connection.in_atomic_block:
             return row
-        list(self.model._base_manager.select_for_update(no_key=True).filter(pk=row.pk).values("pk"))
+        list(self.model._base_manager.select_for_update(no_key=True).order_by().filter(pk=row.pk).values("pk"))
         return super().get_object(request, object_id, from_field)  # type: ignore[misc]
 
 

@@ -103,6 +103,8 @@ def _find(case: Case) -> Any:
     return manager.filter(**(case.find or {})).order_by("pk")[0]
 
 
+@pytest.mark.both_databases
+@pytest.mark.exhaustive(but=("Server", "Agent", "Grant", "Budget", "Channel", "ExpertTool", "User"))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.model.__name__)
 def test_form_keeps_what_others_have_saved_since_it_was_opened(client: Client, case: Case) -> None:
     row = _find(case)

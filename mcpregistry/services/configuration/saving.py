@@ -32,7 +32,8 @@ def take_current(row: Row, *, own: Collection[str] = ()) -> Row | None:
     if row._state.adding:
         return None
     # Not for its key, so that calls which refer to the row can be recorded in the meantime.
-    stored = type(row)._base_manager.select_for_update(no_key=True).filter(pk=row.pk).first()
+    rows = type(row)._base_manager.select_for_update(no_key=True).order_by()  # by no other table, which is not locked
+    stored = rows.filter(pk=row.pk).first()
     if stored is None:
         name = printable(str(row), 200)
         what = row._meta.verbose_name

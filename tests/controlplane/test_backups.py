@@ -28,7 +28,7 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.migrations import FIRST_MIGRATION
 from mcpregistry.models import Agent, AuditEntry, Connection, Credential, Server, Tool
-from mcpregistry.services.records import archiving, audit, chains
+from mcpregistry.services.records import archiving, audit, chains, newest_seal
 from subagents.models import LanguageModel, Provider
 from tests import forkserver, migrated
 from tests.fakes import elsewhere
@@ -426,3 +426,23 @@ def test_a_restored_log_is_read_once_and_a_broken_place_is_named(monkeypatch):
     assert found == [
         f"Broken 1 times: Every audit chain is whole. {entry.writer} #{entry.seq}: its text does not fit its hash"
     ]
+
+
+@pytest.mark.attack
+@pytest.mark.usefixtures("live_db")
+def test_backup_with_an_older_log_is_restored_only_if_that_is_accepted(tmp_path):
+    """The folder of the site names a seal that was made after the backup."""
+    older = saved(tmp_path / "made")
+    audit.record(kind="test", actor="ann", subject="x")
+    assert seal() is not None
+    other = elsewhere.of_the_same_kind(tmp_path / "other")
+    newest_seal.keep_newest_seal(make=True)
+    (other.var / newest_seal.FILE).write_bytes(newest_seal.path().read_bytes())
+    code, said = other.run("restore", str(older))
+    assert code == 1
+    assert "--accept-older-log" in said
+    code, said = other.run("restore", str(older), "--accept-older-log")
+    assert code == 0, said
+    kinds = "list(apps.get_model('mcpregistry.AuditEntry').objects.values_list('kind', flat=True))"
+    assert "audit.restored" in other.shown(kinds)
+    other.assert_whole()

@@ -16,7 +16,7 @@ from django.utils import timezone
 from mcpregistry.models import AuditArchive, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.audit import GENESIS
 from mcpregistry.models.signing import newest_key
-from mcpregistry.services.records import archive_files, archives, audit, chains
+from mcpregistry.services.records import archive_files, archives, audit, chains, newest_seal
 from tests.fakes.archived import DAY, archive, files, run
 from tests.fakes.remembered import remembered
 from tests.fakes.tampered import process_wrote, seal, sealed_anew, unguarded, verify
@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
     with unguarded():  # a new site has a seal, so these are not among the remembered rows
         AuditSeal.objects.all().delete()
         AuditSeal.objects.bulk_create(made)
+    newest_seal.keep_newest_seal(make=True)
     return tmp_path
 
 

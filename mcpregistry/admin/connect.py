@@ -46,11 +46,7 @@ class ConnectForm(forms.Form):
         "agent", _AGENTS, usable=True, empty_label=None, help_text="The agent whose grants, rules and limits apply."
     )
     endpoint = NameField(
-        "endpoint",
-        _ENDPOINTS,
-        usable=True,
-        empty_label=None,
-        help_text="The endpoint that the host connects to. Not used for project files: each directory has its own.",
+        "endpoint", _ENDPOINTS, usable=True, empty_label=None, help_text="The endpoint that the host connects to."
     )
 
 

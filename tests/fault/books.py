@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Sum
 
+from mcpregistry.domain.energy import OnEmpty
 from mcpregistry.domain.lifecycle import SUPPOSED, State
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool, Invocation
 from mcpregistry.services.energy import pools
@@ -21,10 +22,10 @@ _CLOSE = 1e-5  # sums of floating point
 Kind = EnergyEntry.Kind
 
 
-def give_pool(*agents: str) -> EnergyPool:
-    """A pool of these agents that does not refill."""
-    pool = EnergyPool(slug="shared", capacity=CAPACITY, regeneration=0.0, per_second=PER_SECOND)
-    pool = pools.save_pool(pool=pool, actor=ACTOR)
+def give_pool(*agents: str, **fields: Any) -> EnergyPool:
+    """A pool of these agents, which does not refill if no field says so."""
+    facts: dict[str, Any] = {"slug": "shared", "capacity": CAPACITY, "regeneration": 0.0, "per_second": PER_SECOND}
+    pool = pools.save_pool(pool=EnergyPool(**facts | fields), actor=ACTOR)
     Agent.objects.filter(slug__in=agents).update(energy_pool=pool)
     return pool
 
@@ -35,46 +36,62 @@ def least_and_most(lived: float) -> tuple[float, float]:
 
 
 def wrong_books(dead: Mapping[int, float], paused: Container[int]) -> list[str]:
-    """What is wrong in the books of the only pool.
+    """What is wrong in the books.
 
     ``dead``: when processes ended, by their ids. ``paused``: processes that were stopped for a while, whose signs of life ended earlier.
     """
     energy.charge_used()
-    pool = EnergyPool.objects.get()
+    return [each for pool in EnergyPool.objects.all() for each in _of_pool(pool, dead, paused)]
+
+
+def _of_pool(pool: EnergyPool, dead: Mapping[int, float], paused: Container[int]) -> Iterator[str]:
     entries = list(EnergyEntry.objects.filter(pool=pool))
     paid = sum(entry.amount for entry in entries)
-    wrong = [] if abs(CAPACITY - paid - pool.level) < _CLOSE else [f"the level is {pool.level}, {paid} were charged"]
+    if (
+        not pool.regeneration and abs(pool.capacity - paid - pool.level) > _CLOSE
+    ):  # else the invariants compare the entries
+        yield f"the level of {pool} is {pool.level}, {paid} were charged"
     agents = list(pool.agents.values_list("slug", flat=True))
-    costs: dict[str, list[float]] = {}
+    charges: dict[str, list[EnergyEntry]] = {}
     for entry in entries:
         if entry.kind in (Kind.CALL, Kind.CORRECTION):
-            costs.setdefault(entry.reference, []).append(entry.amount)
-    calls = list(Invocation.objects.filter(agent_slug__in=agents))
-    wrong += [f"call {key} was charged, and has no record" for key in set(costs) - {call.pk for call in calls}]
-    for call in calls:
-        wrong += _of_call(call, costs.get(call.pk, []), dead, paused)
-    return [*wrong, *_of_turns(pool, entries, agents), *_of_work(entries, agents)]
+            charges.setdefault(entry.reference, []).append(entry)
+    calls = {call.pk: call for call in Invocation.objects.filter(agent_slug__in=agents)}
+    yield from (f"call {key} was charged, and has no record" for key in set(charges) - set(calls))
+    for key, call in calls.items():
+        yield from _of_call(pool, call, charges.get(key, []), dead, paused)
+    yield from _of_turns(pool, entries, agents)
+    yield from _of_work(entries, agents)
 
 
 def _of_call(
-    call: Invocation, costs: Sequence[float], dead: Mapping[int, float], paused: Container[int]
+    pool: EnergyPool,
+    call: Invocation,
+    charges: Sequence[EnergyEntry],
+    dead: Mapping[int, float],
+    paused: Container[int],
 ) -> Iterator[str]:
-    cost = sum(costs)
+    cost = sum(charge.amount for charge in charges)
     if call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT or not call.server_slug:
         if cost:
             yield f"{call} was never sent, and cost {cost}"
         return
     seconds = (call.finished_at - call.dispatched_at).total_seconds()
-    if call.error_code != SUPPOSED:
-        if abs(cost - PER_SECOND * seconds) > _CLOSE or not costs:
-            yield f"{call} took {seconds} s and cost {costs}"
-        return
     pid = int(call.writer.split(":")[2])
+    if call.error_code != SUPPOSED:
+        worked = max((charge.seconds or 0.0 for charge in charges), default=-1.0)
+        waited = seconds - worked
+        if abs(cost - PER_SECOND * worked) > _CLOSE or not (abs(waited) < _CLOSE or 0 < waited < pool.max_wait + 1):
+            yield f"{call} took {seconds} s and cost {cost} for {worked} s"
+        if abs(waited) > _CLOSE and pool.on_empty != OnEmpty.WAIT:
+            yield f"{call} took {seconds} s and was charged for {worked} s"
+        return
     if pid in dead:
         seconds = min(seconds, max(0.0, dead[pid] - call.dispatched_at.timestamp()))
     least, most = least_and_most(seconds)
-    if cost > most or (cost < least and pid in dead and pid not in paused):
-        yield f"{call} of a process that died after {seconds} s cost {costs}"
+    may_have_waited = pid in paused or pool.on_empty == OnEmpty.WAIT
+    if cost > most or (cost < least and pid in dead and not may_have_waited):
+        yield f"{call} of a process that died after {seconds} s cost {cost}"
 
 
 def _of_turns(pool: EnergyPool, entries: list[EnergyEntry], agents: list[str]) -> Iterator[str]:

@@ -171,13 +171,12 @@ class Callers:
     async def _write_over_rest(self) -> None:
         await self._keyed("slow__write", self.fresh(), SLOWLY)
 
-    async def _keyed(self, tool: str, text: str, more: dict[str, Any]) -> None:
+    async def _keyed(self, tool: str, text: str, more: dict[str, Any], **headers: str) -> None:
         """Repeats one request with one key until it is answered from its end."""
         while True:
             with suppress(httpx2.HTTPError):
-                answer = await self.ask(
-                    "POST", f"tools/{tool}/call", {"params": {"text": text} | more}, **{"idempotency-key": text}
-                )
+                body = {"params": {"text": text} | more}
+                answer = await self.ask("POST", f"tools/{tool}/call", body, **{"idempotency-key": text}, **headers)
                 if answer.status_code == 200:
                     said = answer.json()
                     meta = said["mcp"]

@@ -13,13 +13,16 @@ from typing import Any
 import httpx2
 from django.contrib.auth.models import User
 
-from mcpregistry.models import Server
-from mcpregistry.services.access import tokens
+from mcpregistry.domain.energy import OnEmpty
+from mcpregistry.models import Agent, Server
+from mcpregistry.services.access import agents, grants, tokens
+from subagents.models import ExpertTool
 from tests.calls.conftest import ACTOR, add_server, tool
 from tests.fakes.packages import Packages, add_small_servers
 from tests.fakes.stage import outside
 from tests.fakes.targets import SERVERS
-from tests.fault.callers import Callers, Reports
+from tests.fault.books import give_pool
+from tests.fault.callers import SLOWLY, Callers, Reports, prepare
 from tests.subagents.kit import WORDS, Bench
 from tests.waiting import HANG_LIMIT
 
@@ -47,8 +50,25 @@ class WorkReport:
     text: str
 
 
-def prepare_servers(bench: Bench, packages: Packages) -> str:
-    """A server that is tested and checked, one that is tried, and packages; the token of a person who may do all of that."""
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """See ``ServerCallers``."""
+
+    agent: str
+    short: str
+    person: str
+
+
+def prepare_servers(bench: Bench, packages: Packages) -> Tokens:
+    """What ``prepare`` makes, a server that is tested and checked, one that is tried, packages, and pools of energy.
+
+    The pool of the agent "carl" is nearly always empty, so its calls wait.
+    """
+    agent = prepare(bench)
+    carl = agents.save_agent(agent=Agent(slug="carl"), actor=ACTOR)
+    grants.grant(agent=carl, server=Server.objects.get(slug="slow"), actor=ACTOR)
+    give_pool("ann", ExpertTool.objects.get().agent.slug)
+    give_pool("carl", slug="short", capacity=4.0, regeneration=0.5, critical=0.0, resume=0.0, on_empty=OnEmpty.WAIT)
     add_small_servers(packages)
     packages.before = lambda path: time.sleep(_SLOWLY)
     look = tool("look", WORDS, annotations=READS)
@@ -57,22 +77,26 @@ def prepare_servers(bench: Bench, packages: Packages) -> str:
     # In its sandbox it may write no journal; the path in its environment says whose it is.
     add_server("slow", look, slug=TRIED, env={"TESTS_SITE": str(bench.journal)}, **fields)
     person = User.objects.create_superuser("bob")
-    return tokens.issue_token(name="kills", user=person, actor=ACTOR)[1]
+    return Tokens(
+        agent, tokens.issue_token(name="kills", agent=carl, actor=ACTOR)[1],
+        tokens.issue_token(name="kills", user=person, actor=ACTOR)[1],
+    )  # fmt: skip
 
 
 class ServerCallers(Callers):
-    """``admin``: the token of a person who may do everything."""
+    """Callers with these tokens: of the agent that calls, of one whose energy is short, of a person who may do everything."""
 
-    def __init__(self, env: dict[str, str], address: str, token: str, reports: Reports, admin: str) -> None:
-        super().__init__(env, address, token, reports)
+    def __init__(self, env: dict[str, str], address: str, known: Tokens, reports: Reports) -> None:
+        super().__init__(env, address, known.agent, reports)
         self.work_reports: list[WorkReport] = []
         self.checks_asked = 0
-        self._admin = {"authorization": f"Bearer {admin}"}
+        self._admin = {"authorization": f"Bearer {known.person}"}
+        self._short = {"authorization": f"Bearer {known.short}"}
 
     def callers(self) -> list[Callable[[], Awaitable[Any]]]:
         return [
             *[partial(self._install, *package) for package in PACKAGES], self._test, self._test, self._try, self._test_for_agent,
-            self._check, self._run_over_rest, self._write_over_rest, self._write_over_rest, self._write_over_stdio,
+            self._check, self._write_when_there_is_energy, self._write_when_there_is_energy, self._run_over_rest, self._write_over_rest, self._write_over_rest, self._write_over_stdio,
         ]  # fmt: skip
 
     async def work_again(self) -> list[str]:
@@ -99,6 +123,9 @@ class ServerCallers(Callers):
         self.work_reports.append(WorkReport(INSTALL, str(row["id"]), row["state"], row["reason"], text))
         if len(self.work_reports) % 2:
             await self._ask_until_answered("DELETE", path)
+
+    async def _write_when_there_is_energy(self) -> None:
+        await self._keyed("slow__write", self.fresh(), SLOWLY, **self._short)
 
     async def _test(self) -> None:
         text = self.fresh()

@@ -40,13 +40,13 @@ from mcpregistry.models import (
 from mcpregistry.models.install import FOLDER
 from mcpregistry.services.servers.connections import forget_stale, process_name
 from mcpregistry.services.upkeep import processes
-from subagents.models import ExpertTool, MaintenanceRequest, TrialReport
+from subagents.models import MaintenanceRequest, TrialReport
 from tests import valkey
 from tests.calls.conftest import broken
-from tests.fakes.packages import Packages, serving
+from tests.fakes.packages import serving
 from tests.fakes.stage import outside
-from tests.fault.books import give_pool, wrong_books
-from tests.fault.callers import PATIENCE, Reports, prepare
+from tests.fault.books import wrong_books
+from tests.fault.callers import PATIENCE, Reports
 from tests.fault.comparing import disagreements, effects, left_running, silent_runs, twice
 from tests.fault.killing import Killer, Site, bench, database, site
 from tests.fault.server_callers import (
@@ -55,6 +55,7 @@ from tests.fault.server_callers import (
     TEST,
     TRIAL,
     ServerCallers,
+    Tokens,
     WorkReport,
     prepare_servers,
 )
@@ -70,9 +71,9 @@ REQUEST = "request to the sub-agent"
 class Campaign(ServerCallers):
     """Callers and a killer, on one event loop."""
 
-    def __init__(self, here: Site, token: str, admin: str, seed: int) -> None:
+    def __init__(self, here: Site, known: Tokens, seed: int) -> None:
         self.figures = Reports()
-        super().__init__(here.env, here.web.address, token, self.figures, admin)
+        super().__init__(here.env, here.web.address, known, self.figures)
         self.chance = random.Random(seed)
         self.killer = Killer(here, lambda: self.hosts, self.chance)
         self.wrong: list[str] = []
@@ -272,24 +273,17 @@ def _words(counts: Counter[str]) -> str:
 # By hand
 
 
-def prepare_site(made: Bench, packages: Packages) -> tuple[str, str]:
-    """The tokens of the agent that calls, and of a person."""
-    token, admin = prepare(made), prepare_servers(made, packages)
-    give_pool("ann", ExpertTool.objects.get().agent.slug)
-    return token, admin
-
-
 def main(kills: int, seed: int, on_postgres: bool) -> int:
     """0 when nothing was wrong."""
     began = time.monotonic()
     with database(on_postgres), valkey.running(VAR), bench(VAR) as made, serving() as packages:
-        token, admin = prepare_site(made, packages)
+        known = prepare_servers(made, packages)
         indexes = {
             "SLIPSNISSE_PYPI_INDEX": f"{packages.address}/simple",
             "SLIPSNISSE_NPM_REGISTRY": f"{packages.address}/npm/",
         }
         with site(child_env() | indexes, VAR, web=2) as here:
-            campaign = Campaign(here, token, admin, seed)
+            campaign = Campaign(here, known, seed)
             asyncio.run(campaign.run(kills))
         lines, wrong = verdict(campaign, made)
     kind = "PostgreSQL" if on_postgres else "SQLite"

@@ -17,7 +17,7 @@ from anyio import to_thread
 from mcp.shared.inbound import unsupported_protocol_version_rejection
 from mcp.types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorData
 from mcp_types import CONNECTION_CLOSED, PROTOCOL_VERSION_META_KEY
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.calls.ends import CUT_OFF
 from mcpregistry.domain.text.almost_json import BOM, REPLACED, repair_text
@@ -34,7 +34,6 @@ _ID_FIRST = re.compile(rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\
 _ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb"\}\s*\Z")
 _SAFE_LEVELS = 200  # of the SDK's parser
 MOST_SAID = 200  # characters of an error's own words
-SPOKEN = [*reversed(MODERN_PROTOCOL_VERSIONS), *reversed(HANDSHAKE_PROTOCOL_VERSIONS)]  # over HTTP, the newest first
 
 
 async def in_thread_if_large(data: bytes, look: Callable[[bytes], _Found]) -> _Found:
@@ -154,22 +153,20 @@ def error_to(request_id: int | str | None, code: int, message: str) -> dict[str,
 
 
 def unserved(version: str, data: bytes) -> dict[str, Any] | None:
-    """The error for a request whose version nobody serves; None for all others.
+    """The error for a request whose version nobody serves and which only the header names; None for all others.
 
-    The SDK would ask it for the envelope of a version that its host does not speak, and names only the newest version of
-    those that this site speaks over HTTP. A request whose envelope says something else is the SDK's to refuse.
+    The SDK would ask it for the envelope of a version that its host does not speak. One that has the envelope is the
+    SDK's: it compares the two first.
     """
     if not version or version in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     rejection = unsupported_protocol_version_rejection(version)
     message = msgspec.json.decode(data) if rejection else {}
     meta = message.get("params", {}).get("_meta")
-    if rejection is None or "id" not in message:
-        return None
-    if isinstance(meta, dict) and meta.get(PROTOCOL_VERSION_META_KEY, version) != version:
+    if rejection is None or "id" not in message or (isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta):
         return None
     refusal = error_to(message["id"], rejection.code, rejection.message)
-    refusal["error"]["data"] = {"supported": SPOKEN, "requested": version}
+    refusal["error"]["data"] = rejection.data
     return refusal
 
 

@@ -104,7 +104,7 @@ async def streams(
     while it is full.
     """
 
-    spoken = _explaining(spoken)
+    spoken = _explain_errors(spoken)
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -138,7 +138,7 @@ async def streams(
             tasks.cancel_scope.cancel()
 
 
-def _explaining(spoken: Spoken) -> Spoken:
+def _explain_errors(spoken: Spoken) -> Spoken:
     """The same, with errors that say what a request that was cut off may have done."""
 
     def speak(message: t.JSONRPCMessage) -> bytes | None:

@@ -97,7 +97,7 @@ def _reports_of_calls(reports: Reports, writes: Counter[str]) -> Iterator[str]:
         records = Invocation.objects.filter(arguments__contains=f'"{report.text}"').exclude(origin="run")
         states = set((records.filter(pk=report.record) if report.record else records).values_list("state", flat=True))
         if report.state == State.UNKNOWN and not report.record:
-            agree = True  # its host was told that it may have run
+            agree = True  # the host read that the call may have run
         elif report.state == "failed":
             agree = not states & {State.SUCCEEDED, State.UNKNOWN} and not writes[report.text]
         else:

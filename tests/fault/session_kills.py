@@ -64,6 +64,11 @@ class Answer:
     is_noted: bool = False
     words: str = ""
 
+    @property
+    def is_not_sent(self) -> bool:
+        """Whether the host was told that the server has not got the call."""
+        return "NOT SENT" in self.words or "Nothing was done" in self.words
+
 
 @dataclass
 class Member:
@@ -112,7 +117,7 @@ def splits(answers: Sequence[Answer]) -> Iterator[str]:
         if answer.heard == Heard.AGAIN:
             server, count, unclear = 0, 0, 0
         elif answer.heard != Heard.ANSWER:
-            unclear += 1  # it may have been counted
+            unclear += not answer.is_not_sent  # it may have been counted
         else:
             is_new = answer.server != server
             if is_new and answer.server in known:

@@ -72,8 +72,9 @@ def ask(number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_
     return held_calls.ask(row=row, terms=terms, risk=HIGH, waiting_as="task", now=timezone.now(), task=task)
 
 
-def approve(ticket: Ticket, user: User) -> None:
-    votes.vote(request_id=ticket.id, user=user, approve=True, via="web")
+def approve(ticket: Ticket, user: User, *, seconds_ago: float = 0) -> None:
+    now = timezone.now() - timedelta(seconds=seconds_ago)
+    votes.vote(request_id=ticket.id, user=user, approve=True, via="web", now=now)
 
 
 def ended(count: int) -> list[Invocation]:
@@ -106,8 +107,7 @@ def test_an_approval_wakes_the_worker_which_runs_the_call(journal: Path, bob: Us
 def test_a_lost_message_and_a_doubled_one_do_no_harm(journal: Path, bob: User, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(votes, "wake", lambda *_: False)  # the broker was away
     ticket = ask(1)
-    approve(ticket, bob)
-    ApprovalRequest.objects.update(decided_at=timezone.now() - timedelta(seconds=5))
+    approve(ticket, bob, seconds_ago=5)
     for _ in range(5):
         wake("run_ready")
     eventually(lambda: ended(1))

@@ -147,7 +147,7 @@ def unserved(version: str, data: bytes) -> dict[str, Any] | None:
     """The error for a request whose version nobody serves; None for all others.
 
     The SDK would ask it for the envelope of a version that its host does not speak, and names only the newest version of
-    those that this site speaks over HTTP. A request whose envelope says something else is the SDK's to refuse.
+    those that this site speaks over HTTP. The SDK refuses a request whose envelope names another version.
     """
     if not version or version in HANDSHAKE_PROTOCOL_VERSIONS:
         return None

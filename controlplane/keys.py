@@ -88,7 +88,7 @@ def sealing_is_given() -> bool:
 
 
 def secret_key_is_given() -> bool:
-    """Whether a variable names the secret key, whatever the file says."""
+    """Whether a variable sets the secret key, so that the one in the file is not used."""
     return bool(env.text("SLIPSNISSE_SECRET_KEY"))
 
 

@@ -118,7 +118,7 @@ _POSTGRES_IN_GATE = tuple(HERE / f"{folder}{name}" for folder, names in {
         "access.py", "approvals.py", "archiving.py", "audit.py", "budgets.py", "call_hours.py", "call_search.py", "chains.py",
         "database_clock.py", "definitions.py", "energy.py", "exchange.py", "health.py", "invariants.py",
         "notifications_delivery.py", "reaping.py", "resealing.py", "retention.py", "server_figures.py", "sinks.py",
-        "snapshots.py", "tasks.py", "two_at_once.py", "verification.py",
+        "signed_books.py", "snapshots.py", "tasks.py", "two_at_once.py", "verification.py",
     ),
     "subagents/": ("maintenance/test_manager.py", "runs/test_takeover.py"),
     "web/test_": ("queue.py",),

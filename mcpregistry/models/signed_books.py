@@ -1,7 +1,7 @@
 """Books whose balance follows from signed entries: the energy of a pool, and what was spent of a budget.
 
-Each entry is signed together with the hash of the one before it, and the book names the last one. Somebody who can write
-to the database and has no key can therefore make no entry and change none. Seals show if the last ones are removed.
+Each entry is signed together with the hash of the one before it, and the book names the last one. Without a key,
+an attacker who can write to the database can neither add an entry nor change one. Seals show if the last ones are removed.
 """
 
 from __future__ import annotations

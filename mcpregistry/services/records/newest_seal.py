@@ -1,8 +1,8 @@
-"""A file in the site's folder that names the newest seal of the audit log, where who can only write to the database cannot reach.
+"""A file in the site's folder that names the newest seal of the audit log, out of reach of an attacker of the database.
 
-Without it, somebody who deletes the newest seals and the note of what was verified leaves a log that looks like an earlier
-one. Each machine has a file of its own. Whoever seals or verifies there writes it, and never over a seal that the database
-has lost: this stays a fault until an operator accepts it (``accept_restored_log``).
+Without it, an attacker who deletes the newest seals and the note of what was verified leaves a log that looks like an
+earlier one. Each machine has a file of its own, which sealing and verifying there update. A file that names a seal that the
+database has lost is kept: it stays a fault until an operator accepts it (``accept_restored_log``).
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, H
 
 
 def _moved_books(now: datetime) -> Heads:
-    """The heads of the books of energy and budgets that have new entries, which no seal of late has told of."""
+    """The heads of the books of energy and budgets with new entries that no recent seal includes."""
     settled = AuditSeal.objects.filter(at__lt=now - _LATEST_COMMIT).order_by("-number").first()
     since = settled.at - _LATEST_COMMIT if settled else None
     recent = AuditSeal.objects.filter(at__gt=since) if since else AuditSeal.objects.all()

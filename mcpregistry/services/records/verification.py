@@ -34,7 +34,7 @@ from mcpregistry.services.records import (
 from mcpregistry.services.records.archives import Archives, Stand
 
 AGAIN = 20_000  # older entries that are read again at a time
-SEALS_AGAIN = 5_000  # older seals; a day has at most 2,880 new ones, and 144 verifications by the clock
+SEALS_AGAIN = 20_000  # older seals; a day has at most 2,880 new ones, and 144 verifications by the clock
 SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
 ROWS = 20_000  # calls, and conversations, that are looked for in the log at a time
 MOST_TOLD = 100
@@ -42,8 +42,8 @@ _TRIES = 30  # while a long archive goes on beside it
 _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
 _PAGE = 500
 _NO_FILE = (
-    f"This machine had no file {newest_seal.FILE}: it is new here, or was deleted. What was cut off before now cannot be "
-    "noticed by it."
+    f"This machine had no file {newest_seal.FILE}: it is new here, or was deleted. It cannot show what was cut "
+    "off before now."
 )
 _NO_NOTE = (
     "The note of what was verified is gone from the database; everything was read again. If that finds nothing else, "

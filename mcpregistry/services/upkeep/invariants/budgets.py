@@ -12,7 +12,7 @@ _SETTLED_WITHIN = timedelta(minutes=10)
 
 
 def unbalanced(now: datetime) -> Iterator[str]:
-    """Periods that go on, and whose last entry says something else; budgets whose last entry is another one."""
+    """Current periods that do not match their last entry, and budgets that do not end with their last entry."""
     yield from signed_books.head_problems(Budget.BOOK)
     yield from signed_books.unbalanced_periods(now)
 

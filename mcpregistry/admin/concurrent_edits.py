@@ -39,7 +39,9 @@ class ConcurrentForm(_ModelForm):
         """The fingerprints of the values that this form shows, for the page; empty for a new record."""
         if self.instance._state.adding or not self.fields:
             return ""
-        return json.dumps({name: self._fingerprint(self[name]) for name in self.fields})
+        return json.dumps(
+            {name: self._fingerprint(self[name]) for name, field in self.fields.items() if not field.disabled}
+        )
 
     def full_clean(self) -> None:
         conflicts = self._take_over_changes() if self.is_bound and not self.instance._state.adding else {}
@@ -55,7 +57,7 @@ class ConcurrentForm(_ModelForm):
             bound = self[name]
             if field.disabled or name not in opened or opened[name] == self._fingerprint(bound):
                 continue
-            if opened[name].partition(".")[0] == _digest(_texts(bound.data)):
+            if not self.is_touched(name, opened[name]):
                 newer |= _as_posted(bound)
             elif _texts(bound.data) != _texts(_value_now(bound)) or name in self._secrets:
                 conflicts[name] = self._message(bound)
@@ -64,6 +66,10 @@ class ConcurrentForm(_ModelForm):
             for name, values in newer.items():
                 self.data.setlist(name, values)
         return conflicts
+
+    def is_touched(self, name: str, opened: str) -> bool:
+        """Whether the user has entered another value than the page has shown. ``opened``: its fingerprint."""
+        return opened.partition(".")[0] != _digest(_texts(self[name].data))
 
     @property
     def _secrets(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -98,7 +99,7 @@ def errors(answer: Any) -> dict[str, str]:
     return {name: " ".join(texts) for name, texts in answer.context["adminform"].form.errors.items()}
 
 
-def _find(case: Case) -> Any:
+def find(case: Case) -> Any:
     manager = Tool.offers if case.model is Tool else case.model._base_manager
     return manager.filter(**(case.find or {})).order_by("pk")[0]
 
@@ -107,7 +108,7 @@ def _find(case: Case) -> Any:
 @pytest.mark.exhaustive(but=("Server", "Agent", "Grant", "Budget", "Channel", "ExpertTool", "User"))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.model.__name__)
 def test_form_keeps_what_others_have_saved_since_it_was_opened(client: Client, case: Case) -> None:
-    row = _find(case)
+    row = find(case)
     form = opened(client, row)
     others = {name: Agent.objects.get(slug=value) if name == "agent" else value for name, value in case.others.items()}
     if others:
@@ -229,3 +230,12 @@ def test_account_that_is_disabled_while_a_password_is_hashed_stays_disabled(
     person.refresh_from_db()
     assert person.check_password(text)
     assert not person.is_active
+
+
+def test_hash_of_a_password_is_neither_fingerprinted_nor_shown(client: Client, site: Site) -> None:
+    person = site.people["viewer"]
+    form = opened(client, person)
+    assert '"password"' not in form["_opened"][0]
+    made_up = form | {"_opened": json.dumps({"password": "0.0"}), "email": "x@example.org"}
+    answer = client.post(page(person), made_up, follow=True)
+    assert person.password not in answer.content.decode()

@@ -105,9 +105,9 @@ def _tool(taking: Taking, row: Tool, entry: Entry) -> Tool:
         tool = decisions.approve(definition=tool.latest, actor=taking.actor)
     for column in _TOOL.fields():
         setattr(tool, column.name, getattr(row, column.name))
-    take_current(tool, own=decisions.SEEN_OR_DECIDED)
+    before = take_current(tool, own=decisions.SEEN_OR_DECIDED)
     tool.full_clean()
-    check_rule_inputs(tool, rights=taking.rights)
+    check_rule_inputs(tool, before, rights=taking.rights)
     tool.save()
     facts = {column.name: written(getattr(tool, column.name)) for column in _TOOL.fields()}
     facts["own_description"] = digest(tool.own_description) if tool.own_description else ""

@@ -66,6 +66,16 @@ class TrackedModel(models.Model):
             if name in self._set_on_purpose or name not in before or self._differs(name, before[name], hidden.get(name))
         }  # fmt: skip
 
+    def validate_unique(self, exclude: Collection[str] | None = None) -> None:
+        """As Django, but without a query for a unique column that still has the stored value."""
+        together = {name for names in self._meta.unique_together for name in names}
+        changed = self.changed_columns()
+        same = {
+            field.name for field in self._meta.concrete_fields
+            if field.unique and field.attname not in changed and field.name not in together
+        }  # fmt: skip
+        super().validate_unique(exclude={*(exclude or ()), *same})
+
     def compare_with(self, stored: Self) -> None:
         """Compare with the values that ``stored`` was read with from now on."""
         self._columns_read, self._values_read = stored._columns_read, stored._values_read

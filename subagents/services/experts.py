@@ -39,12 +39,12 @@ def save_expert(
     go on with the version that they began with.
     """
     kind = "expert.created" if expert._state.adding else "expert.changed"
-    take_current(expert)
+    before = take_current(expert)
     _check_schemas(expert)
     _check_targets(expert, targets)
     _check_awaited(expert)
     _check_maintains(expert)
-    check_rule_inputs(expert, rights=rights)
+    check_rule_inputs(expert, before, rights=rights)
     if expert._state.adding and not expert.agent_id:
         expert.agent = _identity(expert.name, actor)
     save_checked(expert)
@@ -212,7 +212,6 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
 @transaction.atomic
 def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> None:
     """Grant exactly these tools one by one. Raises ConfigInvalid for one that its server no longer offers."""
-    take_current(expert)
     wanted = {tool.pk: tool for tool in [*tools, *_arrived(expert)]}
     gone = [str(tool) for tool in wanted.values() if not tool.present]
     if gone:
@@ -233,7 +232,8 @@ def _arrived(expert: ExpertTool) -> list[Tool]:
     found = {f"{tool.server.slug}::{tool.name}": tool for tool in there.select_related("server")}
     arrived = [found[key] for key in keys if key in found]
     if arrived:
-        expert.awaited_tools = [key for key in keys if key not in found]
+        take_current(expert)
+        expert.awaited_tools = [key for key in expert.awaited_tools if key not in found]
         expert.save(update_fields=["awaited_tools"])
     return arrived
 

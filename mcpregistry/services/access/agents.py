@@ -17,11 +17,11 @@ from mcpregistry.services.records import audit
 @transaction.atomic
 def save_agent(*, agent: Agent, actor: str, rights: Rights = no_rights) -> Agent:
     """Create or change an agent. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
-    take_current(agent)
+    before = take_current(agent)
     if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
         raise ConfigInvalid("Capabilities must be a list of names.", remedy='Write e.g. ["mcp_integration"].')
     check_capabilities(agent.capabilities)
-    check_rule_inputs(agent, rights=rights)
+    check_rule_inputs(agent, before, rights=rights)
     kind = "agent.created" if agent._state.adding else "agent.changed"
     save_checked(agent)
     audit.record(kind=kind, actor=actor, subject=f"agent:{agent.slug}", capabilities=agent.capabilities)
@@ -31,8 +31,8 @@ def save_agent(*, agent: Agent, actor: str, rights: Rights = no_rights) -> Agent
 @transaction.atomic
 def save_endpoint(*, endpoint: Endpoint, actor: str, rights: Rights = no_rights) -> Endpoint:
     """Create or change an endpoint. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
-    take_current(endpoint)
-    check_rule_inputs(endpoint, rights=rights)
+    before = take_current(endpoint)
+    check_rule_inputs(endpoint, before, rights=rights)
     kind = "endpoint.created" if endpoint._state.adding else "endpoint.changed"
     save_checked(endpoint)
     audit.record(kind=kind, actor=actor, subject=f"endpoint:{endpoint.slug}", naming=endpoint.naming_style)

@@ -34,12 +34,12 @@ def add_rule_inputs(model: type[Model], attributes: Mapping[str, tuple[str, ...]
     RULE_INPUTS[model] = attributes
 
 
-def check_rule_inputs(row: Model, *, rights: Rights) -> None:
+def check_rule_inputs(row: Model, before: Model | None, *, rights: Rights) -> None:
     """Raises Denied when saving the row would change what an enabled rule reads, and ``rights`` does not cover rules.
 
-    Call it before the row is saved. A new row is never refused: nobody has granted anything of it yet.
+    ``before``: the row as it is stored, locked by ``take_current``. A new row, which has none, is never refused: nobody
+    has granted anything of it yet.
     """
-    before = None if row._state.adding else type(row)._base_manager.filter(pk=row.pk).first()
     if before is None:
         return
     changed = {

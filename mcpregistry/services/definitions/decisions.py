@@ -190,11 +190,11 @@ def save_tool(*, tool: Tool, actor: str, rights: Rights = no_rights) -> Tool:
 
     Raises ConfigInvalid for an estimate below zero, and Denied as ``check_rule_inputs``.
     """
-    take_current(tool, own=(*SEEN_OR_DECIDED, "read_only", "destructive", "open_world"))
+    before = take_current(tool, own=(*SEEN_OR_DECIDED, "read_only", "destructive", "open_world"))
     if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
         raise ConfigInvalid("A call cannot give energy or money back.", remedy="Enter zero or more.")
     _check_own_words(tool)
-    check_rule_inputs(tool, rights=rights)
+    check_rule_inputs(tool, before, rights=rights)
     tool.save(update_fields=[*_BY_OPERATORS])
     facts = {
         "enabled": tool.enabled, "idempotent": tool.idempotent, "energy": tool.call_energy,

@@ -91,7 +91,7 @@ def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Se
     before = take_current(server, own=_BY_OTHERS)
     check_server(server)
     check_fields(server)
-    check_rule_inputs(server, rights=rights)
+    check_rule_inputs(server, before, rights=rights)
     if before is None or before.slug != server.slug:
         check_slug(server.slug, before.slug if before else "")
         if before:

@@ -29,6 +29,7 @@ from tests.results import CRASH, NO_PHASE
 
 _NUMBER = 4  # bytes of the number of a file in the pipe
 _INTERRUPTING = {signal.SIGINT, signal.SIGTERM}
+_LOOK_AGAIN = 1.0  # seconds; a signal that comes right before a system call does not end it
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Workers:
         self._at_start = at_start
         self._workers: list[Worker] = []
         self._started = 0
+        self._is_interrupted = False
         self._stop = mmap.mmap(-1, 1)  # shared with the workers: not 0 if no other test is to start
         self._queue = -1  # where workers take the numbers of files from
         self._files: list[list[int]] = []  # numbers of tests
@@ -91,9 +93,7 @@ class Workers:
                 self._interrupt()
                 raise
             finally:
-                self._stop[0] = 1
-                while self._workers:
-                    self._listen()
+                self._wait_for_ends()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -123,11 +123,20 @@ class Workers:
             theirs.close()
             self._workers.append(Worker(name, pid, messages))
 
-    def _listen(self) -> None:
-        ready = wait([worker.messages for worker in self._workers])
+    def _wait_for_ends(self) -> None:
+        """No other test is to start."""
+        self._stop[0] = 1
+        while self._workers:
+            if not self._listen() and self._is_interrupted:
+                self._interrupt()
+
+    def _listen(self) -> bool:
+        """Read a message of each worker that has sent one. Returns whether one has within a second."""
+        ready = wait([worker.messages for worker in self._workers], _LOOK_AGAIN)
         with _signals_held():  # a message that is read by half would be lost, and with it all that follow
             for worker in [worker for worker in self._workers if worker.messages in ready]:
                 self._hear(worker)
+        return bool(ready)
 
     def _hear(self, worker: Worker) -> None:
         """Read one message, or notice that the worker has ended."""
@@ -176,6 +185,8 @@ class Workers:
         self._config.hook.pytest_runtest_logreport(report=report)
 
     def _interrupt(self) -> None:
+        """Interrupt the tests that run. A worker that ends its fixtures ignores it, so it can be repeated."""
+        self._is_interrupted = True
         for worker in self._workers:
             os.kill(worker.pid, signal.SIGINT)
 
@@ -188,6 +199,9 @@ class Workers:
             try:
                 self._messages = messages
                 self._run_all(rest)
+            except KeyboardInterrupt:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                raise
             finally:
                 runner.pytest_sessionfinish(self._items[0].session)
             code = 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.domain.rights import all_rights
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.hosts import FORM, TASKS, Host, http_host
 from tests.fakes.stage import ACTOR, listed, outside
@@ -96,7 +97,7 @@ async def test_changes_of_the_list_come_by_the_same_stream_which_stays_open(open
             await outside(_grant, late)
             await until(lambda: [m for m in host.heard if m["method"] == "notifications/tools/list_changed"])
             assert not stream.done()
-        await outside(lifecycle.delete_server, server=late, actor=ACTOR)
+        await outside(lifecycle.delete_server, server=late, actor=ACTOR, rights=all_rights)
 
 
 def _grant(server: Any) -> None:

@@ -132,6 +132,7 @@ def test_text_format_and_level_follow_the_environment():
 
 
 @pytest.mark.attack
+@pytest.mark.exhaustive(but=("json",))
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_the_query_of_a_refused_list_is_not_logged(form: str) -> None:
     done = _run(

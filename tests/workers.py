@@ -218,6 +218,7 @@ class Workers:
         forkserver.die_with(parent)
         os.setpgrp()  # a terminal interrupts the process that has collected, and that its workers
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTING)
         for worker in self._workers:
             worker.messages.close()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse
 
 from mcpregistry.models import ApprovalRequest, Tool
 from mcpregistry.queries.counting import counts
@@ -193,10 +194,16 @@ AREAS = (
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     """Unfold's ``SIDEBAR.navigation``: the areas with the pages that this person may see, and where they are."""
-    addresses = [(page, reverse(page.url)) for area in AREAS for page in area.pages]
+    addresses = _addresses(get_script_prefix())
     here = _nearest(request.path, [address for _, address in addresses])
     shown = {page: address for page, address in addresses if page.opens(request)}
     return [_shown(area, shown, here, request) for area in AREAS if any(page in shown for page in area.pages)]
+
+
+@cache
+def _addresses(prefix: str) -> list[tuple[Page, str]]:
+    """Every page with its address, below the prefix that the server in front of us adds."""
+    return [(page, reverse(page.url)) for area in AREAS for page in area.pages]
 
 
 def _nearest(path: str, addresses: list[str]) -> str:

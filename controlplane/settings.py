@@ -61,10 +61,10 @@ INSTALLED_APPS = (
     _ground
     if LEAN
     else [
-        "unfold",
+        "unfold.apps.BasicAppConfig",
         "unfold.contrib.filters",
         "unfold.contrib.simple_history",
-        "django.contrib.admin",
+        "controlplane.admin_config.AdminConfig",
         "django.contrib.auth",
         "django.contrib.contenttypes",
         "django.contrib.sessions",

@@ -7,7 +7,7 @@ import re
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse, set_script_prefix
 
 from controlplane.navigation import AREAS, navigation
 from mcpregistry.admin import access_table, analyzer, context_bill
@@ -82,3 +82,15 @@ def test_who_lacks_one_of_a_pages_permissions_is_not_led_there(client_of: Client
     request.user.user_permissions.add(Permission.objects.get(codename="view_grant"))
     request.user = User.objects.get(pk=request.user.pk)
     assert not any(pages[url].opens(request) for url in needs)
+
+
+def test_its_addresses_begin_with_the_prefix_of_the_server_in_front(client_of: ClientOf, site: Site) -> None:
+    request = client_of("root").get("/admin/").wsgi_request
+    before = get_script_prefix()
+    try:
+        set_script_prefix("/tools/")
+        links = [item["link"] for area in navigation(request) for item in area["items"]]
+    finally:
+        set_script_prefix(before)
+    assert {link for link in links if not link.startswith("/tools/")} == set()
+    assert navigation(request)[0]["items"][0]["link"] == "/admin/"

@@ -15,6 +15,13 @@ from mcpregistry.domain.text.redaction import MASK
 from tests.externals import ROOT
 
 _SECRET = "hunter2-very-secret"
+REFUSED_LIST = f"""
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.core.handlers.exception import response_for_exception
+from django.test import RequestFactory
+request = RequestFactory().get('/admin/mcpregistry/server/?name__startswith={_SECRET}')
+response_for_exception(request, DisallowedModelAdminLookup('Filtering by name__startswith not allowed'))
+"""
 
 
 def _run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -74,12 +81,15 @@ def test_a_tower_of_nesting_ends_masked_instead_of_recursing():
     assert _SECRET not in str(scrub(None, "info", {"event": "e", "value": value}))
 
 
-def test_records_are_json_on_stderr_and_stdout_stays_empty():
-    done = _run("log.info('hello', n=1); logging.getLogger('lib').warning('from %s', 'a library')")
+@pytest.mark.attack
+def test_records_are_json_on_stderr_without_queries_and_stdout_stays_empty():
+    done = _run(f"log.info('hello', n=1); logging.getLogger('lib').warning('from %s', 'a library'){REFUSED_LIST}")
     assert done.stdout == ""
-    ours, theirs = [json.loads(line) for line in done.stderr.splitlines()]
+    ours, theirs, *refused = [json.loads(line) for line in done.stderr.splitlines()]
     assert (ours["event"], ours["n"], ours["level"], ours["process"]) == ("hello", 1, "info", "command")
     assert theirs["event"] == "from a library"
+    assert "/admin/mcpregistry/server/" in str(refused)
+    assert _SECRET not in done.stderr
 
 
 @pytest.mark.exhaustive
@@ -132,18 +142,8 @@ def test_text_format_and_level_follow_the_environment():
 
 
 @pytest.mark.attack
-@pytest.mark.exhaustive(but=("json",))
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_the_query_of_a_refused_list_is_not_logged(form: str) -> None:
-    done = _run(
-        f"""
-from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.core.handlers.exception import response_for_exception
-from django.test import RequestFactory
-request = RequestFactory().get('/admin/mcpregistry/server/?name__startswith={_SECRET}')
-response_for_exception(request, DisallowedModelAdminLookup('Filtering by name__startswith not allowed'))
-""",
-        SLIPSNISSE_LOG_FORMAT=form,
-    )
+@pytest.mark.exhaustive
+def test_the_query_of_a_refused_list_is_not_logged_as_text() -> None:
+    done = _run(REFUSED_LIST, SLIPSNISSE_LOG_FORMAT="text")
     assert _SECRET not in done.stderr
     assert "/admin/mcpregistry/server/" in done.stderr

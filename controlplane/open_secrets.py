@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 REMEDY = "Use Store secrets as credentials on the server's page, write ${cred:NAME} there, or use the environment or a header."
 
 
 def list_open_secrets() -> list[str]:
     """The servers and providers, as "server SLUG". Raises DatabaseError."""
-    from mcpregistry.domain.servers.shown_env import without_secrets
+    return [name for search in SEARCHES.values() for name in search()]
+
+
+def _search_servers() -> list[str]:
     from mcpregistry.models import Server
+
+    rows = Server.objects.order_by("slug").only("slug", "command", "url")
+    return [f"server {row.slug}" for row in rows if _is_open({"command": row.command, "url": row.url})]
+
+
+def _search_providers() -> list[str]:
     from subagents.models import Provider
 
-    servers = Server.objects.order_by("slug").only("slug", "command", "url")
-    facts = {f"server {row.slug}": {"command": row.command, "url": row.url} for row in servers}
-    providers = Provider.objects.order_by("slug").only("slug", "base_url")
-    facts |= {f"provider {row.slug}": {"base_url": row.base_url} for row in providers}
-    return [name for name, each in facts.items() if without_secrets(each) != each]
+    rows = Provider.objects.order_by("slug").only("slug", "base_url")
+    return [f"provider {row.slug}" for row in rows if _is_open({"base_url": row.base_url})]
+
+
+def _is_open(facts: dict[str, Any]) -> bool:
+    from mcpregistry.domain.servers.shown_env import without_secrets
+
+    return without_secrets(facts) != facts
+
+
+SEARCHES: Mapping[str, Callable[[], list[str]]] = {"servers": _search_servers, "providers": _search_providers}

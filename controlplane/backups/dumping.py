@@ -17,7 +17,7 @@ from controlplane.backups import schema
 from controlplane.backups.archive import Reader, Writer
 from controlplane.backups.passphrase import WORK
 from controlplane.backups.tables import Table, Tally, dumped
-from controlplane.open_secrets import REMEDY, list_open_secrets
+from controlplane.open_secrets import REMEDY, SEARCHES
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.version import VERSION
 
@@ -123,8 +123,7 @@ def save(folder: Path, passphrase: str, say: Say) -> tuple[Path, int]:
             rows = dump(stream, passphrase, say)
             stream.flush()
             os.fsync(stream.fileno())
-        if found := list_open_secrets():
-            say(f"The file holds secrets of a command or an address in the clear: {', '.join(found)}. {REMEDY}")
+        report_open_secrets(say)
         say("Reading it again.")
         verify(part, passphrase)
         part.rename(path)
@@ -137,6 +136,32 @@ def save(folder: Path, passphrase: str, say: Say) -> tuple[Path, int]:
         with suppress(OSError):
             part.unlink(missing_ok=True)
     return path, rows
+
+
+def report_open_secrets(say: Say) -> None:
+    """Say which servers and providers have secrets in the clear in the file, and what could not be searched for them.
+
+    The database of an earlier release may lack tables or columns that this release reads. Raises DatabaseError otherwise.
+    """
+    from controlplane.health import unapplied_migrations  # needs more of the site than a backup does
+
+    found: list[str] = []
+    not_searched: list[str] = []
+    for rows, search in SEARCHES.items():
+        try:
+            with transaction.atomic():
+                found += search()
+        except DatabaseError:
+            if not unapplied_migrations():
+                raise
+            not_searched.append(rows)
+    if found:
+        say(f"The file holds secrets of a command or an address in the clear: {', '.join(found)}. {REMEDY}")
+    if not_searched:
+        say(
+            "Because the database is of an earlier release, these were not searched for secrets in the clear: "
+            f"{', '.join(not_searched)}. Run `manage.py doctor` after the upgrade."
+        )
 
 
 def verify(path: Path, passphrase: str) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 
 from django.contrib.auth.models import Group, Permission, User
 from django.db.models import NOT_PROVIDED, Field, Model, Q, QuerySet
-from django.utils import timezone
 
 from controlplane.configuration.values import Entry, Secrets, read, written
 from mcpregistry.domain.errors import ConfigInvalid
@@ -26,7 +25,6 @@ from mcpregistry.models import (
     Endpoint,
     EnergyPool,
     Grant,
-    Permit,
     PolicyRule,
     RegistrySource,
     Server,
@@ -219,10 +217,6 @@ def _of_role(row: Group) -> Entry:
     }
 
 
-def _of_permit(row: Permit) -> Entry:
-    return {"given_by": row.created_by.username if row.created_by else None}
-
-
 def _roles() -> QuerySet[Group]:
     """Those that people have made; the others are the release's own, and each migration sets what they may."""
     return Group.objects.exclude(name__in=ROLES)
@@ -233,14 +227,6 @@ def _tools() -> QuerySet[Tool]:
     named = [model.objects.filter(tool__isnull=False).values("tool") for model in (Grant, PolicyRule)]
     wanted = Q(pinned__isnull=False) | Q(pk__in=named[0]) | Q(pk__in=named[1])
     return Tool.offers.filter(wanted, latest__isnull=False).select_related("pinned", "latest", "server")
-
-
-def _permits() -> QuerySet[Permit]:
-    """Those that would still let a call run."""
-    rows = Permit.objects.filter(revoked_at=None, expires_at__gt=timezone.now()).exclude(uses_left=0)
-    valid = [row.pk for row in rows.select_related("tool__server", "tool__pinned")
-             if row.tool.pinned and (row.tool.pinned.hash, row.tool.server.revision) == (row.definition_hash, row.server_revision)]  # fmt: skip
-    return rows.filter(pk__in=valid)
 
 
 _SEEN = frozenset({
@@ -258,6 +244,7 @@ _DRIVEN = frozenset({
 })  # fmt: skip
 
 # In the order in which they can be made: what is named comes before what names it.
+# Permits are not exported: each is bound to a rule by a hash over database keys, so no call of another site could match.
 KINDS = (
     Kind("roles", Group, frozenset({"permissions"}), _of_role, frozenset({"permissions"}), _roles, frozenset({"name"})),
     Kind("configuration", Configuration, frozenset({"revision", "complete_for"})),
@@ -278,8 +265,6 @@ KINDS = (
     Kind("headends", Headend, inside=frozenset({"slug"})),
     Kind("rules", PolicyRule, inside=frozenset({"name"})),
     Kind("grants", Grant),
-    Kind("permits", Permit, frozenset({"definition_hash", "server_revision", "request", "revoked_at"}), _of_permit,
-         frozenset({"given_by"}), _permits),
     Kind("channels", Channel, inside=frozenset({"name"})),
     Kind("slack_people", SlackIdentity, inside=frozenset({"team", "member"})),
 )  # fmt: skip

@@ -130,7 +130,6 @@ class _Taking:
         self._rows: dict[type[Model], dict[str, Any]] = {}
         self._missing: list[str] = []
         self._later: list[tuple[str, Callable[[], None]]] = []
-        self._lacking: set[tuple[type[Model], str]] = set()
 
     def section(self, kind: Kind, said: Any) -> None:
         """What a file says of one kind; of a setting that it does not have, nothing."""
@@ -228,7 +227,6 @@ class _Taking:
         if kind.named:
             self._all(kind.model)[name] = done
         if self._missing:
-            self._lacking.add((kind.model, name))
             self.report.notes.append(f"{kind.section}/{name}: enter what nobody gave: {', '.join(self._missing)}.")
         (self.report.made if new else self.report.changed).append(f"{kind.section}/{name}")
 
@@ -275,8 +273,6 @@ class _Taking:
         for column in kind.fields():
             if column.related_model is User and told.get(column.name) not in self._all(User):
                 told.pop(column.name, None)
-        if lacks:
-            self._lacking.add((kind.model, name))
         return told, lacks
 
     def _known(self, kind: Kind, name: str, row: Any) -> Secrets:
@@ -336,10 +332,6 @@ class _Taking:
     def later(self, name: str, finish: Callable[[], None]) -> None:
         """Do this when every row of the section is there and has let go of what it no longer has."""
         self._later.append((f"experts/{name}", finish))
-
-    def lacks(self, server: Server) -> bool:
-        """Whether nobody gave all secrets of a server."""
-        return (Server, server.slug) in self._lacking
 
     @property
     def missing(self) -> list[str]:

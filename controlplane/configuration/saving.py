@@ -9,16 +9,15 @@ import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group
 from django.db.models import Model
-from django.utils import timezone
 
 from controlplane.configuration.kinds import kind_of, permissions
 from controlplane.configuration.values import Entry, written
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.rights import Rights
 from mcpregistry.domain.text.canonical import digest
-from mcpregistry.models import Agent, Configuration, Endpoint, Permit, PolicyRule, RegistrySource, Server, Tool
+from mcpregistry.models import Agent, Configuration, Endpoint, PolicyRule, RegistrySource, Server, Tool
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.budgets import books
 from mcpregistry.services.configuration import site as settings_of
@@ -28,7 +27,7 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
-from mcpregistry.services.records import audit, bound_permits
+from mcpregistry.services.records import audit
 from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.effort import agents as effort
@@ -42,7 +41,6 @@ ACTOR = "importconfig"
 class Taking(Protocol):
     """What ``reading`` knows of the document while it is taken."""
 
-    confirm: bool
     actor: str
     rights: Rights
 
@@ -57,9 +55,6 @@ class Taking(Protocol):
 
     def later(self, name: str, finish: Callable[[], None]) -> None:
         """Do this at the end of the section."""
-
-    def lacks(self, server: Server) -> bool:
-        """Whether nobody gave all secrets of a server."""
 
     @property
     def missing(self) -> list[str]:
@@ -149,36 +144,6 @@ def _expert(taking: Taking, row: Any, entry: Entry) -> Any:
     return row
 
 
-def _permit(taking: Taking, row: Permit, entry: Entry) -> Permit | None:
-    if row.expires_at <= timezone.now() or row.uses_left == 0 or _was_given(row):
-        taking.note(f"permits: of {row.agent} for {row.tool}, left out: it has ended, or was given here before.")
-        return None
-    if taking.lacks(row.tool.server):  # with its secrets the server is another, and no permit holds for that one
-        taking.note(f"permits: of {row.agent} for {row.tool}, left out until somebody gives its server's secrets.")
-        return None
-    giver = User.objects.filter(username=entry.get("given_by") or "").first()
-    if giver is None or row.tool.pinned is None or not taking.confirm:
-        taking.note(
-            f"permits: of {row.agent} for {row.tool}, left out: who gave it is not here, or it was not confirmed."
-        )
-        return None
-    row.created_by, row.definition_hash, row.server_revision = giver, row.tool.pinned.hash, row.tool.server.revision
-    row.full_clean(exclude=["request"])
-    row.save()
-    row.refresh_from_db(fields=["argument_pins"])
-    audit.record(
-        kind="permit.created", actor=taking.actor, subject=f"permit:{row.pk}", agent=row.agent.slug, tool=str(row.tool),
-        **bound_permits.of_permit(row),
-    )  # fmt: skip
-    return row
-
-
-def _was_given(row: Permit) -> bool:
-    """Also one that was used up or revoked since: what is over does not begin again by a file."""
-    same = Permit.objects.filter(agent=row.agent, tool=row.tool, expires_at=row.expires_at)
-    return any(each.argument_pins == row.argument_pins for each in same)
-
-
 def _channel(taking: Taking, row: Any, entry: Entry) -> Any:
 
     if taking.missing:
@@ -217,10 +182,10 @@ SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
     "headends": lambda taking, row, entry: headends.save_headend(row=row, actor=taking.actor),
     "rules": lambda taking, row, entry: rules.save_rule(rule=row, actor=taking.actor, unanswered=True),
     "grants": lambda taking, row, entry: grants.save_grant(grant=row, actor=taking.actor),
-    "permits": _permit, "channels": _channel, "slack_people": _slack_person,
+    "channels": _channel, "slack_people": _slack_person,
 }  # fmt: skip
 
-# Those that can be taken away again; the others (roles, tools, permits, the site itself) end in their own ways.
+# Those that can be taken away again; the others (roles, tools, the site itself) end in their own ways.
 DELETERS: dict[str, Callable[[Taking, Any], object]] = {
     "credentials": lambda taking, row: credentials.delete_credential(credential=row, actor=taking.actor),
     "servers": lambda taking, row: lifecycle.delete_server(server=row, actor=taking.actor, rights=taking.rights),

@@ -17,15 +17,12 @@ from controlplane.configuration.saving import DELETERS
 from controlplane.configuration.values import Entry, Secrets
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Configuration, Permit, Tool
+from mcpregistry.models import Configuration, Tool
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.access.roles import ROLES
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel
 
-# A permit that has ended does not begin again: its calls are asked about, which is what it was for.
-VERSIONED: Mapping[type[Model], Kind] = {
-    kind.model: kind for kind in KINDS if hasattr(kind.model, "history") and kind.model is not Permit
-}
+VERSIONED: Mapping[type[Model], Kind] = {kind.model: kind for kind in KINDS if hasattr(kind.model, "history")}
 _DELETED = "-"
 
 

@@ -107,9 +107,10 @@ def note_connections(process: str, own: Collection[tuple[str, int]]) -> None:
     )
 
 
-def send(session_id: str, body: str) -> None:
-    """Hand a host's message to the process that serves what it concerns, whichever that is. Raises Busy where too much
-    waits.
+def send(session_id: str, body: str) -> int:
+    """Hand a host's message to the process that serves what it concerns, whichever that is. Returns the message's key.
+
+    Raises Busy if too much waits.
     """
     sealed = seal(body, place=_place(session_id))
     kept = HostMessage.objects.filter(size__gt=0)
@@ -126,13 +127,13 @@ def send(session_id: str, body: str) -> None:
             "This session, or its agent, has sent more than processes keep for each other.",
             remedy=f"Send it again in {_TOLD_FOR.seconds // 60} minutes, or send less at a time.",
         )
-    HostMessage.objects.create(
+    return HostMessage.objects.create(
         session_id=session_id, sealed_body=sealed, size=len(sealed), created_at=database_now()
-    )  # fmt: skip
+    ).pk  # fmt: skip
 
 
 def forget(keys: Collection[int]) -> None:
-    """The process that these messages were for has taken them."""
+    """Delete messages that their process has taken, or that none needs."""
     HostMessage.objects.filter(pk__in=keys).delete()
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connection, connections
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from controlplane import keys
@@ -411,6 +412,21 @@ def test_backup_of_an_earlier_release_is_migrated_when_it_is_restored(tmp_path):
     ]
     assert other.shown("apps.get_model('subagents.Provider').objects.count()") == 0
     other.assert_whole()
+
+
+@pytest.mark.django_db
+def test_backup_reports_which_rows_of_an_earlier_release_were_not_searched():
+    Server.objects.create(slug="open", command=["open", "--token", "t0k3n-value"])
+    reported: list[str] = []
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE subagents_provider RENAME TO providers_of_another_release")
+    with pytest.raises(DatabaseError):  # no migration is missing, so something else is wrong
+        dumping.report_open_secrets(reported.append)
+    MigrationRecorder(connection).record_unapplied("subagents", "0001_tables")
+    dumping.report_open_secrets(reported.append)
+    found, not_searched = reported
+    assert "in the clear: server open." in found
+    assert "not searched for secrets in the clear: providers" in not_searched
 
 
 @pytest.mark.django_db

@@ -242,7 +242,6 @@ def test_what_was_decided_there_waits_for_a_person_unless_the_importer_has_read_
     report = reading.take(document, secrets, confirm=False)
     assert not Server.objects.active().exists()
     assert not Tool.objects.filter(pinned__isnull=False).exists()
-    assert not Permit.objects.exists()
     assert Provider.objects.get(slug="own").draft_problem() is not None
     active = [f"servers/{name}" for name, said in document["servers"].items() if said.get("confirmed")]
     assert [note.split(":")[0] for note in report.notes if note.startswith("servers/")] == active
@@ -308,6 +307,7 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
         ({"version": 2}, "of version 2. Import it with a newer release"),
         ({"slipsnisse": "other"}, "no document of a whole site"),
         ({"things": {}}, "There is no section 'things'"),
+        ({"permits": []}, "There is no section 'permits'"),
         ({"servers": []}, "servers: not an object"),
         ({"grants": {}}, "grants: not a list"),
         ({"servers": {"a": 1}}, "servers/a: not an object"),
@@ -386,17 +386,10 @@ def test_a_secret_is_sent_nowhere_else_by_an_edited_file():
 
 
 @pytest.mark.usefixtures("live_db")
-def test_what_is_over_of_a_permit_does_not_begin_again_by_a_file():
+def test_permits_stay_on_the_site_where_they_were_given():
+    """A permit is bound to the rule that asked, and what it is bound to has keys of this database."""
     furnished()
-    file, secrets = exported()
-    document = text.load(file.encode(), "site.yaml")
-    count = Permit.objects.count()
-    for change in ({"uses_left": 1}, {"uses_left": 0}, {"revoked_at": timezone.now()}):
-        Permit.objects.filter(uses_left=3).update(**change)
-        assert reading.take(document, secrets, confirm=True).made == []
-        assert Permit.objects.count() == count
-    document["permits"][0]["expires_at"] = (timezone.now() - timedelta(days=1)).isoformat()
-    assert reading.take(document, secrets, confirm=True).made == []
+    assert "permits" not in text.load(exported()[0].encode(), "site.yaml")
 
 
 @pytest.mark.exhaustive
@@ -409,7 +402,7 @@ def test_once_more_changes_nothing_though_accounts_and_secrets_are_missing(peopl
     django_people.delete()
     document = text.load(file.encode(), "site.yaml")
     document["channels"] = {}  # which are left out, and told of each time, until they have their secrets
-    document["permits"], document["slack_people"] = [], {}
+    document["slack_people"] = {}
     assert reading.take(document, {}, confirm=True).made
     again = reading.take(document, {}, confirm=True)
     assert (again.made, again.changed) == ([], [])
@@ -422,7 +415,7 @@ def test_once_more_changes_nothing_though_accounts_and_secrets_are_missing(peopl
         {"roles": {"night": {"permissions": 5}}}, {"servers": {"a": {"transport": "x", "command": ["/bin/echo"]}}},
         {"servers": {"a": {"command": ["/bin/echo"], "enabled": "no"}}}, {"credentials": {"c": {"value": 5}}},
         {"credentials": {"c": {"scope": 5}}}, {"agents": {"a": {"owner": []}}}, {"endpoints": {"e": {"name": None}}},
-        {"experts": {"e": {"models": 5}}}, {"permits": [{}]}, {"channels": {"c": {"access": 5}}},
+        {"experts": {"e": {"models": 5}}}, {"channels": {"c": {"access": 5}}},
         {"slack_people": {"t/u": {"user": []}}},
         {"servers": {"a": {"command": ["/bin/echo"]}}, "tools": {"a::t": {"definition": {"name": "other"}}}},
         {"servers": {"a": {"command": ["/bin/echo"]}}, "tools": {"a::t": {"definition": {"name": "t"}, "call_cost": -1}}},
@@ -440,8 +433,8 @@ def test_whatever_configures_a_site_is_in_its_document():
     no_configuration = {
         "auth.Permission", "auth.User", "mcpregistry.Token", "mcpregistry.SecondFactor", "mcpregistry.RecoveryCode", "mcpregistry.Invitation",
         "mcpregistry.Definition", "subagents.ExpertTarget", "subagents.ExpertVersion", "mcpregistry.ImportedFile",
-        "mcpregistry.ProjectFile",
-    }  # people and what proves them; parts of other rows  # fmt: skip
+        "mcpregistry.ProjectFile", "mcpregistry.Permit",
+    }  # people, what proves them and what they permitted here; parts of other rows  # fmt: skip
     records = {
         "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
         "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "CountedSpan", "SpanUsage", "SpanFailure", "UsageSums", "AccessFinding", "CallText", "SavedFilter", "KeptAnswer", "LoginAttempts", "Delivery",

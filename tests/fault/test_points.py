@@ -49,7 +49,7 @@ BESIDE = {
     "placement.renew": "as above; without a lease the process makes no call",
     "placement.claim": "the call is not sent (tests/calls/test_placing.py)",
     "placement.take_over": "as above",
-    "host_sessions.forget": "the clock deletes the rows",
+    "host_sessions.forget": "the clock deletes the rows; a host whose cancellation follows is told 503, and sends it again",
     "tokens.note_uses": "written half a minute later (tests/calls/test_token_uses.py)",
     "placement.is_owner": "the call goes on; its owner is asked about again in ten seconds",
     "placement.addresses_of": "the servers of other processes do not hear that the folders of a host have changed",

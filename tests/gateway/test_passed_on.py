@@ -14,9 +14,9 @@ from mcpregistry.models import Agent, HostMessage
 from mcpregistry.services import host_sessions
 from tests.fakes.stage import Stage, outside
 from tests.gateway.doors import Corpus, Doors, doors
-from tests.gateway.test_fast import rows
+from tests.gateway.test_fast import recorded, rows
 from tests.gateway.test_older import Stream, calling
-from tests.waiting import until
+from tests.waiting import HANG_LIMIT, until
 
 pytestmark = pytest.mark.one_database
 
@@ -82,7 +82,7 @@ async def test_a_cancellation_that_was_taken_is_not_kept_and_holds_nothing_but_t
             assert await post(other, session, {"method": "notifications/cancelled", "params": params}) == 202
             await asyncio.wait_for(stream.task, 30)
             await until(lambda: no_more_kept(session))
-        for params in ({"requestId": "y" * 500}, {"requestId": [1]}, {}):
+        for params in ({"requestId": [1]}, {}):
             assert await post(other, session, {"method": "notifications/cancelled", "params": params}) == 202
         assert await outside(kept, session) == []
         await post(
@@ -91,15 +91,49 @@ async def test_a_cancellation_that_was_taken_is_not_kept_and_holds_nothing_but_t
         assert max(await outside(kept, session)) < 300
 
 
+async def cancel(at: Doors, session: str, request: int | str) -> int:
+    return await post(at, session, {"method": "notifications/cancelled", "params": {"requestId": request}})
+
+
 @pytest.mark.attack
-async def test_few_cancellations_of_unknown_requests_are_kept(stage, slug, monkeypatch):
-    monkeypatch.setattr(older, "_MOST_CANCELLED", 3)
+async def test_cancellation_is_passed_on_however_many_unknown_requests_were_cancelled(stage, slug, tmp_path):
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
-        for request in (1, 1, 2, 3, 4, 5):
-            message = {"method": "notifications/cancelled", "params": {"requestId": 100 + request}}
-            assert await post(other, session, message) == 202
+        slow = calling(session, f"{slug}-s__count", {"until": str(tmp_path / "never")})
+        for request in ("slow", "slow" * 100):
+            stream = Stream(first, "POST", slow, slow.request(id=request))
+            await until(lambda: first.app.engine._in_flight._running)
+            for number in range(101):
+                assert await cancel(other, session, f"unknown-{number}") == 202
+            assert await cancel(other, session, request) == 202
+            await asyncio.wait_for(stream.task, HANG_LIMIT)
+
+        async def both_cancelled() -> bool:
+            return [row["error_code"] for row in await recorded(slug)] == ["CANCELLED"] * 2
+
+        await until(both_cancelled)
+
+
+async def test_cancellations_that_no_process_took_are_kept_once_and_for_a_short_time(stage, slug, monkeypatch):
+    async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
+        session = await first.opened()
+        for request in (1, 1, 2, 3):
+            assert await cancel(other, session, 100 + request) == 202
         assert len(await outside(kept, session)) == 3
+        with monkeypatch.context() as patched:
+            patched.setattr(older, "_CANCELLED_SECONDS", 0.0)
+            assert await cancel(other, session, 104) == 202
+        assert len(await outside(kept, session)) == 1
+
+
+async def test_cancellation_that_could_not_be_passed_on_is_refused_and_can_be_sent_again(stage, slug, monkeypatch):
+    async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
+        session = await first.opened()
+        with monkeypatch.context() as patched:
+            patched.setattr(host_sessions, "MOST_WAITING", 0)
+            assert await cancel(other, session, 100) == 503
+        assert await cancel(other, session, 100) == 202
+        assert len(await outside(kept, session)) == 1
 
 
 async def test_what_is_passed_on_counts_among_the_calls_of_the_agent(stage, slug):

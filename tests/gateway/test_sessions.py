@@ -129,7 +129,12 @@ async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
     assert not sessions._waiting
 
 
-async def test_beyond_the_bound_notices_are_left_out_and_an_answer_ends_its_session(live_db, monkeypatch):
+@pytest.mark.parametrize(
+    "needed",
+    [{"id": 4, "result": {}}, {"method": "notifications/cancelled", "params": {"requestId": 4}}],
+    ids=["answer", "cancellation"],
+)
+async def test_beyond_the_bound_notices_are_left_out_and_what_is_needed_ends_its_session(live_db, monkeypatch, needed):
     monkeypatch.setattr(module, "_MOST_WAITING", 3)
     heard: list[str] = []
     ended: list[str] = []
@@ -153,7 +158,7 @@ async def test_beyond_the_bound_notices_are_left_out_and_an_answer_ends_its_sess
         await db_call(host_sessions.begin, session_id=slow, **whose)
     with logged(module) as logs:
         said("s", *({"method": f"notice/{n}"} for n in range(5)))
-        said("t", *({"method": f"notice/{n}"} for n in range(3)), {"id": 4, "result": {}})
+        said("t", *({"method": f"notice/{n}"} for n in range(3)), needed)
         await until(lambda: ended == ["t"])
         reads.set()
         await until(lambda: not sessions._waiting)

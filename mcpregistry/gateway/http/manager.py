@@ -45,7 +45,6 @@ from mcpregistry.services.host_sessions import CHANGED
 log = structlog.get_logger(__name__)
 
 SESSION_HEADER = b"mcp-session-id"
-CANCELLED = "notifications/cancelled"
 RELAYED = "slipsnisse/relayed"  # between processes: a notification for the process that has the session's own stream
 
 

@@ -7,6 +7,7 @@ answers with a stream, which costs it three tasks.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -20,16 +21,18 @@ from mcpregistry.gateway.http import question_ids
 from mcpregistry.gateway.http.body import Request, older_request, read_small, readable, replayed
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import LIST_PARAMS, ListLane
-from mcpregistry.gateway.http.manager import CANCELLED, SessionManager, accepted, cancelled
-from mcpregistry.gateway.http.sessions import Session, Sessions
+from mcpregistry.gateway.http.manager import SessionManager, accepted, cancelled
+from mcpregistry.gateway.http.sessions import CANCELLED, Session, Sessions
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied
 
 Count = Callable[[str], Awaitable[None]]  # among the calls of the agent with this slug. Raises SlipsnisseError
-_LONGEST_ID = 200  # of a request that may be cancelled at another process
 _MOST_ANSWERED = 1_000
-# Each cancellation of a request that this process does not have is a row until another process takes it, or for five minutes.
-_MOST_CANCELLED, _CANCELLED_SECONDS = 100, 300.0
+# Each cancellation of a request that this process does not have is a row until another process takes it. Processes look within
+# seconds, so a cancellation that none has taken after this time names a request that none has.
+_CANCELLED_SECONDS = 60.0
+_LONGEST_ID = 200  # characters of a request whose cancellation is remembered here
+_NEVER = (0, -math.inf)
 _KNOWN = (*CALL_PARAMS, "tools/list", CANCELLED, None)  # the last is an answer to a question
 
 
@@ -78,15 +81,33 @@ class OlderLane:
             with suppress(SlipsnisseError):  # a call must be stopped however many were made
                 await self._count(session.agent)
             try:
-                await self._sessions.send_on(session.id, for_others)
+                await self._send_on(session, for_others)
             except Error:
                 refusal = error_to(None, INTERNAL_ERROR, "The database does not answer. Send it again in a moment.")
                 await replied(send, 503, refusal)
                 return True
-            if "method" not in for_others:
-                session.answered.add(for_others["id"])
         await accepted(202, session.id, send)
         return True
+
+    async def _send_on(self, session: Session, message: dict[str, Any]) -> None:
+        """Send it to the other processes and remember that. Raises a database error, or Busy if too many messages wait."""
+        if "method" not in message:
+            await self._sessions.send_on(session.id, message)
+            session.answered.add(message["id"])
+            return
+        await self._forget_not_taken(session)
+        key = await self._sessions.send_on(session.id, message)
+        request = cancelled(message)
+        if len(str(request)) <= _LONGEST_ID:
+            session.cancelled[request] = (key, time.monotonic())
+
+    async def _forget_not_taken(self, session: Session) -> None:
+        """Delete the messages about cancelled requests that no process has, so that others have room."""
+        since = _oldest_remembered()
+        old = {request: key for request, (key, at) in session.cancelled.items() if at <= since}
+        if old:
+            await self._sessions.forget([*old.values()])
+            session.cancelled = {request: sent for request, sent in session.cancelled.items() if request not in old}
 
 
 def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | None:
@@ -95,7 +116,7 @@ def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | N
     """
     if "method" in message:
         request = cancelled(message)
-        if request is None or len(str(request)) > _LONGEST_ID or not _note_cancellation(session, request):
+        if request is None or session.cancelled.get(request, _NEVER)[1] > _oldest_remembered():
             return None
         return {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request}}
     question = question_ids.question_of(session.id, message["id"])
@@ -106,12 +127,5 @@ def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | N
     return message | {"id": question}
 
 
-def _note_cancellation(session: Session, request: int | str) -> bool:
-    """Whether this cancellation is new, and not one too many: a host can name any number of requests that nobody has."""
-    now = time.monotonic()
-    recent = {each: at for each, at in session.cancelled.items() if at > now - _CANCELLED_SECONDS}
-    session.cancelled = recent
-    if request in recent or len(recent) >= _MOST_CANCELLED:
-        return False
-    recent[request] = now
-    return True
+def _oldest_remembered() -> float:
+    return time.monotonic() - _CANCELLED_SECONDS

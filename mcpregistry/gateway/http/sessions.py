@@ -41,6 +41,7 @@ _MARGIN = timedelta(seconds=60)  # commits of others may become visible in anoth
 _AFTER_FAULT = 1.0
 _FORGET_AT_ONCE = 100
 _MOST_WAITING = 1_000  # messages for one session that does not take them
+CANCELLED = "notifications/cancelled"
 SSE_VERSION = "2024-11-05"  # the only one that HTTP+SSE has
 
 
@@ -48,7 +49,7 @@ SSE_VERSION = "2024-11-05"  # the only one that HTTP+SSE has
 class Session:
     """A session as it was read. ``host`` is what its handshake says; ``calls``: how to give up those
     that a lane of this process has under way, by request id; ``answered``: questions whose answers were passed on from here;
-    ``cancelled``: requests whose cancellation was, with the time."""
+    ``cancelled``: requests whose cancellation was, each with the key of the message and the time."""
 
     id: str
     agent: str
@@ -60,7 +61,7 @@ class Session:
     log_level: str = ""  # as its host has set it
     calls: dict[int | str, Callable[[], None]] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
-    cancelled: dict[int | str, float] = field(default_factory=dict)
+    cancelled: dict[int | str, tuple[int, float]] = field(default_factory=dict)
 
 
 class Sessions:
@@ -184,9 +185,13 @@ class Sessions:
             raise Busy("The database does not answer.", remedy="End the session again in a moment.") from None
         self._has_ended(session_id)
 
-    async def send_on(self, session_id: str, message: dict[str, Any]) -> None:
-        """For another process: what it concerns is not here. Raises a database error."""
-        await db_call(host_sessions.send, session_id, json.dumps(message))
+    async def send_on(self, session_id: str, message: dict[str, Any]) -> int:
+        """Send a message to the other processes. Returns its key. Raises a database error, or Busy."""
+        return await db_call(host_sessions.send, session_id, json.dumps(message))
+
+    async def forget(self, keys: Collection[int]) -> None:
+        """Delete messages that no process needs. Raises a database error."""
+        await db_call(host_sessions.forget, tuple(keys))
 
     async def set_log_level(self, session_id: str, level: str) -> None:
         """What its host wants to hear, for every process. Raises Busy."""
@@ -285,13 +290,13 @@ class Sessions:
     def _hand_on(self, key: int, session_id: str, body: str) -> None:
         """In order within a session; one whose host does not read keeps nobody else waiting.
 
-        Where too many wait, notices are left out, and counted. A request or an answer is not: its session ends instead, so
-        that nobody goes on waiting for what will not come.
+        If too many wait, notices are left out and counted. A request, an answer or a cancellation is not: its session ends
+        instead, so that nobody waits for what will not come, and no cancelled call continues.
         """
         waiting = self._waiting.setdefault(session_id, deque())
         if len(waiting) >= _MOST_WAITING:
             self._left_out[session_id] += 1
-            if "id" in json.loads(body):
+            if _is_needed(json.loads(body)):
                 log.error("sessions.ended_for_full", session=session_id[:8], waiting=len(waiting))
                 while len(waiting) > 1:  # the first is being taken
                     waiting.pop()
@@ -323,7 +328,7 @@ class Sessions:
         """No other process needs these. What the database does not forget now, the clock does."""
         if keys:
             with suppress(Error):
-                await db_call(host_sessions.forget, tuple(keys))
+                await self.forget(keys)
             keys.clear()
 
     async def _ended_for_full(self, session_id: str) -> None:
@@ -345,6 +350,11 @@ class Sessions:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _is_needed(message: dict[str, Any]) -> bool:
+    """Return whether a request waits for this message, or a call is cancelled by it."""
+    return "id" in message or message.get("method") == CANCELLED
 
 
 async def _kept(write: Callable[..., R], *said: Any) -> R:

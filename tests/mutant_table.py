@@ -108,7 +108,8 @@ MUTANTS = [
     *_of(
         "mcpregistry/services/approvals/edits.py",
         "tests/calls/test_approvals_changed.py",
-        ("edits: into a denial", "if decide(snapshot.policy, question).outcome is Outcome.DENY:", "if False:"),
+        ("edits: into a denial", "if decision.outcome is Outcome.DENY:", "if False:"),
+        ("edits: into what needs more people", "terms.quorum > request.quorum or", "False or"),
         ("edits: beyond the grant", "if not may_call(agent, endpoint, tool, arguments, now.timestamp()):", "if False:"),
     ),
     *_of(
@@ -242,7 +243,9 @@ MUTANTS = [
         ("permits: under another rule", "expires_at__gt=now, request__rule_fingerprint=fingerprint,", "expires_at__gt=now,"),
         ("permits: of whoever asks", "    if requester is not None:\n        live", "    if False:\n        live"),
         ("permits: with other arguments", "if pinned(permit.argument_pins, arguments) and _giver_stands(permit)]", "if _giver_stands(permit)]"),
-        ("permits: of a giver without the right", "return giver is not None and giver.is_active and giver.has_perm(DECIDE)", "return True"),
+        ("permits: of a giver without the right", "or not giver.is_active or not giver.has_perm(DECIDE)", "or not giver.is_active"),
+        ("permits: of the owner of the agent", "if permit.agent.owner_id == giver.pk:", "if False:"),
+        ("permits: of a giver outside of the group", "return request.group_id is None or giver.groups.filter(pk=request.group_id).exists()", "return True"),
         ("permits: where several must approve", "if request.quorum > 1:", "if False:"),
         ("permits: beyond the call at hand", "if not pinned(wish.pins, json.loads(arguments)):", "if False:"),
         ("permits: used when revoked", "filter(pk=permit.pk, revoked_at=None, expires_at__gt=now)\n        uses", "filter(pk=permit.pk)\n        uses"),

@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from mcpregistry.admin.base import Verb, actor
 from mcpregistry.admin.record_page import RecordPage
-from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server, Tool
@@ -43,7 +43,7 @@ def rows_of(tool: Tool) -> list[dict[str, Any]]:
 
 
 def _confirm(request: HttpRequest, tool: Tool) -> str:
-    behaviour.confirm_claims(tool=tool, actor=actor(request))
+    behaviour.confirm_claims(tool=tool, actor=actor(request), seen=request.POST.get("seen", ""))
     return "What the server claims about the tool now counts, because you vouch for it."
 
 
@@ -117,18 +117,31 @@ class BehaviourPage(RecordPage[Tool]):
             "original": tool,
             "tool": tool,
             "behaviour": rows_of(tool),
+            "seen": behaviour.seen_of(tool),
             "form": form,
         }
         return TemplateResponse(request, "admin/mcpregistry/behaviour.html", context)
 
     def _save(self, request: HttpRequest, tool: Tool, form: BehaviourForm) -> HttpResponse | None:
         try:
-            behaviour.confirm_annotations(tool=tool, actor=actor(request), **form.cleaned_data)
+            seen = request.POST.get("seen", "")
+            behaviour.confirm_annotations(tool=tool, actor=actor(request), seen=seen, **form.cleaned_data)
+        except Conflict as error:
+            tool.refresh_from_db()
+            form.add_error(None, f"{error} {_confirmed(tool)} Save again to replace this.")
+            return None
         except SlipsnisseError as error:
             form.add_error(None, str(error))
             return None
         self.admin.message_user(request, f"{printable(tool.name, 100)}: what you said counts.", messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:mcpregistry_tool_change", args=[tool.pk]))
+
+
+def _confirmed(tool: Tool) -> str:
+    """What is confirmed of the tool, in a sentence."""
+    words = {None: "not known", True: "yes", False: "no"}
+    said = ", ".join(f"{label.lower()}: {words[getattr(tool, name)]}" for name, (label, _) in WORDS.items())
+    return f"Now confirmed is {said}."
 
 
 def _word(value: bool | None) -> str:

@@ -27,6 +27,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Definition, Tool
 from mcpregistry.queries import consequences, definitions
 from mcpregistry.services.definitions import decisions
+from mcpregistry.services.definitions.behaviour import seen_of
 from mcpregistry.services.energy import estimates
 
 STATUS_COLOURS = {
@@ -246,6 +247,7 @@ class ToolAdmin(RecordAdmin):
         return {
             "tool": row,
             "behaviour": rows_of(row),
+            "seen": seen_of(row),
             "risk": risk_of(row).level.value,
             "risk_colour": RISK_COLOURS[risk_of(row).level],
             "status": status(row),

@@ -171,11 +171,12 @@ def get_annotations(request: HttpRequest, name: ToolName) -> AnnotationsOut:
     return annotations_out(lookup.tool(name))
 
 
-@router.put("/tools/{name}/annotations", response=AnnotationsOut)
+@router.put("/tools/{name}/annotations", response={200: AnnotationsOut, 409: Problem})
 def confirm_annotations(request: HttpRequest, name: ToolName, payload: AnnotationsIn) -> AnnotationsOut:
     """Vouch for what the tool does; rules look at nothing else."""
     facts: dict[str, Any] = {key: getattr(payload, key) for key in behaviour.HINTS}
-    return annotations_out(behaviour.confirm_annotations(tool=lookup.tool(name), actor=actor(request), **facts))
+    tool = behaviour.confirm_annotations(tool=lookup.tool(name), actor=actor(request), seen=payload.seen, **facts)
+    return annotations_out(tool)
 
 
 # Permits

@@ -200,9 +200,7 @@ def _newest(pk: int) -> Definition:
 def _approve(request: HttpRequest, definition: Definition) -> str:
     tool = decisions.approve(definition=definition, actor=actor(request), user=person(request))
     if request.POST.get("confirm") == "on":
-        behaviour.confirm_claims(
-            tool=Tool.offers.select_related("pinned", "server").get(pk=tool.pk), actor=actor(request)
-        )
+        behaviour.confirm_claims(tool=tool, actor=actor(request))
     return f"{_name(definition)} is approved: it serves while its server says exactly this."
 
 

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, Invocation, Permit, PolicyRule, Server, Tool
-from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.definitions import behaviour, decisions, observe
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
 from tests.admin.conftest import ClientOf
@@ -206,6 +206,32 @@ def test_a_person_says_what_a_tool_does(client_of: ClientOf, claimed: Tool) -> N
     claimed.refresh_from_db()
     assert (claimed.read_only, claimed.destructive, claimed.open_world) == (False, False, None)
     assert client_of("operator").post(url, {"read_only": "true"}).status_code == 403
+
+
+def test_nobody_vouches_for_what_was_changed_after_the_page_was_shown(client_of: ClientOf, claimed: Tool) -> None:
+    client, url = client_of("approver"), reverse("admin:mcpregistry_tool_behaviour", args=[claimed.pk])
+    shown = client.get(url).context["seen"]
+    behaviour.confirm_annotations(tool=claimed, actor=ACTOR, read_only=False, destructive=True, open_world=None)
+    refused = client.post(url, {"read_only": "true", "destructive": "", "open_world": "", "seen": shown})
+    assert "was changed after this was shown" in refused.content.decode()
+    assert "destructive: yes" in refused.content.decode()
+    client.post(tool_verb(claimed, "confirm-claims"), {"seen": shown})
+    claimed.refresh_from_db()
+    assert (claimed.read_only, claimed.destructive, claimed.open_world) == (False, True, None)
+    again = {"read_only": "true", "destructive": "false", "open_world": "", "seen": refused.context["seen"]}
+    assert client.post(url, again).status_code == 302
+
+
+def test_claims_of_a_new_definition_are_not_confirmed_by_an_older_page(client_of: ClientOf, claimed: Tool) -> None:
+    client = client_of("approver")
+    page = client.get(reverse("admin:mcpregistry_tool_change", args=[claimed.pk]))
+    assert f'name="seen" value="{page.context["seen"]}"' in page.content.decode()
+    listed = tool("fetch", "Fetch.", annotations={"readOnlyHint": True, "openWorldHint": False})
+    observe.observe(server=claimed.server, listed=[listed])
+    decisions.approve_waiting(server=claimed.server, actor=ACTOR)
+    client.post(tool_verb(claimed, "confirm-claims"), {"seen": page.context["seen"]})
+    claimed.refresh_from_db()
+    assert (claimed.read_only, claimed.destructive, claimed.open_world) == (None, None, None)
 
 
 def test_one_click_approves_ahead_and_takes_it_back(client_of: ClientOf, claimed: Tool) -> None:

@@ -152,6 +152,9 @@ def test_what_a_tool_does_is_confirmed(caller):
     wrong = approver.call("PUT", "/tools/echo::say/annotations", body | {"destructive": True})
     assert wrong.status_code in (400, 422)
     assert approver.call("PUT", "/tools/echo::say/annotations", {"read_only": True}).status_code == 422
+    stale = approver.call("PUT", "/tools/echo::say/annotations", body | {"seen": before["seen"]})
+    assert (stale.status_code, stale.json()["code"]) == (409, "CONFLICT")
+    assert approver.call("PUT", "/tools/echo::say/annotations", body | {"seen": after["seen"]}).status_code == 200
 
 
 @pytest.mark.both_databases

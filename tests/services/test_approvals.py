@@ -411,6 +411,18 @@ def test_a_permit_does_not_count_for_whoever_gave_it(bob: User):
     assert not covered(bob, requester=bob.pk)
 
 
+def test_a_permit_counts_only_while_its_giver_could_approve_the_call(bob: User):
+    finance = Group.objects.create(name="finance")
+    bob.groups.add(finance)
+    yes(ask(**of_group()), bob, permit=PermitWish(hours(1)))
+    assert len(covering()) == 1
+    bob.groups.remove(finance)
+    assert not covering()
+    bob.groups.add(finance)
+    Agent.objects.update(owner=bob)
+    assert not covering()
+
+
 @pytest.mark.both_databases
 def test_a_permit_ends_with_its_giver_or_when_it_is_revoked(bob: User):
     yes(ask(), bob, permit=PermitWish(hours(1)))

@@ -134,6 +134,42 @@ def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes
     assert caught.value.__cause__ is None or SECRET not in str(caught.value.__cause__)
 
 
+_REMOTE = {"transport": Transport.HTTP, "command": []}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("value", "changes"),
+    [
+        ("evil.example", _REMOTE | {"url": "https://${cred:own}/mcp"}),
+        (".evil.example/", _REMOTE | {"url": "https://good.example${cred:own}/mcp"}),
+        ("x/../other", _REMOTE | {"url": "https://good.example/${cred:own}/mcp"}),
+        ("..", _REMOTE | {"url": "https://good.example/a/${cred:own}/mcp"}),
+        ("other?", _REMOTE | {"url": "https://good.example/${cred:own}/mcp"}),
+        ("x&account=other", _REMOTE | {"url": "https://good.example/mcp?key=${cred:own}"}),
+        ("x#", _REMOTE | {"url": "https://good.example/mcp?key=${cred:own}&account=mine"}),
+        ("/bin/sh", {"command": ["${cred:own}", "-c", "run"]}),
+        ("--require=/tmp/evil.js", {"command": ["node", "${cred:own}", "server.js"]}),
+        ("/tmp/evil", {"command": ["run"], "cwd": "${cred:own}"}),
+    ],
+)
+def test_a_credential_changes_no_destination_and_no_program(value: str, changes: dict[str, object]):
+    """An operator may change the value of a credential. What an administrator has confirmed must stay what it is."""
+    Credential.objects.create(name="own", value="harmless", scope=SCOPE)
+    server = confirmed(**changes)
+    Credential.objects.filter(name="own").first().change(value=value).save()
+    with pytest.raises(ConfigInvalid, match="With its values filled in"):
+        target_for(server.pk)
+
+
+def test_a_credential_is_a_part_of_a_path_a_query_or_a_word():
+    Credential.objects.create(name="own", value="ab/c?d@e==", scope=SCOPE)
+    server = confirmed("one", **_REMOTE, url="https://good.example/${cred:github}/mcp?key=${cred:own}&account=mine")
+    assert target_for(server.pk).url == f"https://good.example/{SECRET}/mcp?key=ab/c?d@e==&account=mine"
+    server = confirmed("two", command=["run", "--key=${cred:own}", "${cred:github}"])
+    assert target_for(server.pk).argv == ("run", "--key=ab/c?d@e==", SECRET)
+
+
 def test_a_draft_a_disabled_and_an_unknown_server_have_no_target():
     with pytest.raises(Conflict, match="nobody has confirmed"):
         target_for(draft("one").pk)

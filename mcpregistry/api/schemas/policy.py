@@ -146,6 +146,13 @@ class AnnotationsIn(Input):
     read_only: bool | None
     destructive: bool | None
     open_world: bool | None
+    seen: Annotated[
+        Text,
+        Field(
+            max_length=64,
+            description="`seen` of the answer that you looked at. Refused with 409 if the tool was changed since.",
+        ),
+    ] = ""
 
 
 class AnnotationsOut(Schema):
@@ -155,6 +162,7 @@ class AnnotationsOut(Schema):
     claimed: dict[str, bool]
     confirmed: dict[str, bool | None]
     risk: str
+    seen: str = Field(description="Fingerprint of the approved definition and of what is confirmed.")
 
 
 class PermitOut(Schema):
@@ -254,7 +262,8 @@ def test_out(report: Report) -> RuleTestOut:
 def annotations_out(tool: Tool) -> AnnotationsOut:
     """What is claimed and what is confirmed of the tool, and the risk that follows."""
     confirmed = {name: getattr(tool, name) for name in behaviour.HINTS}
-    return AnnotationsOut(tool=str(tool), claimed=behaviour.claims(tool), confirmed=confirmed, risk=risk_of(tool).level)
+    return AnnotationsOut(tool=str(tool), claimed=behaviour.claims(tool), confirmed=confirmed, risk=risk_of(tool).level,
+                          seen=behaviour.seen_of(tool))  # fmt: skip
 
 
 def permit_out(row: Permit) -> PermitOut:

@@ -17,6 +17,7 @@ from mcpregistry.domain.kinds import read
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
 from mcpregistry.models import ApprovalRequest
+from mcpregistry.services.approvals.edits import find_objection
 from mcpregistry.services.approvals.requests import binding_for, current_arguments
 
 CatalogueOf = Callable[[str, str], Catalogue]
@@ -83,7 +84,9 @@ def _check_rules(
     now: datetime,
     arguments: Mapping[str, Any],
 ) -> Decision:
-    """The rule that asked must still ask, as it was; and no rule may deny what would run, at this moment."""
+    """The rule that asked must still ask, as it was. Rules may not deny what would run at this moment, and of edited arguments
+    they may not ask more than was asked.
+    """
     row = request.call
 
     def decided(on: Mapping[str, Any], at: datetime) -> Decision:
@@ -98,6 +101,8 @@ def _check_rules(
         raise GroundLost(f"the rule that asked ({request.rule_name}) was changed, or another one decides now")
     if decided(arguments, now).outcome is Outcome.DENY:
         raise GroundLost("a rule denies the call now")
+    if request.edited and (objection := find_objection(request, decided(arguments, request.asked_at).terms)):
+        raise GroundLost(f"{objection} for the call with the edited arguments")
     return asked
 
 

@@ -86,6 +86,39 @@ def check_url(url: str, schemes: tuple[str, ...]) -> str:
     return url
 
 
+def check_same_address(url: str, confirmed: str) -> None:
+    """Raises ConfigInvalid if credentials have made an address lead elsewhere.
+
+    ``confirmed``: the address with a letter in place of each credential. A credential stays one part of the path, or one
+    value of the query.
+    """
+    parts, expected = urlsplit(url), urlsplit(confirmed)
+    segments, wanted = parts.path.split("/"), expected.path.split("/")
+    same_query = parts.query.count("&") == expected.query.count("&") and bool(parts.query) == bool(expected.query)
+    if (
+        (parts.scheme, parts.netloc, parts.fragment) != (expected.scheme, expected.netloc, expected.fragment)
+        or len(segments) != len(wanted)
+        or {".", ".."} & {*segments} - {*wanted}
+        or not same_query
+    ):
+        raise ConfigInvalid(
+            "A credential changes where the address leads.",
+            remedy="Use credentials for one part of the path or one value of the query, without / ? # and &.",
+        )
+
+
+def check_same_words(words: list[str], confirmed: list[str]) -> None:
+    """Raises ConfigInvalid if credentials have changed the program of a command, or made an option of an argument.
+
+    ``confirmed``: the words with a letter in place of each credential.
+    """
+    options = [word.startswith("-") for word in words]
+    if words[0] != confirmed[0] or options != [word.startswith("-") for word in confirmed]:
+        raise ConfigInvalid(
+            "A credential changes the program or adds an option.", remedy="Write these into the command itself."
+        )
+
+
 def check_networks(networks: Any) -> list[str]:
     """A list of IP networks in CIDR notation, else ``ConfigInvalid``."""
     if not isinstance(networks, list):

@@ -9,10 +9,12 @@ from typing import Any
 
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, SlipsnisseError
 from mcpregistry.domain.policy.access import may_call
-from mcpregistry.domain.policy.decision import Outcome, Question, decide
+from mcpregistry.domain.policy.decision import Outcome, Question, Terms, decide
 from mcpregistry.domain.shown_definitions import check_call, repair_definition
 from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import ApprovalRequest, Definition, Tool
+from mcpregistry.services.approvals.requests import name_approvers
 from mcpregistry.services.configuration.snapshot import load_snapshot
 
 
@@ -49,7 +51,8 @@ def canonical_arguments(arguments: Mapping[str, Any]) -> str:
 
 
 def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: SlipsnisseError | None, now: datetime) -> None:
-    """Raise for an edit that does not fit the pinned schema, or reaches what the agent is not granted or a rule denies.
+    """Raise for an edit that does not fit the pinned schema, or reaches what the agent is not granted, or what the rules
+    deny or ask more about.
 
     ``misfit``: what ``find_misfit`` has found.
     """
@@ -73,5 +76,27 @@ def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: Slipsniss
         agent, endpoint, server, tool, arguments,
         expert=request.expert, now=now.timestamp(), origin=call.origin, host=request.host,
     )  # fmt: skip
-    if decide(snapshot.policy, question).outcome is Outcome.DENY:
+    decision = decide(snapshot.policy, question)
+    if decision.outcome is Outcome.DENY:
         raise Denied("A rule denies the call with these arguments.", remedy="Choose others.")
+    if objection := find_objection(request, decision.terms):
+        raise Denied(
+            f"{objection[0].upper()}{objection[1:]} for the call with these arguments.",
+            remedy="Choose other arguments, or reject the call and let the agent ask for these.",
+        )
+
+
+def find_objection(request: ApprovalRequest, terms: Terms | None) -> str:
+    """Why the approval that was asked for is not enough for edited arguments; empty if it is.
+
+    ``terms``: on which people would be asked about these arguments, if they would. It may be another rule that asks, but it
+    must not need more people, another group, or somebody other than the requester.
+    """
+    if terms is None:
+        return ""
+    rule = f"the rule '{printable(terms.rule, 100)}'" if terms.rule_id is not None else "the site's default"
+    if terms.quorum > request.quorum or terms.group_id not in (None, request.group_id):
+        return f"{rule} needs {name_approvers(terms.group, terms.quorum)}"
+    if request.requester_may_confirm and not terms.requester_may_confirm:
+        return f"{rule} needs somebody other than the requester"
+    return ""

@@ -18,10 +18,14 @@ from mcpregistry.models import ApprovalRequest
 
 def asked_of(request: ApprovalRequest) -> str:
     """ "an approver", "2 approvers", "one of the group finance", "2 people of the group finance"."""
-    group, number = request.group, request.quorum
-    if group is None:
+    return name_approvers(request.group.name if request.group else "", request.quorum)
+
+
+def name_approvers(group: str, number: int) -> str:
+    """As ``asked_of``, for a group (empty: all approvers) and a number of people."""
+    if not group:
         return "an approver" if number == 1 else f"{number} approvers"
-    return f"one of the group {group.name}" if number == 1 else f"{number} people of the group {group.name}"
+    return f"one of the group {group}" if number == 1 else f"{number} people of the group {group}"
 
 
 def asked_by(request: ApprovalRequest, user: User) -> bool:

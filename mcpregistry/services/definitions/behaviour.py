@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.db import transaction
 
-from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Tool
 from mcpregistry.services.records import audit
 
@@ -18,14 +19,31 @@ def claims(tool: Tool) -> dict[str, bool]:
     return {name: said[hint] for name, hint in HINTS.items() if isinstance(said.get(hint), bool)}
 
 
+def seen_of(tool: Tool) -> str:
+    """The fingerprint of what a person looks at before they vouch for a tool: its approved definition, and what is
+    confirmed of it."""
+    pinned = tool.pinned.hash if tool.pinned else ""
+    return digest("behaviour", pinned, *(str(getattr(tool, name)) for name in HINTS))
+
+
 @transaction.atomic
 def confirm_annotations(
-    *, tool: Tool, actor: str, read_only: bool | None, destructive: bool | None, open_world: bool | None
+    *,
+    tool: Tool,
+    actor: str,
+    read_only: bool | None,
+    destructive: bool | None,
+    open_world: bool | None,
+    seen: str = "",
 ) -> Tool:
-    """Vouch for what a tool does; None: nothing is known, so the worst is assumed. Raises ConfigInvalid."""
+    """Vouch for what a tool does; None: nothing is known, so the worst is assumed.
+
+    ``seen``: ``seen_of`` the tool as the person was shown it; empty for callers that show nothing. Raises ConfigInvalid, and
+    Conflict if the tool is not as it was shown.
+    """
     if read_only and destructive:
         raise ConfigInvalid("A tool that only reads destroys nothing.", remedy="Choose one of the two.")
-    tool = Tool.offers.select_for_update(of=("self",)).get(pk=tool.pk)
+    tool = _lock(tool, seen)
     tool.read_only, tool.destructive, tool.open_world = read_only, destructive, open_world
     tool.save(update_fields=[*HINTS])
     facts = {name: getattr(tool, name) for name in HINTS}
@@ -33,8 +51,10 @@ def confirm_annotations(
     return tool
 
 
-def confirm_claims(*, tool: Tool, actor: str) -> Tool:
-    """Confirm all that the server claims; what it is silent about stays as it is. Raises ConfigInvalid."""
+@transaction.atomic
+def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
+    """Confirm all that the server claims; what it is silent about stays as it is. ``seen`` and errors as above."""
+    tool = _lock(tool, seen)
     claimed = claims(tool)
     if not claimed:
         raise ConfigInvalid("The server claims nothing about this tool.", remedy="Say yourself what the tool does.")
@@ -42,3 +62,14 @@ def confirm_claims(*, tool: Tool, actor: str) -> Tool:
     if facts["read_only"]:
         facts["destructive"] = False
     return confirm_annotations(tool=tool, actor=actor, **facts)
+
+
+def _lock(tool: Tool, seen: str) -> Tool:
+    rows = Tool.offers.select_for_update(of=("self",)).select_related("pinned", "server")
+    tool = rows.get(pk=tool.pk)
+    if seen and seen != seen_of(tool):
+        raise Conflict(
+            "The definition of the tool, or what is confirmed of it, was changed after this was shown.",
+            remedy="Look at the tool again, then say what it does.",
+        )
+    return tool

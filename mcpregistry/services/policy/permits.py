@@ -2,7 +2,8 @@
 
 A permit covers calls of one agent and one tool as they were when it was given: the same definition,
 the same revision of the server, under the very rule that asked. Any change ends it. It counts only
-while the person who gave it could still approve.
+while the person who gave it could still approve: with that right, in the group that the rule names, and
+not as the owner of the agent.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ def covering(
     ).exclude(uses_left=0)  # fmt: skip
     if requester is not None:
         live = live.exclude(created_by=requester)
-    found = live.select_related("created_by", "request").order_by(F("uses_left").asc(nulls_last=True), "expires_at")
+    found = live.select_related("agent", "created_by", "request").order_by(
+        F("uses_left").asc(nulls_last=True), "expires_at"
+    )
     return [permit for permit in found if pinned(permit.argument_pins, arguments) and _giver_stands(permit)]
 
 
@@ -197,5 +200,10 @@ def give_back_left(now: datetime) -> int:
 
 
 def _giver_stands(permit: Permit) -> bool:
-    giver = permit.created_by
-    return giver is not None and giver.is_active and giver.has_perm(DECIDE)
+    """Whether the giver could approve the call that the permit was given with, at this moment."""
+    giver, request = permit.created_by, permit.request
+    if giver is None or request is None or not giver.is_active or not giver.has_perm(DECIDE):
+        return False
+    if permit.agent.owner_id == giver.pk:
+        return False
+    return request.group_id is None or giver.groups.filter(pk=request.group_id).exists()

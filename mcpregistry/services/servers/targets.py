@@ -5,6 +5,8 @@ Invariants:
 * ``${VAR}`` sees only the variables that the operator lists in SLIPSNISSE_PASS_ENV: a server's
   configuration cannot read the site's own secrets.
 * A credential or variable is filled in only where its scope names this server or provider.
+* A credential changes no program, option, working directory or destination: whoever may change its value need not be
+  somebody who may confirm launches.
 * A value that was filled in appears in no message: refusals name variables, never contents.
 """
 
@@ -17,7 +19,16 @@ from dataclasses import dataclass, field, replace
 from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
-from mcpregistry.domain.servers.launch import check_command, check_env, check_pairs, check_url, fill, fill_pairs
+from mcpregistry.domain.servers.launch import (
+    check_command,
+    check_env,
+    check_pairs,
+    check_same_address,
+    check_same_words,
+    check_url,
+    fill,
+    fill_pairs,
+)
 from mcpregistry.domain.servers.target import Limits, Target
 from mcpregistry.domain.text.redaction import secrets_in
 from mcpregistry.domain.text.secret_names import is_secret_name
@@ -100,7 +111,7 @@ class _Filling:
             revision=server.revision,
             transport=server.transport,  # type: ignore[arg-type]  # the choices are the literals
             argv=argv,
-            cwd=self._text(server.cwd, "working directory") if local else "",
+            cwd=self._cwd() if local else "",
             env=env,
             url=url,
             headers=headers,
@@ -128,16 +139,28 @@ class _Filling:
     def _argv(self) -> list[str]:
         words = [self._text(word, f"word {place} of the command") for place, word in enumerate(self.server.command, 1)]
         try:
+            check_same_words(words, [self._without_credentials(word) for word in self.server.command])
             return check_command(words)
         except ConfigInvalid as error:
             raise self._unusable("command") from error
 
+    def _cwd(self) -> str:
+        cwd = self._text(self.server.cwd, "working directory")
+        if cwd != self._without_credentials(self.server.cwd):
+            raise self._unusable("working directory")
+        return cwd
+
     def _url(self) -> str:
         url = self._text(self.server.url, "URL")
         try:
+            check_same_address(url, self._without_credentials(self.server.url))
             return check_url(url, SCHEMES[Transport(self.server.transport)])
-        except ConfigInvalid:
+        except (ConfigInvalid, ValueError):
             raise self._unusable("URL") from None  # the cause quotes the address, which may hold a secret
+
+    def _without_credentials(self, text: str) -> str:
+        """The text as a person has confirmed it: with a letter in place of each credential."""
+        return fill(text, variables=self.variables, credential=lambda _: "x") or ""
 
     def _pairs(self, pairs: Mapping[str, str], what: str) -> dict[str, str]:
         """Values filled in; a pair without a value is left out, and the server's page says so."""
@@ -160,7 +183,8 @@ class _Filling:
     def _unusable(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
             f"With its values filled in, the {what} of '{self.server.slug}' cannot be used.",
-            remedy="Check the variables and credentials that it refers to.",
+            remedy="Check the variables and credentials that it refers to. A credential cannot change a program, an option, a "
+            "working directory or a destination.",
         )
 
 

@@ -62,6 +62,21 @@ def test_a_tail_that_was_cut_off_is_found(full):
     assert found(full) == ["web:1 #3: it was sealed, and is gone"]
 
 
+def test_a_tail_that_was_cut_off_is_found_after_new_entries_and_seals(full):
+    """A newer seal says that the chain is as long as before, or ends earlier."""
+    for number in range(2):
+        audit.record(kind="test", actor="eve", subject="x", number=number)
+    assert seal(3) is not None
+    with unguarded():
+        AuditEntry.objects.filter(actor="eve").delete()
+    assert seal(2) is not None
+    for number in range(3):
+        audit.record(kind="test", actor="ann", subject="x", number=number)
+    assert seal(1) is not None
+    for everything in (full, True, False):
+        assert found(everything) == ["configuration #6: it was sealed, and was changed"]
+
+
 def test_what_was_verified_and_is_not_sealed_yet_is_missed_as_well(full):
     """Also by a verification that reads everything anew, which must not forget it either."""
     audit.record(kind="test", actor="ann", subject="x")

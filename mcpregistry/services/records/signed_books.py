@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
@@ -14,6 +15,7 @@ from mcpregistry.db import database_now, streamed
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, EnergyEntry, EnergyPool
 from mcpregistry.models.audit import AuditArchive, AuditEntry
 
+_PAGE = 500
 CLOSE = 1e-6  # of a pool's capacity: sums of floating point
 DELETIONS = ("energy.pool_deleted", "budget.deleted")
 
@@ -59,20 +61,28 @@ def lost_heads(heads: Iterable[tuple[str, tuple[int, str]]], surely_there: Colle
 
     ``surely_there``: books whose deletion, if there was one, the log itself tells of: it is not in an archive yet.
     """
-    for name, (seq, head) in heads:
+    by_book: dict[str, list[tuple[int, str]]] = {}
+    for name, head in heads:
+        by_book.setdefault(name, []).append(head)
+    for name, own in by_book.items():
         tables, key = _parts(name)
-        entries = tables.entries(key)
-        found = entries.filter(seq=seq).values_list("hash", flat=True).first()
-        if found == head:
-            continue
-        if found is not None:
-            yield f"Book {name}: entry {seq} was sealed, and was changed."
-        elif tables.book.objects.filter(pk=key).exists():
-            first = entries.values_list("seq", flat=True).first()
-            if first is None or first < seq:  # else retention has taken it away
-                yield f"Book {name}: entry {seq} was sealed, and is gone."
+        if not is_gone(name):
+            yield from _lost_entries(name, tables.entries(key), own)
         elif not is_deletion_recorded(name) and (name in surely_there or not AuditArchive.objects.exists()):
             yield f"Book {name} was sealed, and is gone. The log does not say that it was deleted."
+
+
+def _lost_entries(name: str, entries: QuerySet[Any], heads: list[tuple[int, str]]) -> Iterator[str]:
+    """Of a book that is there."""
+    first = entries.values_list("seq", flat=True).first()
+    sealed = iter(heads)
+    while page := list(islice(sealed, _PAGE)):
+        found = dict(entries.filter(seq__in=[seq for seq, _ in page]).values_list("seq", "hash"))
+        for seq, head in page:
+            if seq in found and found[seq] != head:
+                yield f"Book {name}: entry {seq} was sealed, and was changed."
+            elif seq not in found and (first is None or first < seq):  # else retention has taken it away
+                yield f"Book {name}: entry {seq} was sealed, and is gone."
 
 
 def is_deletion_recorded(name: str) -> bool:

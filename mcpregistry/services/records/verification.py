@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, islice
@@ -90,6 +90,7 @@ def verify(now: datetime, *, full: bool = False, known: Archives | None = None) 
             break
         known = known.renewed()  # it may be that entries were archived before they were looked at
         look = _looked(now, known, full=full)
+    look.problems = [*dict.fromkeys(look.problems)]
     if not look.problems:
         look.keep()
     report = Report(
@@ -169,8 +170,7 @@ class _Look:
         self._file()
         self._archives()
         told = self._seals()
-        ends = [*told.items(), *(item for item in self._verified.items() if item[1] != told.get(item[0]))]
-        self.problems += chains.missing_ends(ends, self.known)
+        self._check_heads([item for item in self._verified.items() if item[1] != told.get(item[0])])
         self._new()
         if not self.full:
             self._again()
@@ -225,8 +225,12 @@ class _Look:
     # Seals
 
     def _seals(self) -> seals.Heads:
-        """What the seals since the last verification say of the chains."""
-        state, told = self.state, seals.Heads()
+        """What the seals since the last verification say of the chains.
+
+        Every head that they name must be there. A later seal may name an earlier head or another one, if entries were cut
+        off in between.
+        """
+        state, told, heads_to_check = self.state, seals.Heads(), list[tuple[str, tuple[int, str]]]()
         if not AuditSeal.objects.filter(number=1).exists():
             self.problems.append("The first seal is gone. Every site has one from its installation on.")
         for at in seals.losses():
@@ -244,10 +248,19 @@ class _Look:
                 self.problems.append(f"Seal {each.number}: {problem}.")
             else:
                 self._told_of_books(each)
+            heads_to_check += [item for item in heads.items() if told.get(item[0]) != item[1]]
+            if len(heads_to_check) >= _PAGE:
+                self._check_heads(heads_to_check)
+                heads_to_check = []
             told |= heads
             state.seal, state.head = each.number, each.hash
+        self._check_heads(heads_to_check)
         state.sealed |= {writer: seq for writer, (seq, _) in told.items()}
         return told
+
+    def _check_heads(self, heads: Sequence[tuple[str, tuple[int, str]]]) -> None:
+        """The chains still have these entries."""
+        self.problems += chains.missing_ends(heads, self.known)
 
     def _seals_again(self) -> None:
         """Some of the older seals, as ``_again`` does with entries."""
@@ -267,8 +280,8 @@ class _Look:
             known = self.state.books.get(name)
             if known and head[0] < known[0]:
                 self.problems.append(f"Seal {each.number}: the book {name} had {known[0]} entries, and has {head[0]}.")
-            self.state.books[name] = head
-            if not self.full:
+            if known != head:
+                self.state.books[name] = head
                 self._books_told.append((name, head))
 
     def _books(self) -> None:

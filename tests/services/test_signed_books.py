@@ -160,6 +160,25 @@ def test_deleted_period_is_made_again_with_what_was_spent(budget: Budget):
     assert BudgetPeriod.objects.get().spent == ENTRIES + 1
 
 
+def test_lowered_spending_is_corrected_before_the_next_call(budget: Budget):
+    forget_spending()
+    spend(budget, "later")
+    assert BudgetPeriod.objects.get().spent == ENTRIES + 1
+    assert BudgetEntry.objects.order_by("-seq")[0].spent == ENTRIES + 1
+
+
+def test_spending_that_was_lowered_for_a_moment_is_found(sealed: None):
+    """The last entry was changed while the next one was written, and is again as it was."""
+    forget_spending()
+    BudgetEntry.objects.filter(seq=ENTRIES).update(spent=0)
+    spend(Budget.objects.get(), "later")
+    BudgetEntry.objects.filter(seq=ENTRIES).update(spent=ENTRIES)
+    said = "its period has spent something else than the entry before it and its amount say"
+    for full in (False, True, False):
+        assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
+    assert broken() == {"Every entry of a budget is signed and follows the one before it."}
+
+
 def test_retention_and_deletion_are_no_faults(sealed: None):
     spend(Budget.objects.get(), "later")
     assert seal() is not None

@@ -145,7 +145,14 @@ def _is_level_of(pool: EnergyPool, entry: EnergyEntry) -> bool:
 
 
 def unbalanced_periods(now: datetime) -> Iterator[str]:
-    """Periods of budgets that go on, and have spent something else than the last entry of their budget says.
+    """Periods of budgets that go on, and have spent something else than the entries of their budget say."""
+    going_on = with_signed_spending(BudgetPeriod.objects.filter(end__gt=now))
+    for period in going_on.exclude(spent=F("signed")).select_related("budget"):
+        yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
+
+
+def with_signed_spending(periods: QuerySet[BudgetPeriod]) -> QuerySet[Any]:
+    """Each with ``signed``: what it has spent by the last entry of its budget.
 
     If that is of another period, because somebody has changed where periods begin, the sum of the entries counts.
     """
@@ -153,23 +160,32 @@ def unbalanced_periods(now: datetime) -> Iterator[str]:
     last = same.filter(seq=OuterRef("budget__book_seq"), start=OuterRef("start"), end=OuterRef("end")).values("spent")
     within = same.filter(at__gte=OuterRef("start"), at__lt=OuterRef("end")).order_by().values("budget")
     total = within.annotate(total=Sum("amount")).values("total")
-    told = BudgetPeriod.objects.filter(end__gt=now).annotate(told=Coalesce(Subquery(last), Subquery(total), 0))
-    for period in told.exclude(spent=F("told")).select_related("budget"):
-        yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
+    return periods.annotate(signed=Coalesce(Subquery(last), Subquery(total), 0))
 
 
 # Chains
 
 
-def broken_chains(kind: str) -> Iterator[str]:
-    """One sentence for each signed entry that does not follow from the one before it. Reads all of them."""
+def broken_chains(kind: str, after: Heads | None = None) -> Iterator[str]:
+    """One sentence for each signed entry that does not follow from the one before it.
+
+    Reads all of them, or those after the heads in ``after``.
+    """
     tables = TABLES[kind]
     for book in tables.book.objects.order_by("pk"):
-        before = None
-        for entry in streamed(tables.entries(book.pk)):
-            problem = entry.problem(book.book_name)
-            if before and (entry.seq, entry.prev) != (before.seq + 1, before.hash):
-                problem = "it does not follow the entry before it"
-            if problem:
+        before, (since, _) = None, (after or {}).get(book.book_name, (0, ""))
+        for entry in streamed(tables.entries(book.pk).filter(seq__gte=since)):
+            if problem := entry.problem(book.book_name) or _break_between(before, entry):
                 yield f"{book.slug}: entry {entry.pk}: {problem}"
             before = entry
+
+
+def _break_between(before: Any, entry: Any) -> str:
+    if before is None:
+        return ""
+    if (entry.seq, entry.prev) != (before.seq + 1, before.hash):
+        return "it does not follow the entry before it"
+    is_same_period = isinstance(entry, BudgetEntry) and (entry.start, entry.end) == (before.start, before.end)
+    if is_same_period and entry.spent != before.spent + entry.amount:
+        return "its period has spent something else than the entry before it and its amount say"
+    return ""

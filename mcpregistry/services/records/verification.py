@@ -285,11 +285,12 @@ class _Look:
                 self._books_told.append((name, head))
 
     def _books(self) -> None:
-        """Each book reaches as far as it was sealed, and its balance is that of its last entry."""
+        """Each book reaches as far as it was sealed, its new entries follow from each other, and the last has its balance."""
         books, before = self.state.books, self._books_before
         heads = dict.fromkeys([*before.items(), *self._books_told, *books.items()])
         self.problems += signed_books.lost_heads(heads, {*before, *(name for name, _ in self._books_told)})
-        self.problems += islice(signed_books.balance_problems(), MOST_TOLD)
+        new_entries = (signed_books.broken_chains(kind, None if self.full else before) for kind in signed_books.TABLES)
+        self.problems += islice(chain(signed_books.balance_problems(), *new_entries), MOST_TOLD)
         self.state.books = {name: head for name, head in books.items() if not signed_books.is_gone(name)}
 
     # Entries

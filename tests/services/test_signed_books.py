@@ -179,6 +179,32 @@ def test_spending_that_was_lowered_for_a_moment_is_found(sealed: None):
     assert broken() == {"Every entry of a budget is signed and follows the one before it."}
 
 
+def test_pool_that_was_filled_up_is_found_after_the_next_charge(sealed: None):
+    fill_up()
+    charge(EnergyPool.objects.get(), "later")
+    assert seal() is not None
+    said = "the pool held more than the entry before it and its regeneration say"
+    for full in (False, True, False):
+        assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
+
+
+@pytest.mark.parametrize("days", [0, 1000])
+def test_level_that_was_changed_counts_for_nothing_where_the_books_go_on(sealed: None, days: int):
+    """A person saves the pool, or a clock seems to have been far ahead when the level was written."""
+    EnergyPool.objects.update(level=F("capacity"), level_at=timezone.now() + timedelta(days=days), regeneration=0.001)
+    row = EnergyPool.objects.get()
+    if days:
+        charge(row, "later")
+    else:
+        pools.save_pool(pool=row, actor="test")
+    last = EnergyEntry.objects.get(seq=ENTRIES + 1)
+    assert last.kind == ("clock" if days else "setting")
+    assert last.before == pytest.approx(100 - 10 * ENTRIES, abs=1)
+    assert seal() is not None
+    assert verify().problems == ()
+    assert broken() == set()
+
+
 def test_retention_and_deletion_are_no_faults(sealed: None):
     spend(Budget.objects.get(), "later")
     assert seal() is not None

@@ -134,13 +134,13 @@ def _head_problem(book: Any, entry: Any) -> str:
         return ""
     if problem := entry.problem(book.book_name):
         return f"entry {entry.pk}: {problem}"
-    if isinstance(book, EnergyPool) and not _is_level_of(book, entry):
+    if isinstance(book, EnergyPool) and not is_level_of(book, entry):
         return "its level is not told by its last entry"
     return ""
 
 
-def _is_level_of(pool: EnergyPool, entry: EnergyEntry) -> bool:
-    """An earlier time than the entry's would let energy come back twice."""
+def is_level_of(pool: EnergyPool, entry: EnergyEntry) -> bool:
+    """Whether the level follows from the entry. An earlier time than the entry's would let energy come back twice."""
     return abs(entry.after - pool.level) <= CLOSE * max(1.0, pool.capacity) and pool.level_at >= entry.at
 
 
@@ -174,8 +174,12 @@ def broken_chains(kind: str, after: Heads | None = None) -> Iterator[str]:
     tables = TABLES[kind]
     for book in tables.book.objects.order_by("pk"):
         before, (since, _) = None, (after or {}).get(book.book_name, (0, ""))
+        changed = _last_change(book)
         for entry in streamed(tables.entries(book.pk).filter(seq__gte=since)):
-            if problem := entry.problem(book.book_name) or _break_between(before, entry):
+            problem = entry.problem(book.book_name) or _break_between(before, entry)
+            if before and not problem and changed <= before.seq < book.book_seq:
+                problem = _gain_between(book, before, entry)
+            if problem:
                 yield f"{book.slug}: entry {entry.pk}: {problem}"
             before = entry
 
@@ -188,4 +192,22 @@ def _break_between(before: Any, entry: Any) -> str:
     is_same_period = isinstance(entry, BudgetEntry) and (entry.start, entry.end) == (before.start, before.end)
     if is_same_period and entry.spent != before.spent + entry.amount:
         return "its period has spent something else than the entry before it and its amount say"
+    return ""
+
+
+def _last_change(book: Any) -> int:
+    """The number of the entry from which on energy comes back at the rate that the pool has now."""
+    settings = EnergyEntry.objects.filter(pool=book.pk, kind=EnergyEntry.Kind.SETTING, seq__lte=book.book_seq)
+    last = settings.order_by("-seq").values_list("seq", flat=True).first() if isinstance(book, EnergyPool) else 0
+    return last or 0
+
+
+def _gain_between(book: Any, before: Any, entry: Any) -> str:
+    """Whether a pool held more than can have come back. It may hold less, because clocks differ."""
+    if not isinstance(book, EnergyPool):
+        return ""
+    passed = max(0.0, (entry.at - before.at).total_seconds())
+    most = min(book.capacity, before.after + book.regeneration * passed)
+    if entry.before > most + CLOSE * max(1.0, book.capacity):
+        return "the pool held more than the entry before it and its regeneration say"
     return ""

@@ -15,6 +15,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, islice
 
+import structlog
+
+from mcpregistry.database_errors import is_passing
 from mcpregistry.db import streamed
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
@@ -33,6 +36,8 @@ from mcpregistry.services.records import (
 )
 from mcpregistry.services.records.archives import Archives, Stand
 
+log = structlog.get_logger(__name__)
+
 AGAIN = 20_000  # older entries that are read again at a time
 SEALS_AGAIN = 20_000  # older seals; a day has at most 2,880 new ones, and 144 verifications by the clock
 SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
@@ -48,6 +53,10 @@ _NO_FILE = (
 _NO_NOTE = (
     "The note of what was verified is gone from the database; everything was read again. If that finds nothing else, "
     "`manage.py audit verify --full` makes a new note."
+)
+_UNREADABLE = (
+    "The log could not be read to its end, because a table holds something that the site does not write. See the log of the "
+    "process for the place."
 )
 
 
@@ -107,7 +116,13 @@ def _looked(now: datetime, known: Archives, *, full: bool) -> _Look:
     look = _Look(now, state, known, before, full=full or not state.seal)
     look.expects_note = not (full or told)
     look.problems += [told] if told and not full else []
-    look.all()
+    try:
+        look.all()
+    except Exception as error:
+        if is_passing(error):
+            raise
+        log.exception("audit.unreadable")
+        look.problems.append(f"{_UNREADABLE} {type(error).__name__}: {error}")
     return look
 
 
@@ -125,7 +140,8 @@ def noted() -> tuple[State, str]:
     if row is None or not row.state:
         return State(), ""
     try:
-        if not signed(row.key_id, "verified", row.state, row.hash):
+        texts = (row.key_id, row.state, row.hash)
+        if not all(isinstance(text, str) for text in texts) or not signed(row.key_id, "verified", row.state, row.hash):
             return State(), "The note of what was verified is not what was written; everything was read again."
     except ConfigInvalid as error:  # a key was taken off the ring, or so it says
         return State(), f"The note of what was verified cannot be verified; everything was read again. {error.message}"

@@ -54,6 +54,7 @@ _NO_NOTE = (
     "The note of what was verified is gone from the database; everything was read again. If that finds nothing else, "
     "`manage.py audit verify --full` makes a new note."
 )
+_FORGED_NOTE = "The note of what was verified is not what was written; everything was read again."
 _UNREADABLE = (
     "The log could not be read to its end, because a table holds something that the site does not write. See the log of the "
     "process for the place."
@@ -139,10 +140,11 @@ def noted() -> tuple[State, str]:
     row = AuditVerification.objects.filter(pk=1).first()
     if row is None or not row.state:
         return State(), ""
+    if not all(isinstance(text, str) for text in (row.key_id, row.state, row.hash)):
+        return State(), _FORGED_NOTE
     try:
-        texts = (row.key_id, row.state, row.hash)
-        if not all(isinstance(text, str) for text in texts) or not signed(row.key_id, "verified", row.state, row.hash):
-            return State(), "The note of what was verified is not what was written; everything was read again."
+        if not signed(row.key_id, "verified", row.state, row.hash):
+            return State(), _FORGED_NOTE
     except ConfigInvalid as error:  # a key was taken off the ring, or so it says
         return State(), f"The note of what was verified cannot be verified; everything was read again. {error.message}"
     said = json.loads(row.state)

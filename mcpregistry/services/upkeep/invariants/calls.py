@@ -22,7 +22,7 @@ from mcpregistry.database_errors import is_passing
 from mcpregistry.db import one_reading, streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditArchive, AuditEntry, Connection, Invocation, Server, ServerTest, Tool
-from mcpregistry.models.guards import altered_guards, missing_guards
+from mcpregistry.models.guards import altered_guards, missing_guards, unknown_guards
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.records import chains
 from mcpregistry.services.records.ending import CORRECTED
@@ -172,6 +172,7 @@ def _running_test(now: datetime) -> Iterator[str]:
 def _lost_guards(now: datetime) -> Iterator[str]:
     yield from missing_guards()
     yield from (f"{name} does something else" for name in altered_guards())
+    yield from (f"{name} is not one of the site" for name in unknown_guards())
 
 
 Rule = tuple[str, Callable[[datetime], Iterator[str]]]

@@ -23,7 +23,7 @@ from controlplane import checks, health
 from controlplane.celery import app
 from controlplane.open_secrets import REMEDY, list_open_secrets
 from controlplane.unclaimed import unclaimed
-from mcpregistry.models.guards import altered_guards
+from mcpregistry.models.guards import altered_guards, unknown_guards
 from mcpregistry.services.upkeep import completeness
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def _migrations() -> Iterable[Finding]:
         missing = health.unapplied_migrations()
         lacking = "" if missing else completeness.interrupted()
         altered = [] if missing or lacking else altered_guards()
+        unknown = [] if missing else unknown_guards()
     except DatabaseError as error:
         yield Finding(False, f"the migrations cannot be read ({type(error).__name__})", _database_remedy())
         return
@@ -118,6 +119,12 @@ def _migrations() -> Iterable[Finding]:
             False,
             f"{len(altered)} triggers of the database do something else than they should, such as {altered[0]}",
             "Find out who changed them, then run: python manage.py migrate",
+        )
+    elif unknown:
+        yield Finding(
+            False,
+            f"{len(unknown)} triggers or rules of the site's tables are not the site's own, such as {unknown[0]}",
+            "Find out who made them and what they do. If you have not made them on purpose, drop them.",
         )
     else:
         yield Finding(True, "all migrations are applied; triggers and roles are there")

@@ -42,6 +42,7 @@ _SQLITE: dict[int, Fault] = {
 }
 
 _READ_ONLY = "25006"
+_NO_TEXT = "Could not decode to UTF-8"  # sqlite3, without a code: a value that the site has not written
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -129,7 +130,7 @@ def _by_class(error: BaseException) -> Fault:
     if not is_database_error(error):
         return Fault.BUG
     if "OperationalError" in names:
-        return Fault.UNAVAILABLE
+        return Fault.BUG if str(error).startswith(_NO_TEXT) else Fault.UNAVAILABLE
     if "InterfaceError" in names:  # the connection is closed; sqlite3 means a wrong use of it
         return Fault.BUG if type(error).__module__ == "sqlite3" else Fault.UNAVAILABLE
     return Fault.REJECTS_ROW if names & {"IntegrityError", "DataError"} else Fault.BUG

@@ -200,6 +200,7 @@ MUTANTS = [
         "mcpregistry/services/records/verification.py",
         "tests/services/test_verification.py",
         ("verification: a forged note", "if not signed(row.key_id, \"verified\", row.state, row.hash):", "if False:"),
+        ("verification: only the last heads", "if told.get(item[0]) != item[1]]\n", "if False]\n"),
     ),
     *_of(
         "mcpregistry/services/records/bound.py",

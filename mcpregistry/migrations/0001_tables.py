@@ -519,7 +519,7 @@ class Migration(migrations.Migration):
                 name='EnergyEntry',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                    ('kind', models.CharField(choices=[('call', 'call'), ('correction', 'correction of a call'), ('turn', 'turn of a model'), ('maintenance', 'background sub-agent'), ('grant', 'given by a person'), ('setting', 'the pool was changed')], max_length=12)),
+                    ('kind', models.CharField(choices=[('call', 'call'), ('correction', 'correction of a call'), ('turn', 'turn of a model'), ('maintenance', 'background sub-agent'), ('grant', 'given by a person'), ('setting', 'the pool was changed'), ('clock', 'a clock had been ahead')], max_length=12)),
                     ('amount', models.FloatField(help_text='Units taken; below zero: given.')),
                     ('before', models.FloatField()),
                     ('after', models.FloatField()),

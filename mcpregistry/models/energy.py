@@ -133,6 +133,7 @@ class EnergyEntry(SignedBookEntry):
         MAINTENANCE = "maintenance", "background sub-agent"
         GRANT = "grant", "given by a person"
         SETTING = "setting", "the pool was changed"
+        CLOCK = "clock", "a clock had been ahead"
 
     pool = models.ForeignKey(EnergyPool, on_delete=models.CASCADE, related_name="entries")
     kind = models.CharField(max_length=12, choices=Kind.choices)

@@ -78,6 +78,12 @@ _COLUMNS = {  # in one query: Django's introspection of SQLite parses how each t
     "sqlite": "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'",
     "postgresql": "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()",
 }
+_ON_TABLES = {
+    "sqlite": "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger'",
+    "postgresql": "SELECT tgname, relname FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid WHERE NOT tgisinternal "
+    "AND relnamespace = current_schema()::regnamespace "
+    "UNION ALL SELECT rulename, tablename FROM pg_rules WHERE schemaname = current_schema()",
+}
 _EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPDATE and DELETE
 
 
@@ -105,16 +111,30 @@ def drop_guards() -> None:
 
 def missing_guards() -> list[str]:
     """Names of triggers that should be there and are not, or do not fire for usual sessions."""
-    source = (
-        "pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A')"
-        if connection.vendor == "postgresql"
-        else "sqlite_master WHERE type = 'trigger'"
-    )
-    column = "tgname" if connection.vendor == "postgresql" else "name"
+    if connection.vendor == "postgresql":
+        source = "SELECT tgname, relname FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid"
+        source += (
+            " WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND relnamespace = current_schema()::regnamespace"
+        )
+    else:
+        source = "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger'"
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {column} FROM {source}")  # noqa: S608  both words are ours
-        present = {name for (name,) in cursor.fetchall()}
-    return sorted({name for name, _ in _names()} - present)
+        cursor.execute(source)
+        present = {*cursor.fetchall()}
+    return sorted(name for name, _ in {*_names()} - present)
+
+
+def unknown_guards() -> list[str]:
+    """Triggers and rules of the site's tables that are not the site's own, for example ``evil on mcpregistry_grant``.
+
+    They could change or drop what the site writes.
+    """
+    own = {*_names()}
+    with connection.cursor() as cursor:
+        cursor.execute(_ON_TABLES[connection.vendor])
+        found = {*cursor.fetchall()} - own
+        tables = {*connection.introspection.django_table_names()}
+    return sorted(f"{name} on {table}" for name, table in found if table in tables)
 
 
 def altered_guards() -> list[str]:

@@ -16,6 +16,7 @@ _TEXTS = """
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_language l ON l.oid = p.prolang
     JOIN pg_class c ON c.oid = t.tgrelid
     WHERE NOT t.tgisinternal AND (c.relpersistence = 't') = %s AND t.tgname = ANY(%s)
+    AND c.relnamespace IN (current_schema()::regnamespace, pg_my_temp_schema())
 """
 
 

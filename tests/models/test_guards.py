@@ -34,7 +34,12 @@ from mcpregistry.models import (
     Tool,
     Workspace,
 )
-from mcpregistry.models.guards import WATCHED, altered_guards, drop_guards, install_guards, missing_guards
+from mcpregistry.models.guards import (
+    WATCHED,
+    drop_guards,
+    install_guards,
+    missing_guards,
+)
 from mcpregistry.services.records import audit
 from subagents.models import EffortAgent, ExpertTool, Headend
 
@@ -323,63 +328,6 @@ def test_missing_guards_are_named_and_can_be_put_back():
     assert {"audit_no_update", "audit_no_delete", "call_stays_ended", "watch_mcpregistry_server_update"} <= set(missing)
     install_guards()
     install_guards()
-    assert missing_guards() == []
-
-
-def hollow(name: str, table: str, event: str) -> None:
-    """A trigger of the same name that does nothing, as somebody makes it who wants to change the table unnoticed."""
-    if connection.vendor == "postgresql":
-        sql(f"DROP TRIGGER {name} ON {table}")
-        sql("CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN OLD; END $$")
-        sql(f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH STATEMENT EXECUTE FUNCTION nothing()")
-    else:
-        sql(f"DROP TRIGGER {name}")
-        sql(f"CREATE TRIGGER {name} BEFORE {event} ON {table} BEGIN SELECT 1; END")
-
-
-@pytest.mark.attack
-@pytest.mark.parametrize(("name", "event"), [("audit_no_update", "UPDATE"), ("audit_no_delete", "DELETE")])
-def test_trigger_that_does_nothing_is_named(name: str, event: str):
-    assert altered_guards() == []
-    hollow(name, AUDIT, event)
-    assert missing_guards() == []
-    assert altered_guards() == [name]
-    install_guards()
-    assert altered_guards() == []
-
-
-@pytest.mark.attack
-def test_trigger_with_a_condition_that_never_holds_is_named():
-    if connection.vendor == "postgresql":
-        sql(f"DROP TRIGGER call_stays_ended ON {CALLS}")
-        sql(
-            f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {CALLS} FOR EACH ROW WHEN (false) "
-            "EXECUTE FUNCTION slipsnisse_refuse('an ended call keeps its state')"
-        )
-    else:
-        sql("DROP TRIGGER call_stays_ended")
-        sql(
-            f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {CALLS} WHEN 0 "
-            "BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END"
-        )
-    assert altered_guards() == ["call_stays_ended"]
-
-
-@pytest.mark.attack
-@pytest.mark.postgres_only
-def test_function_of_triggers_that_does_nothing_is_named():
-    sql(
-        "CREATE OR REPLACE FUNCTION slipsnisse_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$"
-    )
-    assert {"audit_no_update", "seal_no_delete", "call_stays_ended"} <= {*altered_guards()}
-
-
-@pytest.mark.attack
-@pytest.mark.postgres_only
-def test_trigger_that_fires_for_replicas_only_is_missing():
-    sql(f"ALTER TABLE {AUDIT} ENABLE REPLICA TRIGGER audit_no_update")
-    assert missing_guards() == ["audit_no_update"]
-    sql(f"ALTER TABLE {AUDIT} ENABLE ALWAYS TRIGGER audit_no_update")
     assert missing_guards() == []
 
 

@@ -379,6 +379,36 @@ def test_the_result_counts_though_nothing_could_be_cleared_up(
     assert (ended.state, ended.lease_until) == (state, None)
 
 
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_odd_names_in_its_folder_do_not_change_the_result(
+    var: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
+) -> None:
+    """Nothing of the site has made these; a folder may also become unreadable while the worker is at it."""
+    odd = ["resolving-", "resolving-x", "resolving-²", "resolving-" + "9" * 240, "resolving-1-2", "installing-1"]
+
+    def resolve(job: work.Job) -> dict[str, object]:
+        job.place()
+        for name in odd:
+            os.makedirs(os.path.join(install.place, name))
+        if not is_readable:
+            monkeypatch.setattr(os, "listdir", unreadable)
+        return {"version": "1.0"}
+
+    def unreadable(_: Any) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    install = row(InstallState.REQUESTED)
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "_resolve", resolve)
+        ended = work.work(install_id=install.pk)
+    monkeypatch.undo()
+    assert ended is not None
+    assert (ended.state, ended.lease_until) == (InstallState.WAITING, None)
+    left = {*os.listdir(install.place)}
+    assert {*odd} <= left
+    assert ("resolving-1" in left) is not is_readable
+
+
 @pytest.mark.parametrize(
     ("doing", "waiting"),
     [(InstallState.RESOLVING, InstallState.REQUESTED), (InstallState.INSTALLING, InstallState.APPROVED)],

@@ -149,7 +149,8 @@ def test_books_wound_back_are_found_after_new_entries(sealed: None):
     for number in range(ENTRIES):
         charge(EnergyPool.objects.get(), f"later{number}")
     assert seal() is not None
-    assert any("was sealed, and was changed" in found for found in verify().problems)
+    for full in (False, True, False):
+        assert any("was sealed, and was changed" in found for found in verify(full=full).problems)
 
 
 def test_deleted_period_is_made_again_with_what_was_spent(budget: Budget):
@@ -157,6 +158,51 @@ def test_deleted_period_is_made_again_with_what_was_spent(budget: Budget):
     BudgetEntry.objects.filter(seq__lt=ENTRIES).delete()
     spend(budget, "later")
     assert BudgetPeriod.objects.get().spent == ENTRIES + 1
+
+
+def test_lowered_spending_is_corrected_before_the_next_call(budget: Budget):
+    forget_spending()
+    spend(budget, "later")
+    assert BudgetPeriod.objects.get().spent == ENTRIES + 1
+    assert BudgetEntry.objects.order_by("-seq")[0].spent == ENTRIES + 1
+
+
+def test_spending_that_was_lowered_for_a_moment_is_found(sealed: None):
+    """The last entry was changed while the next one was written, and is again as it was."""
+    forget_spending()
+    BudgetEntry.objects.filter(seq=ENTRIES).update(spent=0)
+    spend(Budget.objects.get(), "later")
+    BudgetEntry.objects.filter(seq=ENTRIES).update(spent=ENTRIES)
+    said = "its period has spent something else than the entry before it and its amount say"
+    for full in (False, True, False):
+        assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
+    assert broken() == {"Every entry of a budget is signed and follows the one before it."}
+
+
+def test_pool_that_was_filled_up_is_found_after_the_next_charge(sealed: None):
+    fill_up()
+    charge(EnergyPool.objects.get(), "later")
+    assert seal() is not None
+    said = "the pool held more than the entry before it and its regeneration say"
+    for full in (False, True, False):
+        assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
+
+
+@pytest.mark.parametrize("days", [0, 1000])
+def test_level_that_was_changed_counts_for_nothing_where_the_books_go_on(sealed: None, days: int):
+    """A person saves the pool, or a clock seems to have been far ahead when the level was written."""
+    EnergyPool.objects.update(level=F("capacity"), level_at=timezone.now() + timedelta(days=days), regeneration=0.001)
+    row = EnergyPool.objects.get()
+    if days:
+        charge(row, "later")
+    else:
+        pools.save_pool(pool=row, actor="test")
+    last = EnergyEntry.objects.get(seq=ENTRIES + 1)
+    assert last.kind == ("clock" if days else "setting")
+    assert last.before == pytest.approx(100 - 10 * ENTRIES, abs=1)
+    assert seal() is not None
+    assert verify().problems == ()
+    assert broken() == set()
 
 
 def test_retention_and_deletion_are_no_faults(sealed: None):

@@ -6,13 +6,14 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.audit import GENESIS
 from mcpregistry.models.signing import newest_key, signature
 from mcpregistry.services.records import audit, newest_seal, seals, verification
+from mcpregistry.services.upkeep.invariants.calls import check
 from tests.fakes.tampered import process_wrote, rewrite_without_key, seal, sealed_anew, unguarded, verify
 
 pytestmark = [pytest.mark.django_db, pytest.mark.attack]
@@ -60,6 +61,21 @@ def test_a_tail_that_was_cut_off_is_found(full):
     with unguarded():
         AuditEntry.objects.filter(writer="web:1", seq=3).delete()
     assert found(full) == ["web:1 #3: it was sealed, and is gone"]
+
+
+def test_a_tail_that_was_cut_off_is_found_after_new_entries_and_seals(full):
+    """A newer seal says that the chain is as long as before, or ends earlier."""
+    for number in range(2):
+        audit.record(kind="test", actor="eve", subject="x", number=number)
+    assert seal(3) is not None
+    with unguarded():
+        AuditEntry.objects.filter(actor="eve").delete()
+    assert seal(2) is not None
+    for number in range(3):
+        audit.record(kind="test", actor="ann", subject="x", number=number)
+    assert seal(1) is not None
+    for everything in (full, True, False):
+        assert found(everything) == ["configuration #6: it was sealed, and was changed"]
 
 
 def test_what_was_verified_and_is_not_sealed_yet_is_missed_as_well(full):
@@ -186,6 +202,32 @@ def test_old_seal_that_is_gone_is_found_by_reading_in_turns(site):
     with unguarded():
         AuditSeal.objects.filter(number=2).delete()
     assert found(False) == ["Seal 3: the seals from 2 to the one before it are missing."]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    ("change", "said", "only_on"),
+    [
+        ("UPDATE mcpregistry_auditentry SET body = '[[' WHERE seq = 4", "its text does not fit its hash", ""),
+        ("UPDATE mcpregistry_auditentry SET seq = 'x' WHERE seq = 4", "could not be read to its end", "sqlite"),
+        ("UPDATE mcpregistry_auditentry SET hash = x'ff' WHERE seq = 4", "it was sealed, and was changed", "sqlite"),
+        ("UPDATE mcpregistry_auditentry SET body = CAST(x'ff' AS TEXT) WHERE seq = 4", "could not be read", "sqlite"),
+        ("UPDATE mcpregistry_auditseal SET body = '[[' WHERE number = 2", "does not fit its signature", ""),
+        ("UPDATE mcpregistry_auditseal SET body = x'ff' WHERE number = 2", "does not fit its signature", "sqlite"),
+        ("UPDATE mcpregistry_auditverification SET state = x'ff'", "is not what was written", "sqlite"),
+    ],
+)
+def test_values_that_no_site_writes_are_faults_and_stop_no_check(site, change, said, only_on):
+    """SQLite takes a value of any type in any column. Verifying, sealing and invariants go on."""
+    if only_on not in ("", connection.vendor):
+        pytest.skip("PostgreSQL refuses such values")
+    assert verify().problems == ()
+    with unguarded(), connection.cursor() as cursor:
+        cursor.execute(change)
+    assert any(said in each for each in found(False))
+    assert check(timezone.now())
+    process_wrote("web:3", 1)
+    assert seal() is not None
 
 
 # Sealing

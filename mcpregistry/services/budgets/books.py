@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet, Sum
@@ -21,7 +22,9 @@ from mcpregistry.domain.notifications.events import Event
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, BudgetReservation
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.notifications import outbox
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, signed_books
+
+log = structlog.get_logger(__name__)
 
 Kind = BudgetEntry.Kind
 
@@ -145,11 +148,19 @@ def locked(payers: Collection[str], units: Iterable[Unit]) -> list[Budget]:
 
 
 def period_of(budget: Budget, now: datetime) -> BudgetPeriod:
-    """The budget's period at ``now``. A clock that was set back finds the one before with what was spent in it."""
+    """The budget's period at ``now``. A clock that was set back finds the one before with what was spent in it.
+
+    The signed entries decide what was spent: a row that says something else was changed by hand, and is corrected.
+    """
     found = span(Period(budget.period), now, budget.zone)
-    row = BudgetPeriod.objects.filter(budget=budget, start=found.start, end=found.end).first()
+    periods = BudgetPeriod.objects.filter(budget=budget, start=found.start, end=found.end)
+    row = signed_books.with_signed_spending(periods).first()
     if row is not None:
-        return row
+        if row.spent != row.signed:
+            log.warning("budget.corrected", budget=budget.slug, spent=row.spent, signed=row.signed)
+            row.spent = row.signed
+            row.save(update_fields=["spent"])
+        return cast(BudgetPeriod, row)
     # Not 0 where the budget was made to begin anew otherwise in the midst of it, or where the row is lost.
     last = budget.entries.filter(seq=budget.book_seq, start=found.start, end=found.end).first()
     within = budget.entries.filter(at__gte=found.start, at__lt=found.end)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import structlog
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from mcpregistry.db import database_now
@@ -19,7 +20,9 @@ from mcpregistry.models import Agent, EnergyEntry, EnergyPool
 from mcpregistry.models.signed_books import HEAD_COLUMNS
 from mcpregistry.prepared_queries import Given, Insert, Select, Update
 from mcpregistry.services.configuration.saving import save_checked, take_current
-from mcpregistry.services.records import audit
+from mcpregistry.services.records import audit, signed_books
+
+log = structlog.get_logger(__name__)
 
 Kind = EnergyEntry.Kind
 
@@ -59,6 +62,7 @@ def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
 def _keep_level(pool: EnergyPool, now: datetime) -> None:
     """What came back so far came by the earlier rate; an entry tells where the books go on."""
     found = locked(pool.pk)
+    _take_signed_level(found)
     before = found.stand.level_at(now)
     pool.take_head_of(found)
     pool.level, pool.level_at = min(pool.capacity, before), now
@@ -101,10 +105,19 @@ _ENTRY_COLUMNS = ("seq", "prev", "hash", "key_id", *EnergyEntry.SIGNED)
 
 def _goes_on(pool: EnergyPool, now: datetime) -> None:
     """The clock was far ahead when the level was written: nothing would come back until it is as late as that again."""
+    _take_signed_level(pool)
     pool.level_at = now
-    facts = {"kind": Kind.SETTING, "amount": 0.0, "before": pool.level, "after": pool.level, "at": now}
+    facts = {"kind": Kind.CLOCK, "amount": 0.0, "before": pool.level, "after": pool.level, "at": now}
     _signed_entry(pool, facts).save()
-    EnergyPool.objects.filter(pk=pool.pk).update(level_at=now, **pool.head)
+    EnergyPool.objects.filter(pk=pool.pk).update(level=pool.level, level_at=now, **pool.head)
+
+
+def _take_signed_level(pool: EnergyPool) -> None:
+    """Where the books go on from, the level is that of the last entry: a row that says something else was changed by hand."""
+    last = EnergyEntry.objects.filter(pool=pool.pk, seq=pool.book_seq).first()
+    if last is not None and not signed_books.is_level_of(pool, last):
+        log.warning("energy.corrected", pool=pool.slug, level=pool.level, signed=last.after)
+        pool.level, pool.level_at = last.after, max(pool.level_at, last.at)
 
 
 def _signed_entry(pool: EnergyPool, facts: Mapping[str, Any]) -> EnergyEntry:

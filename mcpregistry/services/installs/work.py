@@ -38,6 +38,7 @@ from mcpregistry.services.records import audit
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=60)
+_MOST_DIGITS = 5  # of the number of an attempt
 
 
 @dataclass
@@ -95,16 +96,20 @@ class Job:
 
         What cannot be removed does not change the result: the clock removes it later.
         """
-        step = f"{self.doing}-"
-        names = os.listdir(self.install.place) if os.path.isdir(self.install.place) else []
-        ours = [name for name in names if name.startswith(step) and int(name[len(step) :]) <= self.install.attempts]
         try:
-            for name in ours:
-                tree.remove(os.path.join(self.install.place, name))
+            for name in os.listdir(self.install.place) if os.path.isdir(self.install.place) else []:
+                if self._is_own_or_earlier(name):
+                    tree.remove(os.path.join(self.install.place, name))
         except OSError as error:
             log.warning("install_not_cleared", place=str(self.install.uid), error=type(error).__name__)
         with suppress(OSError):  # something else is in it, or it is gone
             os.rmdir(self.install.place)
+
+    def _is_own_or_earlier(self, name: str) -> bool:
+        """Whether a folder of this name is that of this attempt or of an earlier one of the same step."""
+        step, _, attempt = name.partition("-")
+        is_number = attempt.isascii() and attempt.isdigit() and len(attempt) <= _MOST_DIGITS
+        return step == self.doing and is_number and int(attempt) <= self.install.attempts
 
 
 def waiting(limit: int) -> list[int]:
@@ -261,7 +266,8 @@ def _end(job: Job, state: InstallState, values: dict[str, object]) -> Install | 
     install = Install.objects.select_related("server").get(pk=job.install.pk)
     if not ended:
         if install.state in (InstallState.FAILED, InstallState.REMOVED):
-            tree.remove(install.place)
+            with suppress(OSError):  # the clock removes it later
+                tree.remove(install.place)
         return None
     kind = {"waiting": "install.resolved", "installed": "install.installed", "failed": "install.failed"}[state.value]
     audit.record(

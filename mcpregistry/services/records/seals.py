@@ -78,7 +78,7 @@ def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, H
     since, known = (settled.upto, settled.number) if settled else (0, 0)
     told: dict[str, Any] = {}
     for body in seals.objects.filter(number__gte=known).order_by("number").values_list("body", flat=True):
-        told |= json.loads(body)["heads"]
+        told |= _said(body, "heads")
     near = entries.objects.filter(id__gt=since).order_by()
     ids = sorted(near.values("writer").annotate(last=Max("id")).values_list("last", flat=True))
     # Those of the configuration are written in transactions of any length, so its chain is looked at by itself.
@@ -95,13 +95,26 @@ def _moved_books(now: datetime) -> Heads:
     since = settled.at - _LATEST_COMMIT if settled else None
     recent = AuditSeal.objects.filter(at__gt=since) if since else AuditSeal.objects.all()
     told: Heads = {}
-    for each in recent.order_by("number"):
-        told |= books_of(each)
+    for body in recent.order_by("number").values_list("body", flat=True):
+        told |= {name: (seq, head) for name, (seq, head) in _said(body, "books").items()}
     return signed_books.moved_heads(since, told)
 
 
+def _said(body: Any, name: str) -> dict[str, Any]:
+    """What a seal says of chains or books; nothing if it was changed so that it cannot be read, which verifying finds."""
+    try:
+        said = json.loads(body).get(name, {})
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return {}
+    is_whole = isinstance(said, dict) and all(isinstance(head, list) and len(head) == 2 for head in said.values())
+    return said if is_whole else {}
+
+
 def _heads(rows: Any) -> Heads:
-    return {writer: (seq, head) for writer, seq, head in rows.values_list("writer", "seq", "hash")}
+    found = rows.values_list("writer", "seq", "hash")
+    # SQLite takes a value of any type; verifying finds such an entry.
+    sound = [each for each in found if tuple(map(type, each)) == (str, int, str)]
+    return {writer: (seq, head) for writer, seq, head in sound}
 
 
 # Looking

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
@@ -14,6 +15,7 @@ from mcpregistry.db import database_now, streamed
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, EnergyEntry, EnergyPool
 from mcpregistry.models.audit import AuditArchive, AuditEntry
 
+_PAGE = 500
 CLOSE = 1e-6  # of a pool's capacity: sums of floating point
 DELETIONS = ("energy.pool_deleted", "budget.deleted")
 
@@ -59,20 +61,28 @@ def lost_heads(heads: Iterable[tuple[str, tuple[int, str]]], surely_there: Colle
 
     ``surely_there``: books whose deletion, if there was one, the log itself tells of: it is not in an archive yet.
     """
-    for name, (seq, head) in heads:
+    by_book: dict[str, list[tuple[int, str]]] = {}
+    for name, head in heads:
+        by_book.setdefault(name, []).append(head)
+    for name, own in by_book.items():
         tables, key = _parts(name)
-        entries = tables.entries(key)
-        found = entries.filter(seq=seq).values_list("hash", flat=True).first()
-        if found == head:
-            continue
-        if found is not None:
-            yield f"Book {name}: entry {seq} was sealed, and was changed."
-        elif tables.book.objects.filter(pk=key).exists():
-            first = entries.values_list("seq", flat=True).first()
-            if first is None or first < seq:  # else retention has taken it away
-                yield f"Book {name}: entry {seq} was sealed, and is gone."
+        if not is_gone(name):
+            yield from _lost_entries(name, tables.entries(key), own)
         elif not is_deletion_recorded(name) and (name in surely_there or not AuditArchive.objects.exists()):
             yield f"Book {name} was sealed, and is gone. The log does not say that it was deleted."
+
+
+def _lost_entries(name: str, entries: QuerySet[Any], heads: list[tuple[int, str]]) -> Iterator[str]:
+    """Of a book that is there."""
+    first = entries.values_list("seq", flat=True).first()
+    sealed = iter(heads)
+    while page := list(islice(sealed, _PAGE)):
+        found = dict(entries.filter(seq__in=[seq for seq, _ in page]).values_list("seq", "hash"))
+        for seq, head in page:
+            if seq in found and found[seq] != head:
+                yield f"Book {name}: entry {seq} was sealed, and was changed."
+            elif seq not in found and (first is None or first < seq):  # else retention has taken it away
+                yield f"Book {name}: entry {seq} was sealed, and is gone."
 
 
 def is_deletion_recorded(name: str) -> bool:
@@ -124,18 +134,25 @@ def _head_problem(book: Any, entry: Any) -> str:
         return ""
     if problem := entry.problem(book.book_name):
         return f"entry {entry.pk}: {problem}"
-    if isinstance(book, EnergyPool) and not _is_level_of(book, entry):
+    if isinstance(book, EnergyPool) and not is_level_of(book, entry):
         return "its level is not told by its last entry"
     return ""
 
 
-def _is_level_of(pool: EnergyPool, entry: EnergyEntry) -> bool:
-    """An earlier time than the entry's would let energy come back twice."""
+def is_level_of(pool: EnergyPool, entry: EnergyEntry) -> bool:
+    """Whether the level follows from the entry. An earlier time than the entry's would let energy come back twice."""
     return abs(entry.after - pool.level) <= CLOSE * max(1.0, pool.capacity) and pool.level_at >= entry.at
 
 
 def unbalanced_periods(now: datetime) -> Iterator[str]:
-    """Periods of budgets that go on, and have spent something else than the last entry of their budget says.
+    """Periods of budgets that go on, and have spent something else than the entries of their budget say."""
+    going_on = with_signed_spending(BudgetPeriod.objects.filter(end__gt=now))
+    for period in going_on.exclude(spent=F("signed")).select_related("budget"):
+        yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
+
+
+def with_signed_spending(periods: QuerySet[BudgetPeriod]) -> QuerySet[Any]:
+    """Each with ``signed``: what it has spent by the last entry of its budget.
 
     If that is of another period, because somebody has changed where periods begin, the sum of the entries counts.
     """
@@ -143,23 +160,54 @@ def unbalanced_periods(now: datetime) -> Iterator[str]:
     last = same.filter(seq=OuterRef("budget__book_seq"), start=OuterRef("start"), end=OuterRef("end")).values("spent")
     within = same.filter(at__gte=OuterRef("start"), at__lt=OuterRef("end")).order_by().values("budget")
     total = within.annotate(total=Sum("amount")).values("total")
-    told = BudgetPeriod.objects.filter(end__gt=now).annotate(told=Coalesce(Subquery(last), Subquery(total), 0))
-    for period in told.exclude(spent=F("told")).select_related("budget"):
-        yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
+    return periods.annotate(signed=Coalesce(Subquery(last), Subquery(total), 0))
 
 
 # Chains
 
 
-def broken_chains(kind: str) -> Iterator[str]:
-    """One sentence for each signed entry that does not follow from the one before it. Reads all of them."""
+def broken_chains(kind: str, after: Heads | None = None) -> Iterator[str]:
+    """One sentence for each signed entry that does not follow from the one before it.
+
+    Reads all of them, or those after the heads in ``after``.
+    """
     tables = TABLES[kind]
     for book in tables.book.objects.order_by("pk"):
-        before = None
-        for entry in streamed(tables.entries(book.pk)):
-            problem = entry.problem(book.book_name)
-            if before and (entry.seq, entry.prev) != (before.seq + 1, before.hash):
-                problem = "it does not follow the entry before it"
+        before, (since, _) = None, (after or {}).get(book.book_name, (0, ""))
+        changed = _last_change(book)
+        for entry in streamed(tables.entries(book.pk).filter(seq__gte=since)):
+            problem = entry.problem(book.book_name) or _break_between(before, entry)
+            if before and not problem and changed <= before.seq < book.book_seq:
+                problem = _gain_between(book, before, entry)
             if problem:
                 yield f"{book.slug}: entry {entry.pk}: {problem}"
             before = entry
+
+
+def _break_between(before: Any, entry: Any) -> str:
+    if before is None:
+        return ""
+    if (entry.seq, entry.prev) != (before.seq + 1, before.hash):
+        return "it does not follow the entry before it"
+    is_same_period = isinstance(entry, BudgetEntry) and (entry.start, entry.end) == (before.start, before.end)
+    if is_same_period and entry.spent != before.spent + entry.amount:
+        return "its period has spent something else than the entry before it and its amount say"
+    return ""
+
+
+def _last_change(book: Any) -> int:
+    """The number of the entry from which on energy comes back at the rate that the pool has now."""
+    settings = EnergyEntry.objects.filter(pool=book.pk, kind=EnergyEntry.Kind.SETTING, seq__lte=book.book_seq)
+    last = settings.order_by("-seq").values_list("seq", flat=True).first() if isinstance(book, EnergyPool) else 0
+    return last or 0
+
+
+def _gain_between(book: Any, before: Any, entry: Any) -> str:
+    """Whether a pool held more than can have come back. It may hold less, because clocks differ."""
+    if not isinstance(book, EnergyPool):
+        return ""
+    passed = max(0.0, (entry.at - before.at).total_seconds())
+    most = min(book.capacity, before.after + book.regeneration * passed)
+    if entry.before > most + CLOSE * max(1.0, book.capacity):
+        return "the pool held more than the entry before it and its regeneration say"
+    return ""

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, islice
 
+import structlog
+
+from mcpregistry.database_errors import is_passing
 from mcpregistry.db import streamed
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
@@ -33,6 +36,8 @@ from mcpregistry.services.records import (
 )
 from mcpregistry.services.records.archives import Archives, Stand
 
+log = structlog.get_logger(__name__)
+
 AGAIN = 20_000  # older entries that are read again at a time
 SEALS_AGAIN = 20_000  # older seals; a day has at most 2,880 new ones, and 144 verifications by the clock
 SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
@@ -48,6 +53,11 @@ _NO_FILE = (
 _NO_NOTE = (
     "The note of what was verified is gone from the database; everything was read again. If that finds nothing else, "
     "`manage.py audit verify --full` makes a new note."
+)
+_FORGED_NOTE = "The note of what was verified is not what was written; everything was read again."
+_UNREADABLE = (
+    "The log could not be read to its end, because a table holds something that the site does not write. See the log of the "
+    "process for the place."
 )
 
 
@@ -90,6 +100,7 @@ def verify(now: datetime, *, full: bool = False, known: Archives | None = None) 
             break
         known = known.renewed()  # it may be that entries were archived before they were looked at
         look = _looked(now, known, full=full)
+    look.problems = [*dict.fromkeys(look.problems)]
     if not look.problems:
         look.keep()
     report = Report(
@@ -106,7 +117,13 @@ def _looked(now: datetime, known: Archives, *, full: bool) -> _Look:
     look = _Look(now, state, known, before, full=full or not state.seal)
     look.expects_note = not (full or told)
     look.problems += [told] if told and not full else []
-    look.all()
+    try:
+        look.all()
+    except Exception as error:
+        if is_passing(error):
+            raise
+        log.exception("audit.unreadable")
+        look.problems.append(f"{_UNREADABLE} {type(error).__name__}: {error}")
     return look
 
 
@@ -123,9 +140,11 @@ def noted() -> tuple[State, str]:
     row = AuditVerification.objects.filter(pk=1).first()
     if row is None or not row.state:
         return State(), ""
+    if not all(isinstance(text, str) for text in (row.key_id, row.state, row.hash)):
+        return State(), _FORGED_NOTE
     try:
         if not signed(row.key_id, "verified", row.state, row.hash):
-            return State(), "The note of what was verified is not what was written; everything was read again."
+            return State(), _FORGED_NOTE
     except ConfigInvalid as error:  # a key was taken off the ring, or so it says
         return State(), f"The note of what was verified cannot be verified; everything was read again. {error.message}"
     said = json.loads(row.state)
@@ -169,8 +188,7 @@ class _Look:
         self._file()
         self._archives()
         told = self._seals()
-        ends = [*told.items(), *(item for item in self._verified.items() if item[1] != told.get(item[0]))]
-        self.problems += chains.missing_ends(ends, self.known)
+        self._check_heads([item for item in self._verified.items() if item[1] != told.get(item[0])])
         self._new()
         if not self.full:
             self._again()
@@ -225,8 +243,12 @@ class _Look:
     # Seals
 
     def _seals(self) -> seals.Heads:
-        """What the seals since the last verification say of the chains."""
-        state, told = self.state, seals.Heads()
+        """What the seals since the last verification say of the chains.
+
+        Every head that they name must be there. A later seal may name an earlier head or another one, if entries were cut
+        off in between.
+        """
+        state, told, heads_to_check = self.state, seals.Heads(), list[tuple[str, tuple[int, str]]]()
         if not AuditSeal.objects.filter(number=1).exists():
             self.problems.append("The first seal is gone. Every site has one from its installation on.")
         for at in seals.losses():
@@ -244,10 +266,19 @@ class _Look:
                 self.problems.append(f"Seal {each.number}: {problem}.")
             else:
                 self._told_of_books(each)
+            heads_to_check += [item for item in heads.items() if told.get(item[0]) != item[1]]
+            if len(heads_to_check) >= _PAGE:
+                self._check_heads(heads_to_check)
+                heads_to_check = []
             told |= heads
             state.seal, state.head = each.number, each.hash
+        self._check_heads(heads_to_check)
         state.sealed |= {writer: seq for writer, (seq, _) in told.items()}
         return told
+
+    def _check_heads(self, heads: Sequence[tuple[str, tuple[int, str]]]) -> None:
+        """The chains still have these entries."""
+        self.problems += chains.missing_ends(heads, self.known)
 
     def _seals_again(self) -> None:
         """Some of the older seals, as ``_again`` does with entries."""
@@ -267,16 +298,17 @@ class _Look:
             known = self.state.books.get(name)
             if known and head[0] < known[0]:
                 self.problems.append(f"Seal {each.number}: the book {name} had {known[0]} entries, and has {head[0]}.")
-            self.state.books[name] = head
-            if not self.full:
+            if known != head:
+                self.state.books[name] = head
                 self._books_told.append((name, head))
 
     def _books(self) -> None:
-        """Each book reaches as far as it was sealed, and its balance is that of its last entry."""
+        """Each book reaches as far as it was sealed, its new entries follow from each other, and the last has its balance."""
         books, before = self.state.books, self._books_before
         heads = dict.fromkeys([*before.items(), *self._books_told, *books.items()])
         self.problems += signed_books.lost_heads(heads, {*before, *(name for name, _ in self._books_told)})
-        self.problems += islice(signed_books.balance_problems(), MOST_TOLD)
+        new_entries = (signed_books.broken_chains(kind, None if self.full else before) for kind in signed_books.TABLES)
+        self.problems += islice(chain(signed_books.balance_problems(), *new_entries), MOST_TOLD)
         self.state.books = {name: head for name, head in books.items() if not signed_books.is_gone(name)}
 
     # Entries

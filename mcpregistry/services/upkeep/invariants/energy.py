@@ -26,7 +26,9 @@ def _gaps(pool: EnergyPool, entries: list[EnergyEntry]) -> Iterator[str]:
     for last, entry in pairwise(entries):
         assert at is not None
         passed = max(0.0, (entry.at - at).total_seconds())
-        at = max(at, entry.at)  # by whom the clock was behind, it refilled nothing
+        is_clock = entry.kind == EnergyEntry.Kind.CLOCK
+        passed = 0.0 if is_clock else passed
+        at = entry.at if is_clock else max(at, entry.at)  # by whom the clock was behind, it refilled nothing
         before = min(pool.capacity, last.after + pool.regeneration * passed)
         after = min(pool.capacity, max(0.0, entry.before - entry.amount))
         if abs(entry.before - before) + abs(entry.after - after) > CLOSE * max(1.0, pool.capacity):

@@ -352,3 +352,26 @@ async def test_without_a_database_nothing_is_lost_and_no_answer_is_a_500(stage, 
         assert (await both.ask(True, "POST", echo.request(), usual))[0] == 503
         monkeypatch.undo()
         assert (await both.ask(True, "POST", echo.request(), usual))[0] == 200
+
+
+@pytest.mark.attack
+@one_database
+@pytest.mark.parametrize("lanes", [(True, True), (True, False), (False, False)], ids=["lane", "both", "sdk"])
+async def test_an_id_that_is_in_use_is_refused_in_whichever_form(stage, slug, tmp_path, lanes):
+    """The SDK takes 7 and "7" for one id, so the second request would take the answer of the first one."""
+    async with doors(slug, stage.tokens[slug]) as at:
+        session = await at.opened()
+        signal = tmp_path / "signal"
+        slow = calling(session, f"{slug}-s__count", {"until": str(signal)})
+        at.app.lanes = at.lanes if lanes[0] else {}
+        first = Stream(at, "POST", slow, slow.request(id=7))
+        await until(lambda: at.app.engine._in_flight._running)
+        echo = calling(session, f"{slug}-e__echo", {"text": "x"})
+        usual = list(echo.usual.items())
+        for again in (7, "7"):
+            status, _, answer = await at.ask(lanes[1], "POST", echo.request(id=again), usual)
+            assert (status, answer["error"]["code"], answer["id"]) == (400, -32600, again)
+        signal.touch()
+        await asyncio.wait_for(first.task, HANG_LIMIT)
+        assert "result" in first.messages[-1]
+        assert (await at.ask(lanes[1], "POST", echo.request(id=7), usual))[0] == 200

@@ -375,3 +375,22 @@ async def test_an_id_that_is_in_use_is_refused_in_whichever_form(stage, slug, tm
         await asyncio.wait_for(first.task, HANG_LIMIT)
         assert "result" in first.messages[-1]
         assert (await at.ask(lanes[1], "POST", echo.request(id=7), usual))[0] == 200
+
+
+@pytest.mark.attack
+@one_database
+@pytest.mark.parametrize("wrong", ["params", "too long", "no database"])
+async def test_a_handshake_that_failed_leaves_no_session(stage, slug, monkeypatch, wrong):
+    def away(**_: Any) -> Any:
+        raise DatabaseError
+
+    client = {"name": "x" * 70_000 if wrong == "too long" else "raw", "version": "1"}
+    params = {} if wrong == "params" else {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+    body = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).encode()
+    async with doors(slug, stage.tokens[slug]) as at:
+        if wrong == "no database":
+            monkeypatch.setattr(host_sessions, "begin", away)
+        answer = said(await at.ask(True, "POST", body, list(Corpus("initialize").usual.items())[:2]))
+        assert answer[1][0]["error"]["code"] in (-32602, -32603)
+        await until(lambda: not at.app._manager._server_instances)
+        await until(lambda: not at.app._manager._connections)

@@ -313,6 +313,8 @@ async def test_one_session_too_many_ends_the_one_that_idled_longest(stage, slug,
         await until(lambda: both.app.sessions.here(sessions[0]) is None)
         found = [(await both.ask(True, "POST", each.request(), list(each.usual.items())))[0] for each in lists]
     assert found == [404, 200, 200]
+    kept = await outside(lambda: [HostSession.objects.get(pk=session).client for session in sessions])
+    assert [bool(client) for client in kept] == [False, True, True]  # what a host says of itself may be long
 
 
 async def test_what_idles_ends_and_is_forgotten(stage, slug):

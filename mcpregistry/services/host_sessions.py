@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Collection, Container, Iterable
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from django.db import transaction
@@ -53,7 +53,7 @@ def begin(
     running = HostSession.objects.filter(agent_slug=agent, ended_at=None)
     if (surplus := running.count() + 1 - MOST) > 0:
         oldest = list(running.order_by("seen_at").values_list("pk", flat=True)[:surplus])
-        HostSession.objects.filter(pk__in=oldest).update(ended_at=now)
+        HostSession.objects.filter(pk__in=oldest).update(**_ended(now))
     said = {
         "agent_slug": agent, "endpoint_slug": endpoint, "protocol_version": version, "client": client,
         "created_at": now, "seen_at": now, "host_name": plain(name, 100), "host_version": plain(said_version, 100),
@@ -80,7 +80,7 @@ def seen(session_ids: Iterable[str]) -> None:
 
 def end(session_id: str) -> bool:
     """The host needs it no longer. False: it had ended already."""
-    return bool(HostSession.objects.filter(pk=session_id, ended_at=None).update(ended_at=database_now()))
+    return bool(HostSession.objects.filter(pk=session_id, ended_at=None).update(**_ended(database_now())))
 
 
 @transaction.atomic
@@ -194,6 +194,11 @@ def news(since: datetime, told: Container[object] = ()) -> News:
     return News(list(ended), opened, more=len(keys) == _AT_ONCE)
 
 
+def _ended(now: datetime) -> dict[str, Any]:
+    """The fields of a session that has ended. What it said in its handshake may be long, and one agent can open and end any number."""
+    return {"ended_at": now, "client": ""}
+
+
 def _opened(session_id: str, sealed: str) -> str:
     try:
         return str(unseal(sealed, place=_place(session_id)))
@@ -212,7 +217,7 @@ def _key(uri: str) -> str:
 
 def sweep(now: datetime) -> int:
     """End what has idled and forget what ended a while ago; for the clock. Returns how many have ended."""
-    idle = HostSession.objects.filter(ended_at=None, seen_at__lt=now - IDLE).update(ended_at=now)
+    idle = HostSession.objects.filter(ended_at=None, seen_at__lt=now - IDLE).update(**_ended(now))
     HostMessage.objects.filter(created_at__lt=now - _TOLD_FOR).delete()
     HostConnection.objects.filter(seen_at__lt=now - _TOLD_FOR).delete()
     HostSession.objects.filter(ended_at__lt=now - _TOLD_FOR).delete()

@@ -313,6 +313,8 @@ async def test_one_session_too_many_ends_the_one_that_idled_longest(stage, slug,
         await until(lambda: both.app.sessions.here(sessions[0]) is None)
         found = [(await both.ask(True, "POST", each.request(), list(each.usual.items())))[0] for each in lists]
     assert found == [404, 200, 200]
+    kept = await outside(lambda: [HostSession.objects.get(pk=session).client for session in sessions])
+    assert [bool(client) for client in kept] == [False, True, True]  # what a host says of itself may be long
 
 
 async def test_what_idles_ends_and_is_forgotten(stage, slug):
@@ -352,3 +354,45 @@ async def test_without_a_database_nothing_is_lost_and_no_answer_is_a_500(stage, 
         assert (await both.ask(True, "POST", echo.request(), usual))[0] == 503
         monkeypatch.undo()
         assert (await both.ask(True, "POST", echo.request(), usual))[0] == 200
+
+
+@pytest.mark.attack
+@one_database
+@pytest.mark.parametrize("lanes", [(True, True), (True, False), (False, False)], ids=["lane", "both", "sdk"])
+async def test_an_id_that_is_in_use_is_refused_in_whichever_form(stage, slug, tmp_path, lanes):
+    """The SDK takes 7 and "7" for one id, so the second request would take the answer of the first one."""
+    async with doors(slug, stage.tokens[slug]) as at:
+        session = await at.opened()
+        signal = tmp_path / "signal"
+        slow = calling(session, f"{slug}-s__count", {"until": str(signal)})
+        at.app.lanes = at.lanes if lanes[0] else {}
+        first = Stream(at, "POST", slow, slow.request(id=7))
+        await until(lambda: at.app.engine._in_flight._running)
+        echo = calling(session, f"{slug}-e__echo", {"text": "x"})
+        usual = list(echo.usual.items())
+        for again in (7, "7"):
+            status, _, answer = await at.ask(lanes[1], "POST", echo.request(id=again), usual)
+            assert (status, answer["error"]["code"], answer["id"]) == (400, -32600, again)
+        signal.touch()
+        await asyncio.wait_for(first.task, HANG_LIMIT)
+        assert "result" in first.messages[-1]
+        assert (await at.ask(lanes[1], "POST", echo.request(id=7), usual))[0] == 200
+
+
+@pytest.mark.attack
+@one_database
+@pytest.mark.parametrize("wrong", ["params", "too long", "no database"])
+async def test_a_handshake_that_failed_leaves_no_session(stage, slug, monkeypatch, wrong):
+    def away(**_: Any) -> Any:
+        raise DatabaseError
+
+    client = {"name": "x" * 70_000 if wrong == "too long" else "raw", "version": "1"}
+    params = {} if wrong == "params" else {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+    body = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).encode()
+    async with doors(slug, stage.tokens[slug]) as at:
+        if wrong == "no database":
+            monkeypatch.setattr(host_sessions, "begin", away)
+        answer = said(await at.ask(True, "POST", body, list(Corpus("initialize").usual.items())[:2]))
+        assert answer[1][0]["error"]["code"] in (-32602, -32603)
+        await until(lambda: not at.app._manager._server_instances)
+        await until(lambda: not at.app._manager._connections)

@@ -170,6 +170,32 @@ async def test_beyond_the_bound_notices_are_left_out_and_what_is_needed_ends_its
     assert await db_call(host_sessions.running, "t") is None
 
 
+async def test_a_message_that_comes_while_taken_ones_are_forgotten_is_delivered_once(live_db, monkeypatch):
+    heard: list[int] = []
+    forgetting, go_on = asyncio.Event(), asyncio.Event()
+
+    async def deliver(session: str, message: dict[str, Any]) -> bool:
+        await asyncio.sleep(0)  # as a door does while it hands the message to the host's connection
+        heard.append(message["id"])
+        return True
+
+    async def forget(self: Sessions, keys: list[int]) -> None:
+        forgetting.set()
+        await go_on.wait()
+        keys.clear()
+
+    monkeypatch.setattr(Sessions, "_forget_messages", forget)
+    sessions = Sessions(cast("Any", None))
+    sessions.deliver = deliver
+    sessions._take(News([], [(1, "s", json.dumps({"id": 1}))]))
+    await forgetting.wait()
+    sessions._take(News([], [(number, "s", json.dumps({"id": number})) for number in (2, 3)]))
+    go_on.set()
+    await until(lambda: not sessions._tasks)
+    assert heard == [1, 2, 3]
+    assert not sessions._waiting
+
+
 async def test_news_brings_each_message_once_and_not_all_at_once(live_db, monkeypatch):
     def story() -> list[list[str]]:
         monkeypatch.setattr(host_sessions, "_AT_ONCE", 2)

@@ -38,7 +38,7 @@ from mcpregistry.gateway.http.manager import SessionManager
 from mcpregistry.gateway.http.older import OlderLane
 from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
-from mcpregistry.gateway.http.unanswered import Unanswered
+from mcpregistry.gateway.http.unanswered import Unanswered, request_in
 from mcpregistry.gateway.identity import ELSEWHERE_KEY, LEFT_KEY, SCOPE_KEY, SESSION_HEADER, Caller, bearer
 from mcpregistry.gateway.jsonrpc import (
     error_to,
@@ -49,7 +49,7 @@ from mcpregistry.gateway.jsonrpc import (
     unserved,
     with_valid_text,
 )
-from mcpregistry.gateway.server import Gateway, current_caller
+from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, current_caller
 from mcpregistry.gateway.stdio.handshake_cache import keep_openings
 from mcpregistry.services.access.tokens import token_hash
 from mcpregistry.services.host_sessions import IDLE
@@ -103,7 +103,7 @@ class McpApp:
             session_idle_timeout=IDLE.total_seconds(),
         )
         listing, calling = ListLane(self.gateway), FastLane(self.gateway, self._sdk)
-        older = OlderLane(self.sessions, self._manager, calling, listing, self._count)
+        older = OlderLane(self.sessions, self._manager, (calling, listing), self._unanswered, self._count)
         self.lanes = {"tools/list": listing, OLDER: older, **dict.fromkeys(CALL_PARAMS, calling)}
         await self._stack.enter_async_context(self._manager.run())
         self.sessions.deliver = self._delivered
@@ -251,7 +251,10 @@ class McpApp:
         self, scope: Scope, body: tuple[bytes, bool], left: asyncio.Event, receive: Any, send: Any
     ) -> None:
         receive = _noticing(left, replayed(*body, receive))
-        with self._unanswered.answering(scope["headers"], *body, send) as (refusal, answer):
+        content, is_whole = body
+        has_id = OUTCOME_KEY in scope  # a lane has made the call, and has taken the id for it
+        named = request_in(scope["headers"], content) if is_whole and not has_id else ("", None)
+        with self._unanswered.answering(*named, send) as (refusal, answer):
             if refusal:
                 await replied(send, 400, refusal)
             else:

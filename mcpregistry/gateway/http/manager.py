@@ -77,6 +77,9 @@ class SessionManager(StreamableHTTPSessionManager):
         gateway.began = self._began
         self._connections: dict[str, Connection] = {}
         self._standing: dict[str, Standing] = {}
+        self._opening: dict[
+            str, bool
+        ] = {}  # sessions whose first handshake is being answered: whether it has succeeded
         gateway.channels.relay, gateway.channels.ask_elsewhere = self._relay, self._ask_elsewhere
         placement = gateway.engine.placement
         self._notices = Notices(gateway.engine.watches.neighbours, self._send_notice, placement.connections)
@@ -168,6 +171,8 @@ class SessionManager(StreamableHTTPSessionManager):
                 await self._sessions.introduce(named, client)
             return
         await self._sessions.begin(session_id, caller, result["protocolVersion"], client)
+        if session_id in self._opening:  # else a host shakes hands again
+            self._opening[session_id] = True
 
     async def _take_up(self, session: Session, scope: Any) -> None:
         async with self._session_creation_lock:
@@ -185,16 +190,18 @@ class SessionManager(StreamableHTTPSessionManager):
     async def _serve_opening_request(
         self, http_transport: StreamableHTTPServerTransport, scope: Any, receive: Any, send: Any
     ) -> None:
-        """As the SDK's, but with our way to serve. What no handshake has opened is forgotten again."""
-        established = False
+        """As the SDK's, but with our way to serve. What no handshake has opened is forgotten again, also if its error came with status 200."""
+        session_id = http_transport.mcp_session_id or ""
+        established, self._opening[session_id] = False, False
         try:
             tasks: Any = self._task_group
             await tasks.start(self._serve, http_transport, None)
             status = await _send_and_report_status(http_transport.handle_request, scope, receive, send)
-            established = status is not None and status < 400
+            established = status is not None and status < 400 and self._opening[session_id]
         finally:
+            del self._opening[session_id]
             if not established:
-                await self._discard_session(http_transport.mcp_session_id or "", http_transport)
+                await self._discard_session(session_id, http_transport)
 
     async def _serve(
         self,

@@ -18,11 +18,12 @@ from mcp.types import INTERNAL_ERROR
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.gateway.http import question_ids
-from mcpregistry.gateway.http.body import Request, older_request, read_small, readable, replayed
+from mcpregistry.gateway.http.body import Plain, Request, older_request, read_small, readable, replayed
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import LIST_PARAMS, ListLane
 from mcpregistry.gateway.http.manager import SessionManager, accepted, cancelled
 from mcpregistry.gateway.http.sessions import CANCELLED, Session, Sessions
+from mcpregistry.gateway.http.unanswered import Unanswered
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied
 
@@ -40,11 +41,12 @@ class OlderLane:
     """One of the door's lanes, for every POST that names a session."""
 
     def __init__(
-        self, sessions: Sessions, manager: SessionManager, calls: FastLane, lists: ListLane, count: Count
-    ) -> None:
+        self, sessions: Sessions, manager: SessionManager, lanes: tuple[FastLane, ListLane], unanswered: Unanswered,
+        count: Count,
+    ) -> None:  # fmt: skip
         self._sessions, self._manager = sessions, manager
-        self._calls, self._lists = calls, lists
-        self._count = count
+        self._calls, self._lists = lanes
+        self._unanswered, self._count = unanswered, count
 
     async def __call__(
         self, caller: Caller, headers: Mapping[str, str], scope: dict[str, Any], receive: Any, send: Any
@@ -66,8 +68,16 @@ class OlderLane:
             return plain is not None and await self._lists.serve(request.caller, plain, request.send)
         if method in CALL_PARAMS:
             plain = older_request(message, request.body, CALL_PARAMS[method], session)
-            return plain is not None and plain.id not in session.calls and await self._calls.serve(plain, request)
+            return plain is not None and await self._called(plain, session, request)
         return objection(request.body) is None and await self._passed_on(session, message, request.send)
+
+    async def _called(self, plain: Plain, session: Session, request: Request) -> bool:
+        with self._unanswered.answering(session.id, plain.id, request.send) as (refusal, send):
+            if refusal is not None:
+                await replied(send, 400, refusal)
+                return True
+            # The answer of an earlier request with this id may have been read before that request has left.
+            return plain.id not in session.calls and await self._calls.serve(plain, request._replace(send=send))
 
     async def _passed_on(self, session: Session, message: dict[str, Any], send: Any) -> bool:
         """What concerns a request of this process goes to the SDK, unless a lane has it. What may concern one of another

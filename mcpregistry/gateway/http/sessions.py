@@ -293,7 +293,10 @@ class Sessions:
         If too many wait, notices are left out and counted. A request, an answer or a cancellation is not: its session ends
         instead, so that nobody waits for what will not come, and no cancelled call continues.
         """
-        waiting = self._waiting.setdefault(session_id, deque())
+        waiting = self._waiting.get(session_id)
+        if waiting is None:  # else a task takes them already, which may be forgetting what it has taken
+            waiting = self._waiting[session_id] = deque()
+            self._spawn(self._handed_on(session_id, waiting))
         if len(waiting) >= _MOST_WAITING:
             self._left_out[session_id] += 1
             if _is_needed(json.loads(body)):
@@ -303,8 +306,6 @@ class Sessions:
                 self._spawn(self._ended_for_full(session_id))
             return
         waiting.append((key, body))
-        if len(waiting) == 1:
-            self._spawn(self._handed_on(session_id, waiting))
 
     async def _handed_on(self, session_id: str, waiting: deque[tuple[int, str]]) -> None:
         taken: list[int] = []

@@ -1,7 +1,8 @@
 """Which ids of a session of the older era are in use.
 
 The SDK has one stream for each id of a session: a second request under an id whose first one is not answered yet would
-take its stream away, and the first would wait for ever. MCP forbids such a request, so it is refused.
+take its stream away, and the first would wait for ever. MCP forbids such a request, so it is refused. The SDK takes 7 and "7" for
+the same id, so they are the same here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.types import INVALID_REQUEST
 
 from mcpregistry.gateway.jsonrpc import error_to
@@ -23,17 +25,20 @@ class Unanswered:
     """Of one process, which has the sessions."""
 
     def __init__(self) -> None:
-        self._ids: set[tuple[bytes, int | str]] = set()
+        self._ids: set[tuple[str, int | str]] = set()
 
     @contextmanager
     def answering(
-        self, headers: Headers, body: bytes, whole: bool, send: Any
+        self, session: str, request_id: int | str | None, send: Any
     ) -> Iterator[tuple[dict[str, Any] | None, Any]]:
-        """While this message is answered. Yields the error for one that may not be, and a ``send`` whose last event
-        frees the id: whoever has read it may use the id again, however long we take to leave."""
-        key = _key(headers, body) if whole else None
+        """While a message of this session is answered; ``request_id`` is None if it is not a request.
+
+        Yields the error for one that may not be, and a ``send`` whose last event frees the id: whoever has read it may use
+        the id again, however long we take to leave.
+        """
+        key = (session, coerce_request_id(request_id)) if session and request_id is not None else None
         if key is None or key in self._ids:
-            yield error_to(key[1], INVALID_REQUEST, _TWICE) if key else None, send
+            yield error_to(request_id, INVALID_REQUEST, _TWICE) if key else None, send
             return
 
         mine = {key}
@@ -51,8 +56,8 @@ class Unanswered:
             self._ids -= mine
 
 
-def _key(headers: Headers, body: bytes) -> tuple[bytes, int | str] | None:
-    """Session and id, if it is a request within a session."""
-    session = next((value for name, value in headers if name == b"mcp-session-id"), b"")
+def request_in(headers: Headers, body: bytes) -> tuple[str, int | str | None]:
+    """Return session and id of a request. The session is empty if none is named, and the id is None if it is another message."""
+    session = next((value.decode("latin-1") for name, value in headers if name == b"mcp-session-id"), "")
     message = msgspec.json.decode(body) if session else {}
-    return (session, message["id"]) if "id" in message and "method" in message else None
+    return session, message["id"] if "id" in message and "method" in message else None

@@ -12,11 +12,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from mcpregistry.models import AccessFinding, Agent, Grant, Invocation, Server, Tool
+from mcpregistry.models import AccessFinding, Agent, Endpoint, Grant, Invocation, Server, Tool
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
-from mcpregistry.services.policy import findings
-from mcpregistry.services.policy.analyzer import DAYS, Proposal, Use, analyse, candidates, stopped_by_tool
+from mcpregistry.services.policy import findings, past_calls
+from mcpregistry.services.policy.analyzer import DAYS, Proposal, Use, analyse, candidates, propose, stopped_by_tool
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 ACTOR, NOW = "test", timezone.now()
@@ -71,13 +71,60 @@ def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
     assert shown.as_of == NOW
 
 
+@pytest.mark.parametrize("together", [past_calls._READ_TOGETHER, 0])
+def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr(past_calls, "_READ_TOGETHER", together)  # 0: every server has too many calls
+    git, place = Server.objects.get(slug="git"), Endpoint.objects.create(slug="default")
+    other, elsewhere = Agent.objects.create(slug="bob"), Endpoint.objects.create(slug="other")
+    prompt = Tool.objects.create(server=git, name="ask", kind="prompt", first_seen_at=NOW, last_seen_at=NOW)
+    odd = Tool.objects.create(server=git, name="prompt:ask", first_seen_at=NOW, last_seen_at=NOW)
+    for holder in ({"agent": ann}, {"agent": other}, {"endpoint": place}, {"endpoint": elsewhere}):
+        for kind in ("", "tool", "prompt", "resource"):
+            Grant.objects.filter(**holder, server=git, kind=kind).delete()
+            Grant.objects.create(**holder, server=git, kind=kind)
+        for tool in (prompt, odd, *Tool.objects.filter(name__in=["t1", "t2"], server=git)):
+            Grant.objects.filter(**holder, tool=tool).delete()
+            Grant.objects.create(**holder, tool=tool)
+    Grant.objects.update(created_at=NOW - timedelta(days=180))
+    call = Invocation.objects.get(pk="c3")
+    for number, (name, binding) in enumerate((("prompt:ask", "b"), ("tool:prompt:ask", "b"), ("t2", ""))):
+        call.pk, call.tool_name, call.binding = f"d{number}", name, binding
+        call.state = "succeeded" if binding else "denied"
+        call.save(force_insert=True)
+    findings.refresh(NOW)
+    rows = list(candidates().order_by("pk"))
+    for days in findings.PERIODS:
+        shown = findings.load(rows, days=days).proposals
+        alone = {each.grant.pk: facts(each) for each in analyse(rows, days=days, now=NOW)}
+        assert {pk: facts(each) for pk, each in shown.items()} == alone
+        assert 0 < len(alone) < len(rows)
+
+
+def test_grants_that_nobody_uses_need_no_query_of_their_own(ann: Agent) -> None:
+    tools = [
+        Tool(server_id=Server.objects.get(slug="idle").pk, name=f"more{n}", first_seen_at=NOW, last_seen_at=NOW)
+        for n in range(60)
+    ]
+    findings.refresh(NOW)
+    with CaptureQueriesContext(connection) as few:
+        findings.refresh(NOW + findings.RENEWED)
+    Grant.objects.bulk_create(Grant(agent=ann, tool=tool) for tool in Tool.objects.bulk_create(tools))
+    Grant.objects.update(created_at=NOW - timedelta(days=180))
+    with CaptureQueriesContext(connection) as many:
+        assert findings.refresh(NOW + 2 * findings.RENEWED) == 63
+    assert len(many) <= len(few) + 1
+
+
 def test_examples_of_stopped_calls_are_kept(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     use = Use("c1", "t1", NOW, {"repo": "docs"})
 
-    def stopping(*given: Any, **named: Any) -> list[Proposal]:
-        return [replace(each, stops=7, unjudged=2, stopped=(use,)) for each in analyse(*given, **named)]
+    def stopping(*given: Any, **named: Any) -> Proposal | None:
+        found = propose(*given, **named)
+        return found and replace(found, stops=7, unjudged=2, stopped=(use,))
 
-    monkeypatch.setattr(findings, "analyse", stopping)
+    monkeypatch.setattr(findings, "propose", stopping)
     findings.refresh(NOW)
     row = candidates().get(server__slug="git")
     shown = findings.load([row], days=DAYS).proposals[row.pk]
@@ -121,7 +168,7 @@ def test_a_pass_begins_with_what_was_never_analyzed_then_with_the_oldest(
     ann: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(findings, "_BATCH", 1)
-    keys = list(Grant.objects.order_by("pk").values_list("pk", flat=True))
+    keys = [row.pk for row in sorted(candidates(), key=lambda row: (past_calls.server_of(row).pk, row.pk))]
     for number in range(3):
         assert findings.refresh(NOW + timedelta(minutes=number), seconds=0) == 1
     made = dict(AccessFinding.objects.values_list("pk", "made_at"))
@@ -138,10 +185,10 @@ def test_after_a_clock_was_set_back_findings_of_the_future_are_made_anew(ann: Ag
 
 
 def test_a_grant_that_is_deleted_during_a_pass_gets_no_finding(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deleting(*given: Any, **named: Any) -> list[Proposal]:
+    def deleting(*given: Any, **named: Any) -> Proposal | None:
         Grant.objects.filter(server__slug="idle").delete()
-        return analyse(*given, **named)
+        return propose(*given, **named)
 
-    monkeypatch.setattr(findings, "analyse", deleting)
+    monkeypatch.setattr(findings, "propose", deleting)
     findings.refresh(NOW)
     assert AccessFinding.objects.count() == Grant.objects.count() == 2

@@ -8,33 +8,29 @@ A proposal is replayed on these calls by the code that decides about calls (``do
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
-from django.db.models.functions import Length
-from django.db.models.lookups import LessThanOrEqual
+from django.db.models import Q, QuerySet
 
-from mcpregistry.db import streamed
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.kinds import PROMPT, READ, TOOL
-from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.narrowing import Alike, Folder
 from mcpregistry.domain.specs import RUNS, AgentSpec, Grants, GrantSpec, ToolSpec
 from mcpregistry.domain.text.canonical import canonical, digest
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import Grant, Invocation, Server, Tool
+from mcpregistry.models import Grant, Tool
 from mcpregistry.queries.calls import known_from
 from mcpregistry.queries.tools_used import calls_by_tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.configuration.snapshot import grant_spec
+from mcpregistry.services.policy.past_calls import PastCalls, Stream, Use, calls_of, server_of
 
 DAYS = 30
 MOST_CALLS = 2_000  # of each grant that are read for a page
@@ -42,18 +38,6 @@ MOST_WHOLE = 200_000  # of one grant that are read for a proof
 _KEPT = 200  # calls that would have been stopped that are kept as examples
 _MOST_TOOLS = 20  # that take the place of a whole server
 _EXAMPLES = 5
-_LONGEST = 20_000  # characters of arguments that are read; longer ones count as unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One past call that the grant was about; ``arguments`` None: retention has erased them, or they are too long to read.
-    Where nothing depends on them they are not read and empty."""
-
-    call: str
-    tool: str
-    at: datetime
-    arguments: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +105,9 @@ def candidates() -> QuerySet[Grant]:
 
 def analyse(rows: Iterable[Grant], *, days: int, now: datetime) -> list[Proposal]:
     """What is proposed of these grants, at most one thing each; a fixed number of reads for each."""
-    known = known_from(now)
-    return [found for row in rows if (found := _proposal(row, days, now, known)) is not None]
+    known, since = known_from(now), now - timedelta(days=days)
+    found = (propose(PastCalls(row, since), days=days, now=now, known=known) for row in rows)
+    return [each for each in found if each is not None]
 
 
 def analyse_whole(grant: Grant, *, days: int, now: datetime) -> Proposal | None:
@@ -131,84 +116,29 @@ def analyse_whole(grant: Grant, *, days: int, now: datetime) -> Proposal | None:
     found = next(iter(analyse([grant], days=days, now=now)), None)
     if found is None or not found.is_guess:
         return found
-    calls = _of_grant(grant, found.looked.since).filter(received_at__lte=now)
+    calls = calls_of(grant, found.looked.since).filter(received_at__lte=now)
     count = calls.count()
     if count > MOST_WHOLE:
         return None
-    return _narrower(_Case(grant, _Stream(grant, calls), Looked(count, found.looked.since)))
+    return _narrower(_Case(grant, Stream(grant, calls), Looked(count, found.looked.since)))
 
 
-def _proposal(grant: Grant, days: int, now: datetime, known: datetime) -> Proposal | None:
+def propose(past: PastCalls, *, days: int, now: datetime, known: datetime) -> Proposal | None:
+    """What is proposed of one grant for a period. ``known``: since when the record of calls is whole."""
+    grant = past.grant
     if grant.expires_at is not None and grant.expires_at <= now:
         return Proposal(grant, "withdraw", "It has run out.", (), {}, Looked(0, now))
     since = now - timedelta(days=days)
     if grant.created_at > since or known > since:
         return None  # too new to tell, or not known any more
     unused = Proposal(grant, "withdraw", f"Not used in the last {days} days.", (), {}, Looked(0, since))
-    if grant.tool is None and not grant.kind:  # nothing narrower is proposed in the place of everything of a server
-        return None if _of_grant(grant, since).exists() else unused
-    uses = _uses(grant, since)
+    if grant.tool_id is None and not grant.kind:  # nothing narrower is proposed in the place of everything of a server
+        return None if past.exist_since(since) else unused
+    uses = past.newest(since, MOST_CALLS + 1)
     if len(uses) > MOST_CALLS:
         busy = _Case(grant, uses[:MOST_CALLS], Looked(MOST_CALLS, since, all=False))
         return _of_tools_counted(busy, now) if grant.tool is None and grant.kind not in READ else _narrower(busy)
     return _narrower(_Case(grant, uses, Looked(len(uses), since))) if uses else unused
-
-
-def _uses(grant: Grant, since: datetime) -> list[Use]:
-    """The newest calls that the grant could be about; one more than are looked at."""
-    newest = _of_grant(grant, since).order_by("-received_at", "-id")
-    return [*map(_use, _columns(grant, newest)[: MOST_CALLS + 1])]
-
-
-class _Stream:
-    """Calls in no order, read from the database by each iteration."""
-
-    def __init__(self, grant: Grant, calls: QuerySet[Invocation]) -> None:
-        self._rows = _columns(grant, calls.order_by())
-
-    def __iter__(self) -> Iterator[Use]:
-        return map(_use, streamed(self._rows))
-
-
-def _columns(grant: Grant, calls: QuerySet[Invocation]) -> QuerySet[Invocation, tuple[str, str, datetime, str]]:
-    return calls.annotate(said=_said(grant)).values_list("id", "tool_name", "received_at", "said")
-
-
-def _use(row: tuple[str, str, datetime, str]) -> Use:
-    call, name, at, said = row
-    return Use(call, name, at, _read(said))
-
-
-def _of_grant(grant: Grant, since: datetime) -> QuerySet[Invocation]:
-    """Calls of what the grant covers, of its agent or by its endpoint."""
-    tool = grant.tool
-    rows = Invocation.objects.filter(server_slug=_server_of(grant).slug, received_at__gte=since)
-    rows = rows.filter(agent_slug=grant.agent.slug) if grant.agent else rows.filter(endpoint_slug=str(grant.endpoint))
-    if tool:
-        rows = rows.filter(tool_name=tool.key)
-    elif grant.kind:
-        rows = rows.of_kind(grant.kind)
-    return rows.exclude(state=State.DENIED, binding="")
-
-
-def _said(grant: Grant) -> Case | Value:
-    """The arguments, where what is proposed or replayed depends on them: they can be some MiB of each of many calls."""
-    if grant.tool:
-        wanted = grant.tool.kind in (TOOL, PROMPT)
-    else:
-        wanted = grant.kind in READ or bool(grant.kind and grant.argument_pins)
-    if not wanted:
-        return Value("{}")
-    short = LessThanOrEqual(Length("arguments"), _LONGEST)
-    return Case(When(short, then=F("arguments")), default=Value(""), output_field=TextField())
-
-
-def _read(arguments: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(arguments)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _narrower(case: _Case) -> Proposal | None:
@@ -308,20 +238,14 @@ def _replayed(case: _Case, found: Proposal) -> Proposal:
 
 def _beside(grant: Grant) -> QuerySet[Grant]:
     """The holder's other grants that can be about the same calls: those of the same server. The holder may have thousands."""
-    server = _server_of(grant)
+    server = server_of(grant)
     same = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint).exclude(pk=grant.pk)
     return same.filter(Q(server=server) | Q(tool__server=server))
 
 
-def _server_of(grant: Grant) -> Server:
-    server = grant.tool.server if grant.tool else grant.server
-    assert server is not None  # one of the two is there
-    return server
-
-
 def _offers(grant: Grant) -> dict[str, ToolSpec]:
     """What the grant's server offers, as far as grants look at it."""
-    server = _server_of(grant)
+    server = server_of(grant)
     return {
         row.key: ToolSpec(row.pk, row.server_id, row.name, "", {}, idempotent=False, kind=row.kind)
         for row in Tool.offers.filter(server=server)

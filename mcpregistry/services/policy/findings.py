@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
 from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import AccessFinding, Grant, Tool
-from mcpregistry.services.policy.analyzer import DAYS, Looked, Proposal, Use, analyse, candidates, facts_of, like
+from mcpregistry.queries.calls import known_from
+from mcpregistry.services.policy.analyzer import DAYS, Looked, Proposal, candidates, facts_of, like, propose
+from mcpregistry.services.policy.past_calls import PastCalls, Use, last_calls
 
 PERIODS = (1, 7, DAYS, 90)  # days
 RENEWED = timedelta(hours=1)  # age at which a grant is analyzed again
 _SECONDS = 1.0  # of one pass
-_BATCH = 20  # grants that are written together
-_IN_ONE_PASS = 2_000
+_BATCH = 200  # grants whose last calls are looked up, and that are written, together
+_IN_ONE_PASS = 10_000
 _SAME = ("kind", "uri", "argument_pins", "tool_id", "server_id")  # of a grant that is proposed
 
 
@@ -42,31 +45,50 @@ class Findings:
 
 
 def refresh(now: datetime, *, seconds: float = _SECONDS) -> int:
-    """Analyze the grants that are due until ``seconds`` are over, at least one batch. Returns how many."""
-    due = _due(now)
-    began, done = time.monotonic(), 0
-    while done < len(due) and (done == 0 or time.monotonic() - began < seconds):
-        batch = list(candidates().filter(pk__in=due[done : done + _BATCH]))
-        _write(batch, now)
-        done += _BATCH
-    return min(done, len(due))
+    """Analyze the grants that are due until ``seconds`` are over, at least one. Returns how many."""
+    until = time.monotonic() + seconds
+    due, done = _due(now), 0
+    for first in range(0, len(due), _BATCH):
+        bodies = _analyze(due[first : first + _BATCH], now, until)
+        _write(bodies, now)
+        done += len(bodies)
+        if time.monotonic() >= until:
+            break
+    return done
 
 
 def _due(now: datetime) -> list[int]:
+    """Those of the same server stand together, because their calls are read together."""
     stale = Q(finding=None) | Q(finding__made_at__lte=now - RENEWED) | Q(finding__made_at__gt=now)
-    rows = Grant.objects.filter(stale).order_by(F("finding__made_at").asc(nulls_first=True), "pk")
+    server = Coalesce("server_id", "tool__server_id")
+    rows = Grant.objects.filter(stale).order_by(F("finding__made_at").asc(nulls_first=True), server, "pk")
     return list(rows.values_list("pk", flat=True)[:_IN_ONE_PASS])
 
 
-def _write(grants: Sequence[Grant], now: datetime) -> None:
-    """Calls are read before anything is locked."""
-    bodies: dict[int, dict[str, Any]] = {grant.pk: {} for grant in grants}
-    for days in PERIODS:
-        for found in analyse(grants, days=days, now=now):
-            bodies[found.grant.pk][str(days)] = _stored(found)
-    rows = [AccessFinding(grant=row, made_at=now, facts=_digest(row), body=bodies[row.pk]) for row in grants]
+def _analyze(keys: Sequence[int], now: datetime, until: float) -> dict[Grant, dict[str, Any]]:
+    """What is proposed of each grant, for each period; of fewer grants if the time is over, but at least of one.
+
+    Most grants of a large site are not used. They need no queries of their own.
+    """
+    begins, known = now - timedelta(days=max(PERIODS)), known_from(now)
+    last = last_calls(keys, begins)
+    unused = [key for key in keys if key in last and last[key] is None]
+    rows = Grant.objects.in_bulk(unused) | candidates().in_bulk({*keys} - {*unused})
+    bodies: dict[Grant, dict[str, Any]] = {}
+    for key in filter(rows.__contains__, keys):
+        if bodies and time.monotonic() >= until:
+            break
+        past = PastCalls(rows[key], begins, last[key]) if key in last else PastCalls(rows[key], begins)
+        found = {str(days): propose(past, days=days, now=now, known=known) for days in PERIODS}
+        bodies[rows[key]] = {days: _stored(each) for days, each in found.items() if each is not None}
+    return bodies
+
+
+def _write(bodies: Mapping[Grant, dict[str, Any]], now: datetime) -> None:
+    """Calls were read before this: nothing waits for the lock that it takes."""
+    rows = [AccessFinding(grant=row, made_at=now, facts=_digest(row), body=body) for row, body in bodies.items()]
     with transaction.atomic():
-        there = Grant.objects.select_for_update().filter(pk__in=bodies).order_by("pk")
+        there = Grant.objects.select_for_update().filter(pk__in=[row.grant_id for row in rows]).order_by("pk")
         known = set(there.values_list("pk", flat=True))
         AccessFinding.objects.bulk_create(
             [row for row in rows if row.grant_id in known],
@@ -95,12 +117,13 @@ def _digest(grant: Grant) -> str:
 
 
 def _stored(found: Proposal) -> dict[str, Any]:
+    looked = found.looked
     return {
         "kind": found.kind,
         "says": found.says,
         "after": [{name: getattr(row, name) for name in _SAME} for row in found.after],
         "pins": found.pins,
-        "looked": asdict(found.looked) | {"since": found.looked.since.isoformat()},
+        "looked": {"calls": looked.calls, "since": looked.since.isoformat(), "all": looked.all},
         "stopped": [[use.call, use.tool, use.at.isoformat()] for use in found.stopped],
         "stops": found.stops,
         "unjudged": found.unjudged,

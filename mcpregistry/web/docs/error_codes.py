@@ -71,7 +71,7 @@ def rendered_code(code: ErrorCode) -> Rendered:
     body = json.dumps({"code": code.name, "message": "…", "remedy": "…"}, ensure_ascii=False)
     text = f"""# {code.name}
 
-An error code {code.group} ({status}).
+An error code for {code.group} ({status}).
 
 **Meaning**: {code.means}.
 

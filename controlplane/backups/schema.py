@@ -70,7 +70,8 @@ def refuse_unless_empty() -> None:
             if cursor.fetchone():
                 raise Conflict(
                     f"The database is not empty: {model._meta.db_table} has rows.",
-                    remedy="Name another with DATABASE_URL, or another folder with SLIPSNISSE_VAR. Nothing was changed.",
+                    remedy="Name another with DATABASE_URL, or another folder with SLIPSNISSE_VAR. Nothing was changed. If a restore was "
+                    "interrupted here, all rows of its backup are there: run `manage.py migrate`, then `manage.py audit verify`.",
                 )
 
 

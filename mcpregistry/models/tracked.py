@@ -68,6 +68,9 @@ class TrackedModel(models.Model):
 
     def validate_unique(self, exclude: Collection[str] | None = None) -> None:
         """As Django, but without a query for a unique column that still has the stored value."""
+        if self._state.adding:  # also a copy of a row that was read, with the same values
+            super().validate_unique(exclude=exclude)
+            return
         together = {name for names in self._meta.unique_together for name in names}
         changed = self.changed_columns()
         same = {

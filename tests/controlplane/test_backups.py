@@ -7,6 +7,7 @@ import base64
 import gzip
 import json
 import os
+import signal
 import stat
 import threading
 from collections.abc import Callable
@@ -444,6 +445,13 @@ def test_a_restored_log_is_read_once_and_a_broken_place_is_named(monkeypatch):
     ]
 
 
+def tell_newest_seal(other: elsewhere.Site) -> None:
+    """Give another site's folder the file that names the newest seal of this site."""
+    newest_seal.keep_newest_seal(make=True)
+    other.var.mkdir(exist_ok=True)
+    (other.var / newest_seal.FILE).write_bytes(newest_seal.path().read_bytes())
+
+
 @pytest.mark.attack
 @pytest.mark.usefixtures("live_db")
 def test_backup_with_an_older_log_is_restored_only_if_that_is_accepted(tmp_path):
@@ -452,8 +460,7 @@ def test_backup_with_an_older_log_is_restored_only_if_that_is_accepted(tmp_path)
     audit.record(kind="test", actor="ann", subject="x")
     assert seal() is not None
     other = elsewhere.of_the_same_kind(tmp_path / "other")
-    newest_seal.keep_newest_seal(make=True)
-    (other.var / newest_seal.FILE).write_bytes(newest_seal.path().read_bytes())
+    tell_newest_seal(other)
     code, said = other.run("restore", str(older))
     assert code == 1
     assert "--accept-older-log" in said
@@ -461,4 +468,30 @@ def test_backup_with_an_older_log_is_restored_only_if_that_is_accepted(tmp_path)
     assert code == 0, said
     kinds = "list(apps.get_model('mcpregistry.AuditEntry').objects.values_list('kind', flat=True))"
     assert "audit.restored" in other.shown(kinds)
+    other.assert_whole()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.fault
+@pytest.mark.usefixtures("live_db")
+def test_restore_of_an_older_log_that_was_killed_is_accepted_afterwards(tmp_path):
+    """All rows are there when the restore is killed, and the log does not record yet that an older one was accepted."""
+    Server.objects.create(slug="one")
+    older = saved(tmp_path / "made")
+    audit.record(kind="test", actor="ann", subject="x")
+    assert seal() is not None
+    other = elsewhere.of_the_same_kind(tmp_path / "other")
+    tell_newest_seal(other)
+    killed = other.run("restore", str(older), "--accept-older-log", SLIPSNISSE_FAILPOINT="triggers_made:crash")
+    assert killed[0] == -signal.SIGKILL
+    code, said = other.run("restore", str(older), "--accept-older-log")
+    assert code == 1
+    assert "If a restore was interrupted" in said
+    code, said = other.run("migrate")
+    assert code == 0, said
+    code, said = other.run("audit", "verify")
+    assert code == 1
+    assert "manage.py audit accept-restore" in said
+    code, said = other.run("audit", "accept-restore", "--reason", "the restore was killed", "--confirm")
+    assert code == 0, said
     other.assert_whole()

@@ -31,7 +31,6 @@ from mcpregistry.models import (
     Endpoint,
     EnergyPool,
     Grant,
-    Permit,
     PolicyRule,
     RegistrySource,
     Server,
@@ -78,7 +77,7 @@ class Maker:
         self.people[0].groups.set(Group.objects.filter(name="approver"))
         for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._registry, 2), (self._agent, 3), (self._endpoint, 3), (self._budget, 2),
                            (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._effort, 1), (self._headend, 2), (self._rule, 4), (self._grant, 8),
-                           (self._permit, 3), (self._channel, 2), (self._slack, 2), (self._settings, 1)):  # fmt: skip
+                           (self._channel, 2), (self._slack, 2), (self._settings, 1)):  # fmt: skip
             for number in range(self.pick.randint(1, most)):
                 self._try(kind, number)
 
@@ -316,19 +315,6 @@ class Maker:
         if self.chance(0.3) and "agent" in holder:
             row.argument_pins = {"q": self.json(1)}
         grants.save_grant(grant=row, actor=ACTOR)
-
-    def _permit(self, number: int) -> None:
-        tool, agent = (
-            self.one(Tool.objects.filter(pinned__isnull=False).select_related("server", "pinned")),
-            self.one(Agent.objects),
-        )
-        if tool is None or agent is None:
-            raise IntegrityError
-        Permit.objects.create(
-            agent=agent, tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision,
-            argument_pins=self.pick.choice([{}, {"q": self.json(1)}]), created_by=self.people[0],
-            uses_left=self.pick.choice([None, 1, 5]), expires_at=timezone.now() + timedelta(days=1 + number),
-        )  # fmt: skip
 
     def _channel(self, number: int) -> None:
         way = self.pick.choice(["webhook", "email", "slack"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.utils import timezone
 
 from controlplane.configuration import reading
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
-from mcpregistry.models import AuditEntry, Grant, Permit, Server, SlackIdentity, Tool
+from mcpregistry.models import AuditEntry, Grant, Server, SlackIdentity, Tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.notifications import outbox
@@ -160,24 +158,6 @@ def test_an_address_that_somebody_entered_stays_while_nobody_gives_the_files_own
     server.refresh_from_db()
     assert (server.url, server.name) == ("https://y.example.org/mcp", "one")
     assert reading.take(text.load(file.encode(), ""), {}, confirm=True).changed == []
-
-
-def test_a_permit_comes_when_the_secrets_of_its_server_do(people: Any):
-    server = saved("s", command=["/bin/echo"], env={"TOKEN": "t0psecret"})
-    lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-    server.refresh_from_db()
-    tool, soon = new_tool(server, "t"), timezone.now() + timedelta(days=1)
-    Permit.objects.create(
-        agent=new_agent("ann"), tool=tool, definition_hash=tool.pinned.hash, server_revision=server.revision,
-        created_by=User.objects.create_user("zed"), expires_at=soon,
-    )  # fmt: skip
-    file, secrets = exported()
-    people()
-    document = text.load(file.encode(), "site.yaml")
-    report = reading.take(document, {}, confirm=True)
-    assert "permits: of ann for s::t, left out until somebody gives its server's secrets." in report.notes
-    restored(file, secrets)
-    assert Permit.objects.get().server_revision == Server.objects.get().revision
 
 
 def deep(levels: int) -> Any:

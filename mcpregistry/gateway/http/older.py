@@ -7,7 +7,6 @@ answers with a stream, which costs it three tasks.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -33,7 +32,6 @@ _MOST_ANSWERED = 1_000
 # seconds, so a cancellation that none has taken after this time names a request that none has.
 _CANCELLED_SECONDS = 60.0
 _LONGEST_ID = 200  # characters of a request whose cancellation is remembered here
-_NEVER = (0, -math.inf)
 _KNOWN = (*CALL_PARAMS, "tools/list", CANCELLED, None)  # the last is an answer to a question
 
 
@@ -105,19 +103,19 @@ class OlderLane:
             await self._sessions.send_on(session.id, message)
             session.answered.add(message["id"])
             return
-        await self._forget_not_taken(session)
-        key = await self._sessions.send_on(session.id, message)
         request = cancelled(message)
+        await self._forget_earlier(session, request)
+        key = await self._sessions.send_on(session.id, message)
         if len(str(request)) <= _LONGEST_ID:
             session.cancelled[request] = (key, time.monotonic())
 
-    async def _forget_not_taken(self, session: Session) -> None:
-        """Delete the messages about cancelled requests that no process has, so that others have room."""
-        since = _oldest_remembered()
-        old = {request: key for request, (key, at) in session.cancelled.items() if at <= since}
+    async def _forget_earlier(self, session: Session, request: int | str) -> None:
+        """Delete the messages about cancelled requests that no process has, and an earlier one about this request."""
+        since = time.monotonic() - _CANCELLED_SECONDS
+        old = {each: key for each, (key, at) in session.cancelled.items() if at <= since or each == request}
         if old:
             await self._sessions.forget([*old.values()])
-            session.cancelled = {request: sent for request, sent in session.cancelled.items() if request not in old}
+            session.cancelled = {each: sent for each, sent in session.cancelled.items() if each not in old}
 
 
 def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | None:
@@ -126,7 +124,7 @@ def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | N
     """
     if "method" in message:
         request = cancelled(message)
-        if request is None or session.cancelled.get(request, _NEVER)[1] > _oldest_remembered():
+        if request is None:
             return None
         return {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request}}
     question = question_ids.question_of(session.id, message["id"])
@@ -135,7 +133,3 @@ def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | N
     if len(session.answered) >= _MOST_ANSWERED:
         session.answered.clear()
     return message | {"id": question}
-
-
-def _oldest_remembered() -> float:
-    return time.monotonic() - _CANCELLED_SECONDS

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import connections
+from django.db import connections, transaction
 
 from mcpregistry.services.demo import ACTOR, DemoResult, set_up_demo
 from subagents.services import demo as experts
@@ -102,7 +102,8 @@ def new_password() -> str:
         )
     password = secrets.token_urlsafe(15)
     admin.set_password(password)
-    admin.save(update_fields=["password"])
+    with transaction.atomic():  # with the end of the tokens
+        admin.save(update_fields=["password"])
     return password
 
 

@@ -12,6 +12,7 @@ from django.contrib.auth.forms import SetPasswordMixin
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.views import PasswordChangeView
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -94,12 +95,16 @@ _SetPassword: Any = SetPasswordMixin
 
 
 class _PasswordOnly(_SetPassword):
-    """Saves only the password. The account can be disabled while the password is hashed, and must stay disabled."""
+    """Saves only the password. The account can be disabled while the password is hashed, and must stay disabled.
+
+    In one transaction with what follows from it: the audit entry, and the end of the person's tokens.
+    """
 
     def set_password_and_save(self, user: Any, *args: Any, commit: bool = True, **kwargs: Any) -> Any:
         user = super().set_password_and_save(user, *args, commit=False, **kwargs)
         if commit:
-            user.save(update_fields=["password"])
+            with transaction.atomic():
+                user.save(update_fields=["password"])
         return user
 
 

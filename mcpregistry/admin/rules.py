@@ -18,7 +18,7 @@ from mcpregistry.admin.fields import lines_widget
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.selected import asks_first
 from mcpregistry.admin.switching_off import AsksWhenSwitchedOff
-from mcpregistry.admin.try_rule import TryRulePage
+from mcpregistry.admin.try_rule import MAY_SEE_CALLS, TryRulePage
 from mcpregistry.admin.why import WhyPage
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.policy.conditions import ConditionInvalid
@@ -126,6 +126,10 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
              asks=lambda rule: consequences.switching_off([rule])),
     )  # fmt: skip
 
+    def may(self, request: HttpRequest, verb: Verb, row: Any) -> bool:
+        """Trying a rule shows arguments of calls."""
+        return super().may(request, verb, row) and (verb.name != "try" or request.user.has_perm(MAY_SEE_CALLS))
+
     def switching_off(self, row: PolicyRule) -> list[str]:
         return consequences.switching_off([row]) if row.live else []
 
@@ -173,13 +177,13 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
         return initial_of(like(call))
 
     def response_add(self, request: HttpRequest, obj: PolicyRule, *args: Any, **kwargs: Any) -> HttpResponse:
-        return self._on_to_trying(obj) or super().response_add(request, obj, *args, **kwargs)
+        return self._on_to_trying(request, obj) or super().response_add(request, obj, *args, **kwargs)
 
     def response_change(self, request: HttpRequest, obj: PolicyRule) -> HttpResponse:
-        return self._on_to_trying(obj) or super().response_change(request, obj)
+        return self._on_to_trying(request, obj) or super().response_change(request, obj)
 
-    def _on_to_trying(self, rule: PolicyRule) -> HttpResponse | None:
-        if not rule.draft:
+    def _on_to_trying(self, request: HttpRequest, rule: PolicyRule) -> HttpResponse | None:
+        if not rule.draft or not request.user.has_perm(MAY_SEE_CALLS):
             return None
         return HttpResponseRedirect(reverse("admin:mcpregistry_policyrule_try_one", args=[rule.pk]))
 

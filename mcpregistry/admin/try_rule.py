@@ -66,6 +66,9 @@ class TryForm(forms.Form):
         return draft
 
 
+MAY_SEE_CALLS = "mcpregistry.view_invocation"
+
+
 class TryRulePage:
     """The page behind "Try it on past calls"; ``admin`` gives it records and permissions."""
 
@@ -77,7 +80,7 @@ class TryRulePage:
         rule = self.admin.get_object(request, str(object_id)) if object_id else PolicyRule(name="draft")
         if rule is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, str(object_id))
-        if not self.admin.has_view_permission(request):
+        if not (self.admin.has_view_permission(request) and request.user.has_perm(MAY_SEE_CALLS)):
             raise PermissionDenied
         form = _form(request, rule)
         context = self.admin.admin_site.each_context(request) | {

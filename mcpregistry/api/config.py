@@ -28,6 +28,7 @@ from mcpregistry.services.access.credentials import MAY_KEEP
 from mcpregistry.services.exchange import large
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.importing import import_file
+from mcpregistry.services.exchange.policy import MAY_RULE
 from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
 
 router = Routes(tags=["configuration files"])
@@ -130,7 +131,7 @@ def import_configuration(
         secrets_apart=credentials,
         workspaces=Choice(frozenset(projects), agent or "local"),
         rights=rights(request),
-        may_rule=_may(request, "mcpregistry.add_policyrule"),
+        may_rule=all(_may(request, right) for right in MAY_RULE),
         may_grant=_may(request, "mcpregistry.add_grant") and _may(request, "subagents.add_experttool"),
     )
     if not dry_run:

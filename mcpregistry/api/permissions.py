@@ -140,7 +140,7 @@ TABLE: dict[str, Rule] = {
     "GET /rules": Rule("view_policyrule"),
     "POST /rules": Rule("add_policyrule"),
     "POST /rules/starter": Rule("add_policyrule"),
-    "POST /rules/test": Rule("view_policyrule"),
+    "POST /rules/test": Rule("view_policyrule", also=("view_invocation",)),  # it answers with arguments of calls
     "GET /rules/{rule_id}": Rule("view_policyrule"),
     "PATCH /rules/{rule_id}": Rule("change_policyrule"),
     "POST /rules/{rule_id}/live": Rule("change_policyrule"),

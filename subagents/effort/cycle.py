@@ -248,7 +248,7 @@ def transcript(said: Sequence[Message]) -> str:
 
 
 def _asker(said: Sequence[Message]) -> Requester:
-    """The person who wrote last: they may not approve what the answer's calls ask for."""
+    """The person who wrote last. Nobody who has written in the conversation approves what the answer's calls ask for."""
     for each in reversed(said):
         if each.kind == MessageKind.IN and each.author_id is not None:
             return Requester(each.author_id, each.author.removeprefix("user:"))

@@ -7,10 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, Invocation, Permit, PolicyRule, Server, Tool
+from mcpregistry.services.access import tokens
 from mcpregistry.services.definitions import behaviour, decisions, observe
 from mcpregistry.services.policy import rules
 from mcpregistry.services.records import audit
@@ -168,6 +171,25 @@ def test_why_says_every_stage(client_of: ClientOf, site: Site) -> None:
     wrong = client.get(f"{RULES}why/", asked | {"tool": "nobody::nothing"})
     assert "No server has ever offered" in str(wrong.context["form"].errors["tool"])
     assert client.get(f"{RULES}why/", asked | {"arguments": "[1]"}).context["form"].errors["arguments"]
+
+
+def test_whoever_may_not_see_calls_tries_no_rule_on_them(site: Site) -> None:
+    """The page and REST answer with arguments of past calls, and conditions can ask for each letter of them."""
+    rule = PolicyRule.objects.create(name="Big", outcome="ask")
+    user = User.objects.create(username="rules-only", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_policyrule"))
+    client = Client()
+    client.force_login(user)
+    page = client.get(f"{RULES}{rule.pk}/change/")
+    assert page.status_code == 200
+    assert "Try it on past calls" not in page.content.decode()
+    assert "Try a rule on past calls" not in client.get(RULES).content.decode()
+    assert client.get(f"{RULES}{rule.pk}/try/").status_code == 403
+    assert client.get(f"{RULES}try/").status_code == 403
+    _, raw = tokens.issue_token(name="t", actor=ACTOR, user=user)
+    asked = {"data": {"rule": {"condition": "true"}}, "content_type": "application/json"}
+    answer = Client().post("/api/v1/rules/test", **asked, headers={"authorization": f"Bearer {raw}"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "DENIED")
 
 
 # -- what a tool does --------------------------------------------------------------------------------

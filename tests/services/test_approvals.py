@@ -15,11 +15,13 @@ from mcpregistry.domain.errors import Busy, ConfigInvalid, Conflict, Denied, Not
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
 from mcpregistry.domain.policy.risk import Level, Risk
-from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, HostTask, Invocation, Permit
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Conversation, HostTask, Invocation, Permit
+from mcpregistry.models.conversation import MessageKind
 from mcpregistry.services.access import agents, roles
 from mcpregistry.services.approvals import held_calls, votes
 from mcpregistry.services.approvals.held_calls import Ticket
 from mcpregistry.services.approvals.votes import AlreadyDecided, vote
+from mcpregistry.services.conversations import messages
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import PermitWish
@@ -409,6 +411,25 @@ def test_a_permit_does_not_count_for_whoever_gave_it(bob: User):
     yes(ask(), bob, permit=PermitWish(hours(1)))
     assert covered(bob, requester=bob.pk + 1)
     assert not covered(bob, requester=bob.pk)
+
+
+def test_whoever_wrote_in_the_conversation_of_a_call_neither_approves_nor_permits_it(bob: User):
+    """A hosted agent reads the whole conversation. So not only the person who wrote last has asked for its calls."""
+    cid = person("cid", "approver")
+    conversation = Conversation.objects.create(agent=Agent.objects.get(slug="ann"))
+    for user in (bob, person("last", "operator")):
+        messages.say(conversation=conversation, kind=MessageKind.IN, text="Do it.", author=f"user:{user}", user=user)
+    facts = row(1) | {"conversation_id": conversation.pk}
+    ticket = held_calls.ask(row=facts, terms=terms(), risk=HIGH, waiting_as="hold", now=timezone.now())
+    with pytest.raises(Denied, match="You have written in the conversation"):
+        yes(ticket, bob)
+    yes(ticket, cid, permit=PermitWish(hours(1)))
+    assert len(covering(conversation=conversation.pk)) == 1
+    messages.say(conversation=conversation, kind=MessageKind.IN, text="More.", author="user:cid", user=cid)
+    assert not covering(conversation=conversation.pk)
+    assert len(covering()) == 1
+    request = request_of(ticket)
+    assert not votes.lost_votes(request, votes.cast(request)), "what is written later takes no vote back"
 
 
 def test_a_permit_counts_only_while_its_giver_could_approve_the_call(bob: User):

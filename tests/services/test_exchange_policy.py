@@ -60,6 +60,18 @@ def test_whoever_may_not_rule_makes_a_rule_that_waits():
     assert {change.action for change in bring(["a"]).changes} == {"unchanged"}
 
 
+def test_whoever_may_not_rule_changes_no_rule_that_is_there():
+    bring(["a"])
+    before = PolicyRule.objects.get()
+    for _ in range(2):
+        found = bring(["a", "b"], may_rule=False, on_conflict="replace")
+        assert WAITS in [note.sentence for note in found.notes]
+    after = PolicyRule.objects.get(pk=before.pk)
+    assert (after.enabled, after.condition) == (True, before.condition)
+    (waiting,) = PolicyRule.objects.exclude(pk=before.pk)
+    assert (waiting.enabled, waiting.condition) == (False, 'tool.name in ["a", "b"]')
+
+
 def test_what_was_clicked_is_exported():
     bring()
     rules.auto_approve(tool=tool("b"), actor="test")
@@ -121,7 +133,9 @@ def test_a_file_says_whether_registries_are_searched_unasked():
     take(True, may_rule=True)
     assert Configuration.load().discovers
     assert export_config(format_name="mcp-servers", actor="test").data["autoDiscoveryEnabled"] is True
-    take(False, may_rule=False)
+    assert DISCOVERY_WAITS in take(False, may_rule=False)
+    assert Configuration.load().discovers
+    take(False, may_rule=True)
     assert not Configuration.load().discovers
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Group, Permission, User
+from django.db import OperationalError
 from django.test import Client
 from pytest_django import Settings
 
@@ -118,6 +119,29 @@ def test_new_password_revokes_the_persons_tokens(client: Client):
     assert [kind for kind, *_ in since(before)] == ["user.password_changed", "token.revoked"]
     answer = client.get("/api/v1/servers", headers={"authorization": f"Bearer {raw}"})
     assert answer.status_code == 401
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("page", ["/admin/password_change/", "/admin/auth/user/{pk}/password/"])
+def test_password_stays_if_the_tokens_cannot_be_revoked(live_db: None, monkeypatch: pytest.MonkeyPatch, page: str):
+    """Otherwise the old tokens would go on working, and a second attempt would not revoke them."""
+    ann = User.objects.create_superuser("ann", password="canary-one")
+    _, raw = tokens.issue_token(name="script", actor="test", user=ann)
+    client = Client()
+    client.force_login(ann)
+    form = {"old_password": "canary-one", "new_password1": "canary-two!", "new_password2": "canary-two!"}
+    form |= {"password1": "canary-two!", "password2": "canary-two!", "usable_password": "true"}
+
+    def refuse(**_: object) -> None:
+        raise OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tokens, "revoke_token", refuse)
+        with pytest.raises(OperationalError):
+            client.post(page.format(pk=ann.pk), form)
+    assert User.objects.get(pk=ann.pk).check_password("canary-one")
+    assert client.post(page.format(pk=ann.pk), form).status_code == 302
+    assert tokens.find_token(raw) is None
 
 
 def test_password_hashed_anew_revokes_no_token(settings: Settings):

@@ -25,6 +25,7 @@ from mcpregistry.queries.setting_up import agents_of_hosts
 from mcpregistry.services.access.credentials import MAY_KEEP
 from mcpregistry.services.exchange import large
 from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.policy import MAY_RULE
 from mcpregistry.services.exchange.sections import CONFLICT
 from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
 
@@ -130,7 +131,7 @@ class ImportPage:
             raise PermissionDenied
         return import_file(
             raw=text.encode("utf-8", "replace"), path=name, actor=actor(request), format_name=given["format"],
-            on_conflict=given["on_conflict"], save=save, seen=request.POST.get("seen", ""), may_rule=user.has_perm("mcpregistry.add_policyrule"),
+            on_conflict=given["on_conflict"], save=save, seen=request.POST.get("seen", ""), may_rule=user.has_perms(MAY_RULE),
             may_grant=user.has_perms(("mcpregistry.add_grant", "subagents.add_experttool")),
             secrets_apart=given["secrets_apart"] and user.has_perms(MAY_KEEP),
             workspaces=Choice(projects, request.POST.get("agent", "")), rights=user.has_perm,

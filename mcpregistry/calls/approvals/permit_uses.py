@@ -64,7 +64,7 @@ def _permitted(call: Call, now: datetime) -> Used | None:
     found = permits.covering(
         agent_slug=agent.slug, tool_id=offer.tool.id, definition_hash=offer.tool.definition_hash,
         server_revision=offer.server.revision, arguments=call.request.arguments, fingerprint=terms.fingerprint,
-        now=now, requester=call.request.requester.id,
+        now=now, requester=call.request.requester.id, conversation=call.request.conversation,
     )  # fmt: skip
     if found and held_calls.expected(binding=call.binding, now=now):
         return None

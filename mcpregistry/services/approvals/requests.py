@@ -13,7 +13,8 @@ from django.contrib.auth.models import User
 from mcpregistry.domain.calls.binding import binding_of
 from mcpregistry.domain.calls.edits import told
 from mcpregistry.domain.text.canonical import digest
-from mcpregistry.models import ApprovalRequest
+from mcpregistry.models import ApprovalRequest, Message
+from mcpregistry.models.conversation import MessageKind
 
 
 def asked_of(request: ApprovalRequest) -> str:
@@ -31,6 +32,17 @@ def name_approvers(group: str, number: int) -> str:
 def asked_by(request: ApprovalRequest, user: User) -> bool:
     """Return whether this person asked for the call."""
     return request.call.requester_id is not None and bool(request.call.requester_id == user.pk)
+
+
+def has_written(request: ApprovalRequest, user: User) -> bool:
+    """Return whether this person has written to the agent in the conversation that the call belongs to, before people were
+    asked. The agent reads all of it, so each writer may have asked for the call, and not only the last one.
+    """
+    conversation = request.call.conversation_id
+    if not conversation:
+        return False
+    theirs = Message.objects.filter(conversation=conversation, kind=MessageKind.IN, author_id=user.pk)
+    return theirs.filter(created_at__lte=request.asked_at).exists()
 
 
 def current_arguments(request: ApprovalRequest) -> str:

@@ -25,7 +25,13 @@ from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Invocation
 from mcpregistry.services.access.roles import DECIDE
 from mcpregistry.services.approvals import edits, held_calls, refusals, seats
 from mcpregistry.services.approvals.announce import announce
-from mcpregistry.services.approvals.requests import arguments_hash, asked_by, binding_for, current_arguments
+from mcpregistry.services.approvals.requests import (
+    arguments_hash,
+    asked_by,
+    binding_for,
+    current_arguments,
+    has_written,
+)
 from mcpregistry.services.configuration.dispatch import wake
 from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import PermitWish
@@ -70,6 +76,8 @@ def _asked_by(request: ApprovalRequest, user: User) -> str:
     """Words for somebody whose own request this is, through whichever door; "" for everybody else."""
     if asked_by(request, user):
         return "You asked for this call, so somebody else has to decide."
+    if has_written(request, user):
+        return "You have written in the conversation that this call belongs to, so somebody else has to decide."
     return "The agent that asks is yours, so somebody else has to decide." if _owner_id(request) == user.pk else ""
 
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
+from django.db.models import QuerySet
+
 from mcpregistry.domain.formats.document import ServerEntry
 from mcpregistry.domain.policy.conditions import LONGEST
 from mcpregistry.domain.policy.decision import Outcome
@@ -21,6 +23,10 @@ from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, fre
 
 FLAG, DISCOVERY, SUB_AGENT = "toolApprovalRequired", "autoDiscoveryEnabled", "subAgentEnabled"
 _OURS = "autoApprove of "
+# What a person needs so that a file changes rules and settings of the site at once.
+MAY_RULE = (
+    *(f"mcpregistry.{verb}_policyrule" for verb in ("add", "change", "delete")), "mcpregistry.change_configuration",
+)  # fmt: skip
 _NAMES = re.compile(r"tool\.name in (\[.*\])", re.DOTALL)
 
 APPLIED = "Applied: a policy rule lets these tools run without being asked."
@@ -60,8 +66,14 @@ def _approved(server: Server, stated: bool | tuple[str, ...], *, about: bool) ->
     return tuple(sorted(names)) if names else False
 
 
+def _rules_of(server: Server) -> QuerySet[PolicyRule]:
+    """The rules that files have made of the server: one that counts, and perhaps some that wait."""
+    rules = PolicyRule.objects.filter(name__startswith=_OURS, server=server, outcome=Outcome.ALLOW, draft=False)
+    return rules.order_by("-enabled", "pk")
+
+
 def _rule_of(server: Server) -> PolicyRule | None:
-    return PolicyRule.objects.filter(name__startswith=_OURS, server=server, outcome=Outcome.ALLOW, draft=False).first()
+    return _rules_of(server).first()
 
 
 def _name(server: Server) -> str:
@@ -88,6 +100,7 @@ def _one_by_one(server: Server) -> dict[str, PolicyRule]:
 def follow_file(*, server: Server, approved: bool | tuple[str, ...], actor: str, may_rule: bool) -> str:
     """Make the auto-approval rule of the server say what the file says; False is silence.
 
+    Without ``may_rule`` no rule is changed that is there: a new one is made, switched off.
     Returns a sentence for the import's notes, or "".
     """
     if approved is False:
@@ -99,7 +112,7 @@ def follow_file(*, server: Server, approved: bool | tuple[str, ...], actor: str,
         _withdraw_others(server, approved, actor)
     if not approved:
         return ""
-    rule = _rule_of(server)
+    rule = _rule_of(server) if may_rule else _rules_of(server).filter(condition=condition).first()
     if rule is None or rule.condition != condition or (may_rule and not rule.enabled):
         rule = rule or PolicyRule(name=free_name(_name(server)), server=server, outcome=Outcome.ALLOW, priority=AUTO)
         rule.condition, rule.enabled = condition, may_rule
@@ -125,9 +138,9 @@ def _follow_flag(*, wanted: bool, actor: str, may_rule: bool) -> str:
 
 
 def _follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
-    """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries by itself. Off may say everybody."""
+    """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries by itself."""
     told = f"the sub-agent {'searches registries for agents by itself' if wanted else 'searches no registry unasked'}"
-    return _set(auto_discovery=wanted, told=told, waits=DISCOVERY_WAITS, may=may_rule or not wanted, actor=actor)
+    return _set(auto_discovery=wanted, told=told, waits=DISCOVERY_WAITS, may=may_rule, actor=actor)
 
 
 def _follow_switch(*, wanted: bool, actor: str, may_rule: bool) -> str:

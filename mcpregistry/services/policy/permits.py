@@ -18,14 +18,15 @@ from typing import Any
 import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.lifecycle import NEVER_RAN
 from mcpregistry.domain.policy.access import pinned
 from mcpregistry.domain.text.canonical import stored
-from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, Tool
+from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Message, Permit, Tool
+from mcpregistry.models.conversation import MessageKind
 from mcpregistry.services.access.roles import DECIDE
 from mcpregistry.services.records import audit, bound_permits
 from mcpregistry.services.records.chains import entry_problem
@@ -114,10 +115,12 @@ def covering(
     fingerprint: str,
     now: datetime,
     requester: int | None = None,
+    conversation: str = "",
 ) -> list[Permit]:
     """The live permits that allow this call, those with the fewest uses first.
 
-    ``requester`` is the key of the person who asks, for whom what they have permitted themselves does not count.
+    ``requester`` is the key of the person who asks, for whom what they have permitted themselves does not count. Nor does
+    it for people who have written to the agent in the ``conversation`` of the call.
     """
     live = Permit.objects.filter(
         agent__slug=agent_slug, tool_id=tool_id, definition_hash=definition_hash, server_revision=server_revision,
@@ -125,6 +128,11 @@ def covering(
     ).exclude(uses_left=0)  # fmt: skip
     if requester is not None:
         live = live.exclude(created_by=requester)
+    if conversation:
+        written = Message.objects.filter(
+            conversation=conversation, kind=MessageKind.IN, author_id=OuterRef("created_by")
+        )
+        live = live.filter(~Exists(written))
     found = live.select_related("agent", "created_by", "request").order_by(
         F("uses_left").asc(nulls_last=True), "expires_at"
     )

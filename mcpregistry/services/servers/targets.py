@@ -183,8 +183,8 @@ class _Filling:
     def _unusable(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
             f"With its values filled in, the {what} of '{self.server.slug}' cannot be used.",
-            remedy="Check the variables and credentials that it refers to. A credential cannot change a program, an option, a "
-            "working directory or a destination.",
+            remedy="Check the variables and credentials that it refers to. A credential cannot change a program, a working "
+            "directory or a destination, nor begin a word with a dash: write --token=${cred:NAME} as one word.",
         )
 
 

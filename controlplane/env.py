@@ -116,7 +116,7 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_PEER_ADDRESS",
         "",
-        "address of this machine for the site's processes on other machines, with ports to choose from: 10.0.0.5:7000-7099 (docs/running-it.md)",
+        "address of this machine for the site's processes on other machines, with ports to choose from: 10.0.0.5:7000-7099 (docs/several-machines.md)",
     ),
     Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
     Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json"),

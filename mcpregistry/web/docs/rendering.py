@@ -34,7 +34,7 @@ class Rendered:
 
 
 def slug_of(name: str) -> str:
-    """The address of a document by its file's name: ``running-it`` for ``running-it.md``, ``threat-model`` for
+    """The address of a document by its file's name: ``rotate-keys`` for ``rotate-keys.md``, ``threat-model`` for
     ``THREAT_MODEL.md``."""
     return PurePosixPath(name).stem.lower().replace("_", "-")
 

@@ -32,6 +32,7 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.queries.kin import add_finder
         from mcpregistry.queries.own_definitions import add_definitions
         from mcpregistry.queries.tallying import add_costs
+        from mcpregistry.services.approvals.requests import add_steering
         from mcpregistry.services.configuration.rule_inputs import add_rule_inputs
         from mcpregistry.services.configuration.snapshot import add_section
         from mcpregistry.services.definitions import observe
@@ -43,9 +44,10 @@ class SubagentsConfig(AppConfig):
         from subagents.services.experts import grant_awaited
         from subagents.services.headends import configuring
         from subagents.services.offers import SECTION, definitions, offered
-        from subagents.services.runs import task_withdrawn
+        from subagents.services.runs import has_settled, task_withdrawn
 
         add_finder(runs_of)
+        add_steering(has_settled)
         host_tasks.withdrawn.connect(task_withdrawn)
         observe.offered.connect(grant_awaited)
         post_migrate.connect(_after_migrate, sender=self)

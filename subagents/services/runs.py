@@ -21,7 +21,7 @@ from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.schema.validation import check_arguments
 from mcpregistry.domain.specs import RUNS
 from mcpregistry.domain.text.canonical import canonical, plain
-from mcpregistry.models import Invocation
+from mcpregistry.models import ApprovalRequest, Invocation
 from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import current_revision
 from mcpregistry.services.records import audit
@@ -232,6 +232,22 @@ def settle(*, call_id: int, as_what: str, actor: str, note: str = "") -> ToolCal
     audit.record(kind=f"run.call_{as_what}", actor=actor, subject=f"run:{run.pk}", call=call.invocation, note=note)
     transaction.on_commit(lambda: wake(run.pk))
     return ToolCall.objects.get(pk=call_id)
+
+
+def has_settled(request: ApprovalRequest, user: User) -> bool:
+    """Whether the person has settled a call of the run that makes this one, or of a run above it: then they do not approve it.
+
+    The model reads the note of a settlement, and a repeated call is made because that person wants it.
+    """
+    call = None
+    if request.call.origin == "run":
+        call = ToolCall.objects.select_related("run").filter(invocation=request.call_id).first()
+    run = call.run if call else None
+    while run is not None:
+        if run.calls.filter(settled_by=f"user:{user.get_username()}").exists():
+            return True
+        run = run.parent
+    return False
 
 
 _SETTLED = ("done", "failed", "repeat")

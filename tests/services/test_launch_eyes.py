@@ -147,6 +147,18 @@ def test_whoever_changed_a_launch_does_not_confirm_it_alone_where_four_eyes_are_
     assert confirm(server, "user:ann").lifecycle == "active"
 
 
+def test_new_user_name_makes_nobody_a_second_person(db: None, settings: Any):
+    settings.FOUR_EYES = True
+    ann = User.objects.create_user("ann")
+    server = saved(Server(slug="mine", command=["evil"]), "user:ann")
+    ann.username = "bob"
+    ann.save()
+    server.refresh_from_db()
+    assert server.launch_by == ["user:bob"]
+    with pytest.raises(Denied, match="somebody else confirms"):
+        confirm(server, "user:bob")
+
+
 def test_without_the_switch_one_admin_does_both(db: None):
     assert confirm(saved(Server(slug="mine", command=["x"])), "user:ann").lifecycle == "active"
 

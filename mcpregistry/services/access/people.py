@@ -19,6 +19,7 @@ from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.addresses import place
 from mcpregistry.domain.text.display import printable
+from mcpregistry.models import Server
 from mcpregistry.services.access import tokens
 from mcpregistry.services.records import audit
 
@@ -76,12 +77,22 @@ def _user_saved(sender: type[User], instance: User, created: bool, update_fields
     changed = {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
     if changed:
         _note("user.changed", instance, **changed)
+    if "username" in changed:
+        _rename_authors(before.username, instance.username)
     if before.password != instance.password:
         hashed_anew = _is_hashed_anew(instance, update_fields)
         only = {"only": "the same one, hashed anew"} if hashed_anew else {}
         _note("user.password_changed", instance, **only)
         if not hashed_anew:  # Django ends the sessions, too
             tokens.revoke_tokens_of(user=instance, actor=by())
+
+
+def _rename_authors(old: str, new: str) -> None:
+    """Whoever has changed a launch stays known as its author under a new user name, and does not confirm it as another."""
+    for server in Server.objects.filter(launch_by__isnull=False).order_by("pk"):
+        authors = [f"user:{new}" if author == f"user:{old}" else author for author in server.launch_by or ()]
+        if authors != server.launch_by:
+            Server.objects.filter(pk=server.pk).update(launch_by=authors)
 
 
 def _is_hashed_anew(user: User, update_fields: Any) -> bool:

@@ -5,7 +5,7 @@ For everybody who looks at requests; nothing here moves one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -43,6 +43,21 @@ def has_written(request: ApprovalRequest, user: User) -> bool:
         return False
     theirs = Message.objects.filter(conversation=conversation, kind=MessageKind.IN, author_id=user.pk)
     return theirs.filter(created_at__lte=request.asked_at).exists()
+
+
+# Of other apps: whether a person has told the model that makes the call what to do, besides asking for it.
+_STEERED: list[Callable[[ApprovalRequest, User], bool]] = []
+
+
+def add_steering(has_steered: Callable[[ApprovalRequest, User], bool]) -> None:
+    """Register a way in which people steer calls; called when the app is ready."""
+    if has_steered not in _STEERED:
+        _STEERED.append(has_steered)
+
+
+def has_steered(request: ApprovalRequest, user: User) -> bool:
+    """Return whether this person has steered the run that makes the call."""
+    return any(check(request, user) for check in _STEERED)
 
 
 def current_arguments(request: ApprovalRequest) -> str:

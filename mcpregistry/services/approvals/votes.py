@@ -30,6 +30,7 @@ from mcpregistry.services.approvals.requests import (
     asked_by,
     binding_for,
     current_arguments,
+    has_steered,
     has_written,
 )
 from mcpregistry.services.configuration.dispatch import wake
@@ -78,6 +79,8 @@ def _asked_by(request: ApprovalRequest, user: User) -> str:
         return "You asked for this call, so somebody else has to decide."
     if has_written(request, user):
         return "You have written in the conversation that this call belongs to, so somebody else has to decide."
+    if has_steered(request, user):
+        return "You have settled a call of this run, so somebody else has to decide."
     return "The agent that asks is yours, so somebody else has to decide." if _owner_id(request) == user.pk else ""
 
 

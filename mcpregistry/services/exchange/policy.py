@@ -138,7 +138,7 @@ def _follow_flag(*, wanted: bool, actor: str, may_rule: bool) -> str:
 
 
 def _follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
-    """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries by itself."""
+    """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries without being asked."""
     told = f"the sub-agent {'searches registries for agents by itself' if wanted else 'searches no registry unasked'}"
     return _set(auto_discovery=wanted, told=told, waits=DISCOVERY_WAITS, may=may_rule, actor=actor)
 

@@ -248,6 +248,27 @@ async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(bench: 
         assert (await here.drive(run)).state == RunState.CANCELLED
 
 
+async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(bench: Bench, worker: Any) -> None:
+    """The note of a settlement is read by the model, which then makes the call."""
+
+    def prepare() -> tuple[User, Run]:
+        run = prepared(bench)
+        Configuration.objects.update(default_outcome="ask")
+        return approver(), run
+
+    ann, run = await db_call(prepare)
+    here = await worker()
+    await here.drive(run)
+    request = await db_call(ApprovalRequest.objects.select_related("call", "group").get)
+    assert await db_call(votes.why_not, request, ann) == ""
+    settled = {"turn_number": 99, "index": 0, "name": "echo", "arguments": "{}", "settled_by": "user:ann"}
+    await db_call(lambda: ToolCall.objects.create(run=run, **settled))
+    with pytest.raises(Denied, match="You have settled a call of this run"):
+        await db_call(votes.vote, request_id=request.pk, user=ann, approve=True, via="web")
+    await db_call(runs.cancel, run_id=run.pk, actor="test")
+    assert (await here.drive(run)).state == RunState.CANCELLED
+
+
 async def test_a_worker_whose_clock_is_ahead_takes_no_run_from_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

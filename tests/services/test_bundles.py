@@ -159,6 +159,8 @@ def launch(**said: Any) -> dict[str, Any]:
         (bundle(files={"/etc/evil": "x"}), "would lie outside"),
         (bundle(files={"a\\..\\evil": "x"}), "would lie outside"),
         (with_link("/etc/passwd"), "is a link"),
+        (bundle(files={"a": "x", "a/b": "x"}), "lies in a file"),
+        (bundle(files={f"{'a/' * 120}b": "x"}), "lies in more than 100 folders"),
         (bundle(files={"bomb": b"\0" * (30 << 20)}), "100 times its packed size"),
         (bundle({}), "not as the format"),
         (bundle(without("name")), "not as the format"),

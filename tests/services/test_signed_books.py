@@ -114,6 +114,11 @@ def keep_the_last_entry() -> None:
     BudgetPeriod.objects.update(spent=1)
 
 
+def hide_from_seals() -> None:
+    """Seals look at books that say that they have a new entry."""
+    Budget.objects.update(book_at=timezone.now() - timedelta(days=1))
+
+
 def change_an_entry() -> None:
     BudgetEntry.objects.filter(seq=ENTRIES).update(spent=0)
     BudgetPeriod.objects.update(spent=0)
@@ -123,7 +128,7 @@ def change_an_entry() -> None:
     "tamper",
     [
         fill_up, add_setting, turn_time_back, empty_the_pool, wind_the_pool_back, forget_spending, empty_the_budget,
-        keep_the_last_entry, change_an_entry,
+        keep_the_last_entry, change_an_entry, hide_from_seals,
     ],
 )  # fmt: skip
 def test_books_that_were_emptied_are_found_by_the_scheduled_check(sealed: None, tamper: Callable[[], Any]):

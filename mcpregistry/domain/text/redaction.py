@@ -73,9 +73,19 @@ _FORMS = (  # of services that give theirs a form; each has a digit, which sk-le
 )
 SHAPED = re.compile(_FORMS)
 _IN_WORD = re.compile(
-    r"://[^/\s:@]*:(?P<password>[^/\s@]+)@|[?&#](?P<name>[^=&#\s]+)=(?P<value>[^&#\s]+)|(?i:\bbearer\s+)(?P<bearer>[^\s\"',;]+)"
+    r"://[^/\s:@]*:(?P<password>[^/\s@]+)@|://(?P<user>(?=[^/\s:@]*\d)[\w.-]{20,})@"
+    r"|[?&#](?P<parameter>[^=&#\s]+)=(?P<value>[^&#\s\"']+)|(?i:\bbearer\s+)(?P<bearer>[^\s\"',;]+)"
     rf"|;\s*(?i:password|pwd)\s*=\s*(?P<part>[^;\s\"']+)|(?<![\w$])(?P<shape>{_FORMS})"
 )
+# Before a value: a flag, a variable, a field of JSON, a header.
+_NAMED = re.compile(
+    r"(?<![\w-])--?(?P<flag>[A-Za-z][\w.-]*)(?:=|\s+(?!-))|(?<![\w$?&#./-])(?P<variable>[A-Za-z_][\w.]*)="
+    r"|\"(?P<field>[A-Za-z_][\w.-]*)\"\s*:\s*(?=\")|(?<![\w$-])(?P<header>[A-Za-z][\w-]*)\s?:(?!//)\s*"
+)
+_VALUE = re.compile(
+    r"""(?:(?i:bearer|basic|token|apikey)\s+)?(?:'(?P<single>[^'$]+)'|"(?P<double>(?:[^"\\$]|\\.)+)"|(?P<plain>[^\s"'$;|&<>()]+))"""
+)
+_SIGNATURE = re.compile(r"(?i)(?:^|[-_])sig(?:nature)?$")  # a parameter that gives access to what lies at an address
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +104,40 @@ def secrets_in_word(before: str, word: str) -> list[Span]:
 
 def _spans(before: str, word: str) -> list[Span]:
     flag, equals, value = word.partition("=")
-    if equals and value and "://" not in flag and is_secret_name(flag):
+    if equals and value and not re.search(r"\s|://", flag) and is_secret_name(flag):
         return [Span(len(flag) + 1, len(word), flag)]
     if before.startswith("-") and "=" not in before and is_secret_name(before) and not word.startswith("-"):
+        return [Span(0, len(word), before)]
+    if before.lstrip("-").lower() == "cookie" and before.startswith("-"):
         return [Span(0, len(word), before)]
     header = _HEADER_WORD.fullmatch(word)
     if header and (is_secret_name(header[1]) or header[1].lower() == "cookie"):
         return [Span(*header.span(2), header[1])]
-    found = []
+    return [*_spans_within(word)]
+
+
+def _spans_within(word: str) -> Iterator[Span]:
+    """In an address, a line of a shell, JSON, or a text of names and values."""
+    end = 0
+    for span in sorted([*_spans_by_shape(word), *_spans_by_name(word)], key=lambda span: span.start):
+        if span.start >= end:
+            yield span
+            end = span.end
+
+
+def _spans_by_shape(word: str) -> Iterator[Span]:
     for match in _IN_WORD.finditer(word):
-        kind = match.lastgroup or ""
-        if kind != "value" or is_secret_name(match["name"]):
-            found.append(Span(*match.span(kind), match["name"] or kind))
-    return found
+        kind, name = match.lastgroup or "", match["parameter"] or ""
+        if kind != "value" or is_secret_name(name) or _SIGNATURE.search(name):
+            yield Span(*match.span(kind), name or kind)
+
+
+def _spans_by_name(word: str) -> Iterator[Span]:
+    for match in _NAMED.finditer(word):
+        name = match[match.lastgroup or 0]
+        value = _VALUE.match(word, match.end()) if is_secret_name(name) else None
+        if value is not None:
+            yield Span(*value.span(value.lastgroup or 0), name)
 
 
 def masked_words(words: Sequence[str]) -> list[str]:

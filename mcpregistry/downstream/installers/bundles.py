@@ -127,10 +127,12 @@ def unpack(file: str, build: str) -> None:
         left = MOST_BYTES
         for info in infos:
             target = Path(build, info.filename)
+            try:
+                (target if info.is_dir() else target.parent).mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise _odd(info, "lies in a file") from error
             if info.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
                 continue
-            target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "xb") as opened:
                 for piece in _unpacked(archive, info, left):
                     opened.write(piece)

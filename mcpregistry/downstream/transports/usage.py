@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.target import Target
+from mcpregistry.downstream.folders import entries_below
 from mcpregistry.downstream.transports.bubblewrap import PROGRAM
 from mcpregistry.downstream.transports.sandbox import DEVICES, SYSTEM, needed_by
 
@@ -81,18 +82,13 @@ def files_below(folder: str) -> dict[str, tuple[int, int]] | None:
     """Size and time of every file below the folder, by its path there; None where there are too many to look at."""
     found: dict[str, tuple[int, int]] = {}
     folders = 0
-    for place, _, names in os.walk(folder):
-        folders += 1
-        if folders > MOST_FILES:
+    for entry in entries_below(folder, skip_unreadable=True):
+        if entry.is_folder:
+            folders += 1
+        else:
+            found[os.path.relpath(entry.path, folder)] = (entry.stat.st_size, entry.stat.st_mtime_ns)
+        if max(folders, len(found)) > MOST_FILES:
             return None
-        for name in names:
-            try:
-                stat = os.lstat(path := os.path.join(place, name))
-            except OSError:  # gone meanwhile
-                continue
-            found[os.path.relpath(path, folder)] = (stat.st_size, stat.st_mtime_ns)
-            if len(found) > MOST_FILES:
-                return None
     return found
 
 

@@ -186,12 +186,15 @@ def _fetched(install: Install, place: Place) -> tuple[str, int]:
     return bundles.fetch(address=install.package, sha256=install.wanted, networks=networks, place=place)
 
 
-def _unpacked(install: Install, place: Place) -> list[str]:
-    """The bundle in ``place.build``; its command there."""
-    bundles.unpack(_fetched(install, place)[0], place.build)
-    command = bundles.command(mcpb.started(install.lock), place.build)
-    bundles.make_runnable(command, place.build)
-    return command
+def _command_and_licences(install: Install, lock: Lock, build: str) -> tuple[list[str], dict[str, str]]:
+    """How it is started, with its files below ``build``, and the licences of its packages."""
+    if install.ecosystem == Ecosystem.MCPB:
+        command = bundles.command(mcpb.started(install.lock), build)
+        bundles.make_runnable(command, build)
+        return command, install.licences
+    if install.ecosystem == Ecosystem.NPM:
+        return _chosen(install, npm.programs_of(lock, build)), install.licences
+    return _chosen(install, pypi.programs_of(lock, build)), pypi.licences(build)
 
 
 def _install(job: Job) -> dict[str, object]:
@@ -202,14 +205,14 @@ def _install(job: Job) -> dict[str, object]:
     place = job.place()
     build = place.build
     if install.ecosystem == Ecosystem.MCPB:
-        command, licences = _unpacked(install, place), install.licences
+        bundles.unpack(_fetched(install, place)[0], build)
     elif install.ecosystem == Ecosystem.NPM:
         npm.install(lock=lock, text=install.lock, registry=settings.NPM_REGISTRY, place=place)
-        command, licences = _chosen(install, npm.programs_of(lock, build)), install.licences
     else:
         pypi.install(text=install.lock, index=settings.PYPI_INDEX, place=place)
-        command, licences = _chosen(install, pypi.programs_of(lock, build)), pypi.licences(build)
+    # Before anything of it is read, so that no link leads to another file.
     size, files = tree.verify(build, may_lead_to=frozenset({programs.python()}))
+    command, licences = _command_and_licences(install, lock, build)
     _check_program(command, build)
     tree.seal(build)
     job.keep(build)

@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce
 
 from mcpregistry.db import database_now, streamed
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, EnergyEntry, EnergyPool
-from mcpregistry.models.audit import AuditArchive, AuditEntry
+from mcpregistry.models.audit import GENESIS, AuditArchive, AuditEntry
 
 _PAGE = 500
 CLOSE = 1e-6  # of a pool's capacity: sums of floating point
@@ -126,9 +126,8 @@ def head_problems(kind: str) -> Iterator[str]:
 
 
 def _head_problem(book: Any, entry: Any) -> str:
-    if (entry is None) != (book.book_seq == 0) or (
-        entry and (entry.seq, entry.hash) != (book.book_seq, book.book_hash)
-    ):
+    named = (book.book_seq, book.book_hash, book.book_at)
+    if named != ((entry.seq, entry.hash, entry.at) if entry else (0, GENESIS, None)):  # seals follow ``book_at``
         return "its last entry is not the one that it names"
     if entry is None:
         return ""

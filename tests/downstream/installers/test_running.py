@@ -16,6 +16,7 @@ from mcpregistry.domain.installs.reasons import InstallFailed
 from mcpregistry.downstream.installers import programs, tree
 from mcpregistry.downstream.installers.ending import ended
 from mcpregistry.downstream.installers.running import Bounds, Place, run
+from mcpregistry.downstream.transports.usage import files_below
 from tests.processes import with_words
 from tests.waiting import HANG_LIMIT, eventually
 
@@ -137,5 +138,30 @@ def test_a_tree_is_counted_sealed_and_taken_away(tmp_path: Path, monkeypatch: py
     with pytest.raises(InstallFailed, match="more files"):
         tree.verify(str(root), may_lead_to=frozenset({programs.python()}))
     tree.remove(str(root))
+    tree.remove(str(root))
+    assert not root.exists()
+
+
+@pytest.mark.attack
+def test_folders_in_folders_without_end_are_refused_and_removed(tmp_path: Path) -> None:
+    """Paths that no system call takes any more, and a depth at which recursion ends."""
+    root, deepest = tmp_path / "tree", 3_000
+    root.mkdir()
+    at = os.open(root, os.O_RDONLY)
+    for number in range(deepest):
+        os.close(os.open("file", os.O_CREAT, 0o000, dir_fd=at))
+        os.symlink("/", "link", dir_fd=at)
+        os.mkdir("folder", dir_fd=at)
+        within = os.open("folder", os.O_RDONLY, dir_fd=at)
+        os.fchmod(at, 0o700 if number % 2 else 0o500)
+        os.close(at)
+        at = within
+    os.close(at)
+    with pytest.raises(InstallFailed, match="lies in more than 100 folders"):
+        tree.verify(str(root / "folder"), may_lead_to=frozenset({"/"}))
+    assert tree.size(str(root))[1] == 300
+    found = files_below(str(root))
+    assert found is not None
+    assert len(found) == 200
     tree.remove(str(root))
     assert not root.exists()

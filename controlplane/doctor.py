@@ -210,7 +210,9 @@ def _machines() -> Iterable[Finding]:
     except DatabaseError:
         return  # said already
     if len(machines) > 1:
-        remedy = "Set SLIPSNISSE_PEER_ADDRESS on every machine, and start the processes again (docs/several-machines.md)."
+        remedy = (
+            "Set SLIPSNISSE_PEER_ADDRESS on every machine, and start the processes again (docs/several-machines.md)."
+        )
         what = f"servers that keep state for a session have a connection on each of {len(machines)} machines"
         yield Finding(False, what, remedy)
     if not settings.PEER_ADDRESS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import stat
 from collections.abc import Mapping
 from datetime import timedelta
@@ -84,6 +85,28 @@ async def test_a_first_call_that_fails_leaves_the_word_about_new_state_to_the_ne
     after = await until(pid)
     assert after["content"][0]["text"] == STATE_IS_NEW
     assert (await second.call(server, "pid"))["content"] == after["content"][1:]
+
+
+@pytest.mark.parametrize("from_elsewhere", [False, True])
+async def test_a_server_that_died_between_calls_is_replaced_and_the_caller_is_told(
+    processes: Start, server: Server, from_elsewhere: bool
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = text_of(await first.call(server, "pid"))
+    os.kill(int(before), signal.SIGKILL)
+    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
+    caller = second if from_elsewhere else first
+
+    async def pid() -> Any:
+        try:
+            return await caller.call(server, "pid")
+        except ConnectionFailed:  # the server is not tried again at once
+            return None
+
+    after = await until(pid)
+    assert text_of(after) != before
+    assert after["content"][0]["text"] == STATE_IS_NEW
+    assert (await caller.call(server, "pid"))["content"] == after["content"][1:]
 
 
 async def test_the_word_about_new_state_reaches_the_process_that_calls_first(processes: Start, server: Server) -> None:

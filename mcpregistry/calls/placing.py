@@ -120,8 +120,9 @@ class Placement:
             try:
                 call = _packed(owner, key, name, arguments_json, told=self.pack(host), options=options)
                 return await self._relayed(owner, call, host, options)
-            except NotOwnerError:
+            except NotOwnerError:  # it has just given the connection up, or looks first whether it still has it
                 self._owners.pop(key, None)
+                await asyncio.sleep(_PAUSE if attempt else 0)
             except OwnerGoneError as gone:
                 await self.replace(key, owner, gone, attempt)
         raise Busy("The connection of this session is moving between processes.", remedy="Call again in a moment.")

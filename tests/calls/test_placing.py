@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from django.db import OperationalError
 
@@ -161,6 +162,22 @@ async def test_former_owner_closes_its_connection_when_it_renews_its_leases_agai
     await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
     assert first.pool.sessions.holds(server.pk, "ann/http:2")
     assert second.pool.sessions.holds(server.pk, SESSION)
+
+
+async def test_a_call_waits_while_its_owner_looks_whether_it_has_the_connection(
+    processes: Start, server: Server
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = [text_of(await each.call(server, "pid")) for each in (first, second)]
+    handlers = first.placement._server.handlers
+    first.placement._server.handlers = msgspec.structs.replace(handlers, owns=lambda _: False)
+    second.placement.connections.drop(first.placement.address)  # a kept one has the former handlers
+
+    def own_again() -> None:
+        first.placement._server.handlers = handlers
+
+    asyncio.get_running_loop().call_later(5 * placing._PAUSE, own_again)
+    assert text_of(await second.call(server, "pid")) == before[0] == before[1]
 
 
 async def test_failure_of_the_database_for_one_lost_connection_does_not_keep_the_others_open(

@@ -95,8 +95,8 @@ class Engine:
         self._draining: asyncio.Task[None] | None = None
         self._lease: ProcessLease | None = None
 
-    def _release_session(self, server_id: int, session: str) -> None:
-        self.placement.release(server_id, session)
+    def _release_session(self, server_id: int, session: str, is_lost: bool) -> None:
+        self.placement.release(server_id, session, is_lost=is_lost)
 
     async def start(self) -> None:
         """Load the configuration and begin to watch it. Raises when the database cannot be read."""

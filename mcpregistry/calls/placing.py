@@ -110,9 +110,9 @@ class Placement:
         self, server_id: int, name: str, arguments_json: bytes, *, session: str, host: Forwarding, **options: Any
     ) -> dict[str, Any]:
         """``Pool.call``, in the process that has the connection. Raises what that raises, and Busy."""
-        if not session or not self._us.address:
-            return await self._pool.call(server_id, name, arguments_json, session=session, host=host, **options)
         key = (server_id, session)
+        if not session or not self._us.address:
+            return await self._call_here(key, name, arguments_json, host=host, **options)
         for attempt in range(_TRIES):
             owner = await self.owner(key)
             if self.is_us(owner):
@@ -120,22 +120,20 @@ class Placement:
             try:
                 call = _packed(owner, key, name, arguments_json, told=self.pack(host), options=options)
                 return await self._relayed(owner, call, host, options)
-            except NotOwnerError:
+            except NotOwnerError:  # it has just given the connection up, or looks first whether it still has it
                 self._owners.pop(key, None)
+                await asyncio.sleep(_PAUSE if attempt else 0)
             except OwnerGoneError as gone:
                 await self.replace(key, owner, gone, attempt)
         raise Busy("The connection of this session is moving between processes.", remedy="Call again in a moment.")
 
     async def _call_here(self, key: Key, name: str, arguments_json: bytes, **options: Any) -> dict[str, Any]:
         """``Pool.call``. After a loss, every call says that the state is new until one that says so has succeeded."""
-        known = self._owners.get(key)
-        is_lost = known is not None and known.is_lost
+        was_lost = self._owners.get(key, self._us).is_lost
         result = await self._pool.call(key[0], name, arguments_json, session=key[1], **options)
-        if not is_lost:
-            return result
-        if (known := self._owners.get(key)) is not None:
+        if was_lost and (known := self._owners.get(key)) is not None:
             self._owners[key] = replace(known, is_lost=False)
-        return _with_note(result)
+        return _with_note(result) if was_lost or self._owners.get(key, self._us).is_lost else result
 
     @property
     def address(self) -> str:
@@ -315,10 +313,16 @@ class Placement:
                     self._owners.pop(key, None)
                     await self._pool.sessions.close(*key)
 
-    def release(self, server_id: int, session: str) -> None:
-        """The connection of a session has closed here; see ``Pool``."""
-        if (server_id, session) in self._owners:
-            self._spawn(self.give_back((server_id, session)))
+    def release(self, server_id: int, session: str, *, is_lost: bool = False) -> None:
+        """The connection of a session has closed here; see ``Pool``. ``is_lost``: its server has ended, or forgotten the session."""
+        key = (server_id, session)
+        owner = self._owners.get(key)
+        if not self._us.address:
+            if is_lost:
+                self._remember(key, replace(self._us, is_lost=True))
+        elif owner is not None and self.is_us(owner):
+            self._owners[key] = replace(owner, is_lost=owner.is_lost or is_lost)
+            self._spawn(self.give_back(key))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -390,9 +394,6 @@ def _runs_here(process: str) -> bool:
 
 
 def _with_note(result: dict[str, Any]) -> dict[str, Any]:
-    content = result.get("content")
-    return (
-        result | {"content": [{"type": "text", "text": STATE_IS_NEW}, *content]}
-        if isinstance(content, list)
-        else result
-    )
+    if not isinstance(content := result.get("content"), list):
+        return result
+    return result | {"content": [{"type": "text", "text": STATE_IS_NEW}, *content]}

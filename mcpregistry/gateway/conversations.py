@@ -12,9 +12,9 @@ HEADER = b"slipsnisse-conversation"
 META_KEY = "slipsnisse/conversation"  # ``stdio/preload.py`` knows it too
 
 
-def named_in(headers: list[tuple[bytes, bytes]]) -> str | None:
+def named_in(headers: list[tuple[bytes, bytes]], header: bytes = HEADER) -> str | None:
     """What the header says; empty without one. None: it is there twice, and nobody can say which one counts."""
-    found = [value for name, value in headers if name == HEADER]
+    found = [value for name, value in headers if name == header]
     if len(found) > 1:
         return None
     return found[0].decode("latin-1") if found else ""

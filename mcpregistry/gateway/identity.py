@@ -93,4 +93,8 @@ def session_of(caller: Caller, meta: Mapping[str, Any], conversation: str = "", 
         raise ArgumentsInvalid(
             f"_meta['{SESSION_KEY}'] must be a text of at most {_LONGEST_SESSION} characters.", remedy="Leave it out."
         )
+    if caller.session not in ("", named):
+        raise ArgumentsInvalid(
+            "The request names two sessions.", remedy=f"Leave out _meta['{SESSION_KEY}'], or name the same one."
+        )
     return nameless_session(caller.endpoint, named, conversation)

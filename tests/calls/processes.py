@@ -31,8 +31,8 @@ class Process:
         self.placement = Placement(self.pool, self.name)
         self._place = place
 
-    def _release(self, server: int, session: str) -> None:
-        self.placement.release(server, session)
+    def _release(self, server: int, session: str, is_lost: bool) -> None:
+        self.placement.release(server, session, is_lost=is_lost)
 
     async def start(self) -> None:
         await self.placement.start(self._place)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from mcpregistry.domain.calls.forwarding import NOTHING
@@ -17,6 +18,7 @@ from mcpregistry.downstream.peers.client import Relay
 from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import RelayedCall, pack_host
+from mcpregistry.downstream.peers.server import Handlers, PeerServer
 from mcpregistry.downstream.peers.sockets import listen
 from mcpregistry.models import Server
 from tests.calls.processes import Process, Start, text_of
@@ -156,6 +158,43 @@ async def test_call_that_has_begun_on_a_kept_connection_is_not_sent_again(script
         await call()
     assert failed.value.sent
     assert (peer.dialled, peer.begun) == (1, 2)
+
+
+@pytest.mark.attack
+async def test_progress_for_a_process_that_hangs_is_left_out(tmp_path: Path) -> None:
+    has_reported, may_end = asyncio.Event(), asyncio.Event()
+
+    async def perform(call: RelayedCall, _: Any, callbacks: Any) -> dict[str, Any]:
+        for number in range(2_000):
+            callbacks["on_progress"](number, None, "x" * 10_000)
+        has_reported.set()
+        await may_end.wait()
+        return {"content": []}
+
+    handlers = Handlers("web@box:1", owns=lambda _: True, perform=perform, hear=cast("Any", None))
+    owner = PeerServer(handlers)
+    accepted: list[asyncio.StreamWriter] = []
+    accept = owner._accept
+
+    def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        accept(reader, writer)
+
+    owner._accept = note  # type: ignore[method-assign]
+    address = await owner.start(tmp_path / "peer.sock")
+    reader, writer = await asyncio.open_unix_connection(address)
+    write_frame(writer, {"call": msgspec.structs.replace(_call(), wants_progress=True)})
+    write_frame(writer, {"go": True})
+    await has_reported.wait()
+    assert accepted[0].transport.get_write_buffer_size() < 2 * peer_server.MOST_UNREAD
+    may_end.set()
+    frames = []
+    while not frames or "result" not in frames[-1]:
+        frames.append(await read_frame(reader, MOST_BYTES))
+    assert frames[0] == {"taken": True}
+    assert 50 < len(frames) < 1_000
+    writer.close()
+    await owner.close()
 
 
 async def test_owner_that_closes_a_new_connection_counts_as_gone(scripted: Any) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import stat
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from django.db import OperationalError
 
@@ -86,6 +88,28 @@ async def test_a_first_call_that_fails_leaves_the_word_about_new_state_to_the_ne
     assert (await second.call(server, "pid"))["content"] == after["content"][1:]
 
 
+@pytest.mark.parametrize("from_elsewhere", [False, True])
+async def test_a_server_that_died_between_calls_is_replaced_and_the_caller_is_told(
+    processes: Start, server: Server, from_elsewhere: bool
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = text_of(await first.call(server, "pid"))
+    os.kill(int(before), signal.SIGKILL)
+    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
+    caller = second if from_elsewhere else first
+
+    async def pid() -> Any:
+        try:
+            return await caller.call(server, "pid")
+        except ConnectionFailed:  # the server is not tried again at once
+            return None
+
+    after = await until(pid)
+    assert text_of(after) != before
+    assert after["content"][0]["text"] == STATE_IS_NEW
+    assert (await caller.call(server, "pid"))["content"] == after["content"][1:]
+
+
 async def test_the_word_about_new_state_reaches_the_process_that_calls_first(processes: Start, server: Server) -> None:
     first, second, third = await processes(stdio_target("slow"), 3)
     await first.call(server, "count")
@@ -138,6 +162,22 @@ async def test_former_owner_closes_its_connection_when_it_renews_its_leases_agai
     await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
     assert first.pool.sessions.holds(server.pk, "ann/http:2")
     assert second.pool.sessions.holds(server.pk, SESSION)
+
+
+async def test_a_call_waits_while_its_owner_looks_whether_it_has_the_connection(
+    processes: Start, server: Server
+) -> None:
+    first, second = await processes(stdio_target("crash"))
+    before = [text_of(await each.call(server, "pid")) for each in (first, second)]
+    handlers = first.placement._server.handlers
+    first.placement._server.handlers = msgspec.structs.replace(handlers, owns=lambda _: False)
+    second.placement.connections.drop(first.placement.address)  # a kept one has the former handlers
+
+    def own_again() -> None:
+        first.placement._server.handlers = handlers
+
+    asyncio.get_running_loop().call_later(5 * placing._PAUSE, own_again)
+    assert text_of(await second.call(server, "pid")) == before[0] == before[1]
 
 
 async def test_failure_of_the_database_for_one_lost_connection_does_not_keep_the_others_open(

@@ -12,6 +12,7 @@ import pytest
 from django.db import DatabaseError
 
 from mcpregistry.calls.engine import Engine
+from mcpregistry.db import reckoned_now
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Grant, HostMessage, HostSession, HostStream, Invocation
 from mcpregistry.services import host_sessions, host_streams
@@ -273,6 +274,25 @@ async def test_a_host_that_lost_its_connection_reads_the_answer_at_another_proce
                 await asyncio.wait_for(again.task, HANG_LIMIT)
             assert bool(again.messages) is known
             await again.leave()
+
+
+@one_database
+async def test_a_session_does_not_idle_while_a_plain_call_runs(stage, slug, tmp_path):
+    async with doors(slug, stage.tokens[slug]) as at:
+        session = await at.opened()
+        signal = tmp_path / "signal"
+        slow = calling(session, f"{slug}-s__count", {"until": str(signal)})
+        first = Stream(at, "POST", slow, slow.request(id="slow"))
+        await until(lambda: at.app.engine._in_flight._running)
+        await at.app.sessions._write_down()
+        await outside(HostSession.objects.filter(pk=session).update, seen_at=reckoned_now() - host_sessions.IDLE)
+        at.app.sessions.here(session).used -= host_sessions.IDLE.total_seconds()
+        await at.app.sessions._write_down()
+        assert (await outside(HostSession.objects.get, pk=session)).seen_at > reckoned_now() - host_sessions.IDLE / 2
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "slow"}}
+        assert (await at.ask(True, "POST", json.dumps(note).encode(), list(slow.usual.items())))[0] == 202
+        await asyncio.wait_for(first.task, HANG_LIMIT)
+        assert "Request cancelled" in first.body
 
 
 async def test_what_is_not_known_is_no_error_but_a_stream(stage, slug):

@@ -109,6 +109,23 @@ async def test_calls_meet_in_a_process_only_as_their_server_is_shared(stage: Sta
         assert await named.modern(by_session) == seen[1]
 
 
+async def test_a_request_that_names_two_sessions_is_refused(stage: Stage):
+    slug, _ = await outside(rows, stage)
+    tool = f"{slug}-session__pid"
+    async with doors(slug, stage.tokens[slug]) as both:
+        named = Caller(both.app, slug, stage.tokens[slug], {"slipsnisse-session": "x"})
+        params = {"name": tool, "arguments": {}, "_meta": envelope() | {"slipsnisse/session": "y"}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        modern = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
+        answer = await named.send("POST", body, **modern)
+        assert answer.json()["error"]["message"].startswith("The request names two sessions.")
+        transport = httpx2.ASGITransport(app=both.app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as http:
+            twice = [*(named.headers | modern).items(), ("slipsnisse-session", "y")]
+            answer = await http.post(named.path, json=body, headers=twice)
+        assert (answer.status_code, answer.json()["error"]["data"]["code"]) == (400, "ARGUMENTS_INVALID")
+
+
 async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
     heard: list[tuple[str, int]] = []
     reads = asyncio.Event()

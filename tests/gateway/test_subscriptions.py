@@ -12,8 +12,10 @@ from mcp import types as t
 from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp.shared.exceptions import MCPDeprecationWarning
 
+from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.gateway import notifications, subscriptions
 from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.tasks import streams as task_streams
 from mcpregistry.models import Grant
 from tests.fakes.stage import fresh, outside
 from tests.gateway.talking import ERAS, Scene
@@ -172,6 +174,23 @@ async def test_streams_of_one_agent_on_one_endpoint_are_bounded(monkeypatch: pyt
     may_end.set()
     await asyncio.gather(*streams)
     await listen("ann")
+
+
+async def test_streams_for_tasks_of_one_agent_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_none(*_: Any) -> Any:
+        raise LookupError
+
+    monkeypatch.setattr(task_streams, "MAX_STREAMS", 2)
+    monkeypatch.setattr(task_streams, "require_tasks", lambda _: None)
+    monkeypatch.setattr(task_streams.TaskStreams, "_owned", find_none)
+    nothing = cast(Any, None)
+    streams = task_streams.TaskStreams(nothing, Feed())
+    ann, bob = (Caller(agent, "default", "http") for agent in ("ann", "bob"))
+    streams._streams |= {task_streams._Stream(ann, set(), {}) for _ in range(2)}
+    with pytest.raises(MCPError, match="Too many streams are open"):
+        await streams.listen(ann, nothing, nothing, nothing)
+    with pytest.raises(LookupError):
+        await streams.listen(bob, nothing, nothing, nothing)
 
 
 async def renewed(host: Client, scene: Scene) -> bool:

@@ -36,6 +36,7 @@ from mcpregistry.downstream.peers.tls_listener import TLSListener
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 * 1024 * 1024  # of one frame; the limits of the call's server are stricter
+MOST_UNREAD = 1024 * 1024  # bytes that another process has not read; beyond it, progress and log lines are left out
 IDLE_SECONDS = (
     4 * connections.IDLE_SECONDS
 )  # the process that has connected closes it earlier, unless its machine is gone
@@ -227,8 +228,8 @@ class _Exchange:
         """Return the last frame."""
         callbacks = {
             "on_sent": lambda: self._tell(sent=True),
-            "on_progress": (lambda *said: self._tell(progress=said)) if call.wants_progress else None,
-            "on_log": (lambda line: self._tell(log=dict(line))) if call.wants_log else None,
+            "on_progress": (lambda *said: self._hint(progress=said)) if call.wants_progress else None,
+            "on_log": (lambda line: self._hint(log=dict(line))) if call.wants_log else None,
         }
         try:
             return {"result": await self._handlers.perform(call, self._ask if call.host.can_ask else None, callbacks)}
@@ -241,6 +242,11 @@ class _Exchange:
     def _tell(self, **event: Any) -> None:
         if not self._writer.is_closing():
             write_frame(self._writer, event)
+
+    def _hint(self, **event: Any) -> None:
+        """Tell what may be left out if the other process hangs: a server can report progress without end."""
+        if self._writer.transport.get_write_buffer_size() < MOST_UNREAD:
+            self._tell(**event)
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Put a question to the host by way of the other process. Raises Unanswered."""

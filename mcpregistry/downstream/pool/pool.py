@@ -44,7 +44,7 @@ from mcpregistry.downstream.pool.loglines import OnLog
 from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, opened, shown
 from mcpregistry.downstream.pool.room import crowds_of, make_room
 from mcpregistry.downstream.pool.routes import Routes
-from mcpregistry.downstream.pool.sessions import OnEvent, Sessions
+from mcpregistry.downstream.pool.sessions import OnEvent, OnSessionOver, Sessions
 from mcpregistry.downstream.pool.slot import Slot, seconds_left
 from mcpregistry.downstream.pool.watching import Watched, Watches
 from mcpregistry.downstream.transports.request import ProgressCallback
@@ -61,12 +61,12 @@ class Pool:
 
     ``targets`` gives the current target of a server (a SlipsnisseError says why there is none);
     ``on_event`` takes facts, must not block and must not raise. At most ``most`` connections live at once.
-    ``on_session_over`` hears that a session's own connection (server, session) has closed. ``sessions`` has these connections.
+    ``on_session_over`` hears that a session's own connection has closed. ``sessions`` has these connections.
     """
 
     def __init__(
         self, targets: Callable[[int], Awaitable[Target]], on_event: Callable[[ConnectionEvent], None], *,
-        most: int = MOST, on_session_over: Callable[[int, str], None] = lambda server_id, session: None,
+        most: int = MOST, on_session_over: OnSessionOver = lambda server_id, session, is_lost: None,
     ) -> None:  # fmt: skip
         self._most = most
         self._targets = RememberedEras(targets)

@@ -19,6 +19,7 @@ from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind
 from mcpregistry.downstream.pool.slot import Slot
 
 OnEvent = Callable[[ConnectionEvent], None]
+OnSessionOver = Callable[[int, str, bool], None]  # a server, a session, and whether its connection was lost
 MakeSlot = Callable[[int, str, OnEvent, Callable[[Slot], None]], Slot]
 
 
@@ -27,7 +28,7 @@ class Sessions:
 
     def __init__(
         self, make: MakeSlot, on_event: Callable[[ConnectionEvent], None], shared: Callable[[int], State | None],
-        on_over: Callable[[int, str], None],
+        on_over: OnSessionOver,
     ) -> None:  # fmt: skip
         self._make, self._on_event, self._shared, self._on_over = make, on_event, shared, on_over
         self._slots: defaultdict[int, dict[str, Slot]] = defaultdict(dict)
@@ -114,7 +115,7 @@ class Sessions:
         self.tidy(slot)
         server_id = slot.server_id
         if slot.session != OLDER:
-            self._on_over(server_id, slot.session)
+            self._on_over(server_id, slot.session, slot.has_fallen)
         self._on_event(
             ConnectionEvent(
                 server_id=server_id, kind="session", state=self.state(server_id), detail="", code="", pid=None, era=None,

@@ -33,7 +33,7 @@ from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.ending import end_owner
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind, ServerState
 from mcpregistry.downstream.pool.gate import Gate
-from mcpregistry.downstream.pool.watching import Watched
+from mcpregistry.downstream.pool.watching import Watched, new_future
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +72,7 @@ class Slot:
         self._stopping = False
         self._up: asyncio.Future[None] | None = None
         self._over = asyncio.Event()
+        self.has_fallen = False  # its last connection was ready, and was lost
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class Slot:
         if not self.alive:
             await self._make_room(self)
         if self._up is None or self._up.done():
-            self._up = _new_future()
+            self._up = new_future()
         if not self.alive:
             self._owner = asyncio.create_task(self._own(), name=f"mcp-server-{self.server_id}")
             if self._on_over is not None:
@@ -235,7 +236,10 @@ class Slot:
         except DownstreamError as error:
             if isinstance(error, TimedOut) and connection is not None and connection.era is None:
                 self._note_handshake(connection.target, connection.handshake)
-            returns = target is not None and target.connect == "eager" and not self._stopping
+            self.has_fallen = self.health.state == "connected"
+            # A session's own connection is opened again by its next call.
+            is_eager = target is not None and target.connect == "eager" and not self.session
+            returns = is_eager and not self._stopping
             if isinstance(error, AuthFailed):  # offered again and again, it may lock an account: a person must look
                 returns = False
                 log.warning("credential_refused", server_id=self.server_id, pause_seconds=health.REFUSED_DELAY)
@@ -250,6 +254,7 @@ class Slot:
         return False
 
     def _ready(self) -> None:
+        self.has_fallen = False
         if self.connection is not None:
             self._note_handshake(self.connection.target, self.connection.handshake)
         self._move(health.connected(self.health, now=time.monotonic()))
@@ -386,14 +391,3 @@ def unsent(error: DownstreamError) -> DownstreamError:
 def seconds_left(deadline: float | None) -> float | None:
     """Seconds until a monotonic deadline, at least a millisecond; None without one."""
     return None if deadline is None else max(0.001, deadline - time.monotonic())
-
-
-def _new_future() -> asyncio.Future[None]:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.add_done_callback(_retrieve)
-    return future
-
-
-def _retrieve(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()  # whoever waits has seen it; nobody waiting is no error

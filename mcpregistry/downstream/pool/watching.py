@@ -48,7 +48,7 @@ class Wish:
         self.listeners: dict[object, Listener] = {}
         self.ours = self.holders = 0
         self.is_promised = False
-        self.taken = _new_future()
+        self.taken = new_future()
 
 
 class Follower:
@@ -105,7 +105,7 @@ class Watched:
         wish = self.wanted.setdefault(uri, Wish())
         holds = is_ours or self.session != EVERYBODY
         if holds and not wish.holders and wish.taken.done():
-            wish.taken = _new_future()  # it was taken without the connection that is kept from now on
+            wish.taken = new_future()  # it was taken without the connection that is kept from now on
         key = object()
         wish.listeners[key] = listener
         self._count(wish, ours=is_ours, holders=holds, step=1)
@@ -315,7 +315,8 @@ class Watches:
         await asyncio.gather(*keepers, return_exceptions=True)
 
 
-def _new_future() -> asyncio.Future[None]:
+def new_future() -> asyncio.Future[None]:
+    """A future whose error need not be read by anybody."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     future.add_done_callback(_retrieve)
     return future

@@ -271,7 +271,9 @@ class McpApp:
         conversation = named_in(scope["headers"])
         if conversation is None:
             return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Conversation is there twice. Send it once.")
-        session = next((value for name, value in scope["headers"] if name == SESSION_HEADER), b"").decode("latin-1")
+        session = named_in(scope["headers"], SESSION_HEADER)
+        if session is None:
+            return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Session is there twice. Send it once.")
         return Caller(agent.slug, slug, "http", conversation, session), None
 
 

@@ -75,7 +75,10 @@ class OlderLane:
                 await replied(send, 400, refusal)
                 return True
             # The answer of an earlier request with this id may have been read before that request has left.
-            return plain.id not in session.calls and await self._calls.serve(plain, request._replace(send=send))
+            if plain.id in session.calls:
+                return False
+            with self._sessions.holding(session.id):
+                return await self._calls.serve(plain, request._replace(send=send))
 
     async def _passed_on(self, session: Session, message: dict[str, Any], send: Any) -> bool:
         """What concerns a request of this process goes to the SDK, unless a lane has it. What may concern one of another

@@ -111,7 +111,9 @@ class Sessions:
     async def find(self, session_id: str, caller: Caller) -> Session | None:
         """The running session of this caller, or None. Raises Busy when the database cannot be asked."""
         session = self._known.get(session_id)
-        if session is None or time.monotonic() - session.used > host_sessions.IDLE.total_seconds():
+        if session is None or (
+            not session.calls and time.monotonic() - session.used > host_sessions.IDLE.total_seconds()
+        ):
             session = await self._read(session_id)
         if session is None or (session.agent, session.endpoint) != (caller.agent, caller.endpoint):
             return None

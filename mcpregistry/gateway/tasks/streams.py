@@ -37,7 +37,8 @@ log = structlog.get_logger(__name__)
 
 Context = ServerRequestContext[Any, Any]
 
-MAX_STREAMS, MAX_IDS = 1024, 1000
+MAX_STREAMS = 256  # of one agent on one endpoint
+MAX_IDS = 1000
 
 
 class TaskNotification(t.Notification[dict[str, Any], str]):
@@ -56,7 +57,8 @@ _NOTES = {
 
 
 class _Stream:
-    def __init__(self, task_ids: set[str], told: dict[str, tuple[Any, ...]]) -> None:
+    def __init__(self, caller: Caller, task_ids: set[str], told: dict[str, tuple[Any, ...]]) -> None:
+        self.caller = caller
         self.open = task_ids  # not ended yet, as far as the host was told
         self.told = told
         self.due: set[str] = set()
@@ -92,11 +94,12 @@ class TaskStreams:
     ) -> t.SubscriptionsListenResult:
         """The handler of ``subscriptions/listen`` with ``taskIds``; see the module."""
         require_tasks(ctx)
-        if len(self._streams) >= MAX_STREAMS:
+        whose = (caller.agent, caller.endpoint)
+        if sum((each.caller.agent, each.caller.endpoint) == whose for each in self._streams) >= MAX_STREAMS:
             raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Ask with tasks/get instead.")
         own = await self._owned(caller, params)
         honored = _honored(params.notifications, own)
-        stream = _Stream(set(own), await db_call(host_tasks.versions, own))
+        stream = _Stream(caller, set(own), await db_call(host_tasks.versions, own))
         self._streams.add(stream)
         unsubscribe = bus.subscribe(lambda event: _hear(stream, honored, event))
         meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}

@@ -71,7 +71,7 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
         return
     yield Step(
         "hourglass",
-        f"Waiting for {held.quorum} approval{'' if held.quorum == 1 else 's'}",
+        f"Asked for {held.quorum} approval{'' if held.quorum == 1 else 's'}",
         f"can be decided until {held.decide_by:%H:%M:%S}",
         held.asked_at,
         approval=held.pk,

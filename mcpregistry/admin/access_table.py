@@ -102,7 +102,7 @@ def _asked(request: HttpRequest, endpoint: Endpoint, sentences: list[str], sure:
     kept = [("endpoint", endpoint.slug), ("from", _text(request.POST, "from"))]
     kept += [("tick", value) for value in request.POST.getlist("tick")]
     return question(
-        request, title="Grant what is ticked", label="Grant", icon="add_task", sentences=sentences, sure=sure, back=back,
+        request, title="Grant selected tools", label="Grant", icon="add_task", sentences=sentences, sure=sure, back=back,
         kept=kept,
     )  # fmt: skip
 
@@ -202,7 +202,7 @@ def _narrowed(said: QueryDict) -> Tool | None:
 def _legend() -> list[tuple[Standing, str, str]]:
     meant = {
         Standing.ALLOW: "runs at once", Standing.ASK: "waits for people", Standing.DENY: "a rule refuses it",
-        Standing.HIDDEN: "the agent does not see it", Standing.ABSENT: "nobody is served it now",
+        Standing.HIDDEN: "the agent does not see it", Standing.ABSENT: "no agent can use it now",
     }  # fmt: skip
     return [(each, _SIGNS[each], meant[each]) for each in Standing]
 

@@ -108,7 +108,7 @@ def _asked(request: HttpRequest, found: Proposal, sentences: list[str], sure: st
     names = ("days", "key", "page", "agent", "pins")
     kept = [(name, request.POST[name]) for name in names if name in request.POST]
     kept += [("pin", name) for name in request.POST.getlist("pin")]
-    label = "Withdraw" if found.kind == "withdraw" else "Make narrower"
+    label = "Withdraw grant" if found.kind == "withdraw" else "Narrow grant"
     return question(
         request, title=f"{label}: {printable(str(found.grant), 200)}", label=label, icon="compress", sentences=sentences,
         sure=sure, back=back, kept=kept,
@@ -116,24 +116,25 @@ def _asked(request: HttpRequest, found: Proposal, sentences: list[str], sure: st
 
 
 def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
-    said = [f"The grant {found.grant} is withdrawn, in every process within a second."]
+    said = [f"The grant {found.grant} is withdrawn within a second."]
     for row in found.after:
         held = row.argument_pins
         if pins is not None:
             held = {name: value for name, value in held.items() if name not in found.pins or name in pins}
         only = f", only with {canonical(held)}" if held else ""
-        said.append(f"In its place: {row}{f' ({row.uri})' if row.uri else ''}{only}.")
+        said.append(f"New grant: {row}{f' ({row.uri})' if row.uri else ''}{only}.")
     count = found.stops
     if found.after:
         stopped = f"{count} of them would have been stopped" if count else "none of them would have been stopped"
-        said.append(f"Of the calls of the period {found.judged:,} were replayed: {stopped}.")
+        said.append(f"{found.judged:,} calls of the period were replayed: {stopped}.")
     return [*said, undo_said(1 + len(found.after))]
 
 
 def _done(found: Proposal) -> str:
     if not found.after:
         return "The grant is withdrawn."
-    return f"The grant is narrower now: {len(found.after)} in its place."
+    count = len(found.after)
+    return f"{count} narrower grant{' replaces' if count == 1 else 's replace'} the grant."
 
 
 def _pins(found: Proposal) -> list[tuple[str, str]]:

@@ -141,9 +141,7 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         listed, counts, _, protected = without_relations(super().get_deleted_objects(objs, request))
         found = [each for row in objs for each in find_dependents(row)]
         kept = [(kind, row) for kind, row in found if not request.user.has_perm(kind.permission)]
-        names = [
-            f"{name} (needs {each.permission})" for (each, _), name in zip(kept, name_dependents(kept), strict=True)
-        ]
+        names = [f"{name} (you do not have permission to delete it)" for name in name_dependents(kept)]
         return listed, counts, set(), [*protected, *names]
 
     def changeform_view(
@@ -192,6 +190,8 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         if obj is not None and not self.has_change_permission(request, obj):
             show_unseen(obj)  # a form must hold what is stored, a page that is only read need not
             _hide_secrets(obj)
+        if obj is not None and context.get("errors"):  # the form stands below the overview, out of sight
+            messages.error(request, "Nothing was saved. Correct the fields that are marked below.")
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:

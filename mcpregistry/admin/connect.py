@@ -31,9 +31,9 @@ _HOSTS = [(group, list(titles.items())) for group, titles in CHOICES.items()]
 _AGENTS = agents_of_hosts()
 _ENDPOINTS = Endpoint.objects.filter(enabled=True)
 _WAYS = [
-    ("stdio", "stdio: it starts a program on this machine"),
+    ("stdio", "stdio: the host starts a program on this machine"),
     ("workspace", "stdio, with the MCP servers of each project's own file"),
-    ("http", "HTTP: it comes over the network, with a token"),
+    ("http", "HTTP: the host connects over the network with a token"),
 ]
 
 
@@ -41,7 +41,7 @@ class ConnectForm(forms.Form):
     """Which host, as which agent, to which endpoint, and which way."""
 
     host = forms.ChoiceField(choices=_HOSTS, widget=UnfoldAdminSelectWidget)
-    way = forms.ChoiceField(choices=_WAYS, widget=UnfoldAdminSelectWidget)
+    way = forms.ChoiceField(label="Connection", choices=_WAYS, widget=UnfoldAdminSelectWidget)
     agent = NameField(
         "agent", _AGENTS, usable=True, empty_label=None, help_text="The agent whose grants, rules and limits apply."
     )

@@ -98,7 +98,10 @@ def _decided(
         )  # fmt: skip
     gone, made = hiding.hide(holder, tools, actor=actor(request), user=request.user)  # type: ignore[arg-type]
     withdrawn = f"{gone} grant{'' if gone == 1 else 's'} withdrawn"
-    messages.success(request, f"{len(tools)} hidden: {withdrawn}, {made} given for what stays.")
+    messages.success(
+        request,
+        f"{len(tools)} tool{'' if len(tools) == 1 else 's'} hidden: {withdrawn}, {made} added for the other tools.",
+    )
     return HttpResponseRedirect(back)
 
 
@@ -107,10 +110,10 @@ def _sentences(holder: Agent | Endpoint, agent: Agent, endpoint: Endpoint, found
     whose = f"{holder}'s grants, on every endpoint" if holder is agent else f"what {holder} lists, for every agent"
     then = found.without({tool.pk for tool in tools})
     return [
-        f"Taken out of {whose}: {named}.",
-        "A grant of a whole server becomes single ones for what else it offers and is approved; what it offers later has "
-        "to be granted.",
-        f"Every turn of {agent} on {endpoint} then carries about {then:,} tokens of definitions instead of {found.total:,}.",
+        f"These tools are removed from {whose}: {named}.",
+        "A grant of a whole server is replaced by grants of its other approved tools. Tools that the server offers later "
+        "have to be granted.",
+        f"Each turn of {agent} on {endpoint} then has about {then:,} tokens of definitions instead of {found.total:,}.",
         undo_said(hiding.changes(holder, tools)),
     ]
 

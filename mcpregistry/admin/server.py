@@ -80,7 +80,8 @@ def _enforce_sandbox(request: HttpRequest, server: Server) -> str:
 
 def _keep_secrets(request: Any, server: Server) -> str:
     names = open_secrets.keep_open_secrets(server=server, user=request.user, actor=actor(request))
-    return f"Stored as {', '.join(names)}. {open_secrets.STILL_THERE} Confirm the launch again."
+    stored = f"credential{'' if len(names) == 1 else 's'} {', '.join(names)}"
+    return f"Stored as {stored}. {open_secrets.STILL_THERE} Then confirm the launch again."
 
 
 def _refresh(request: HttpRequest, server: Server) -> str:
@@ -349,6 +350,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
             "outlook": sandbox.outlook(row) if is_active(row) else None,
             "limits": row.bounds().texts(),
             "keeps_state": _keeps_state(row, tools),
+            "open_secrets": open_secrets.has_open_secrets(row),
         }
 
     def live_part(self, request: HttpRequest, row: Server, name: str) -> Part:

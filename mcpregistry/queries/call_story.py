@@ -45,15 +45,15 @@ def story_of(call: Invocation, entries: Sequence[AuditEntry], *, people: bool = 
 
 def _asked(call: Invocation) -> Step:
     who = f"{call.agent_slug}" + (f", for {call.requester}" if call.requester else "")
-    door = {"stdio": "over stdio", "http": "over HTTP", "rest": "over REST or by a page", "run": "from a run"}
+    door = {"stdio": "over stdio", "http": "over HTTP", "rest": "over REST or from a page", "run": "from a run"}
     door |= {"test": "by a test of the server", "trial": "by a trial of the server"}
     where = [f"from {call.host_name}" if call.host_name else "", door.get(call.origin, call.origin)]
     where += [f"at {call.endpoint_slug}" if call.endpoint_slug else ""]
-    return Step("input", f"Asked by {who}", " ".join(part for part in where if part), call.received_at)
+    return Step("input", f"Requested by {who}", " ".join(part for part in where if part), call.received_at)
 
 
 def _decided(call: Invocation, held: ApprovalRequest | None) -> Step:
-    said = {"allow": "Let through", "ask": "People were asked", "deny": "Denied"}.get(call.outcome, "Not decided on")
+    said = {"allow": "Allowed", "ask": "Approval required", "deny": "Denied"}.get(call.outcome, "No decision")
     tone = {"allow": "good", "deny": "wrong"}.get(call.outcome, "")
     why = held.rule_name if held else "" if call.error_code else call.reason
     rule = held.rule_id if held else _rule_named(why)
@@ -71,8 +71,8 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
         return
     yield Step(
         "hourglass",
-        f"Held for {held.quorum} to agree",
-        f"to be decided until {held.decide_by:%H:%M:%S}",
+        f"Asked for {held.quorum} approval{'' if held.quorum == 1 else 's'}",
+        f"can be decided until {held.decide_by:%H:%M:%S}",
         held.asked_at,
         approval=held.pk,
     )
@@ -80,7 +80,7 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
     if named:
         yield from map(_vote, votes)
     elif votes and held.decided_at is not None:
-        yield Step("how_to_vote", "Decided by people", "", held.decided_at, approval=held.pk)
+        yield Step("how_to_vote", "A decision was made", "", held.decided_at, approval=held.pk)
     if held.edited:
         yield Step(
             "edit", "An approver changed the arguments", "Only these may run.", held.decided_at, approval=held.pk
@@ -97,7 +97,7 @@ def _sent(call: Invocation) -> Iterator[Step]:
     if call.dispatched_at is not None:
         yield Step(
             "send",
-            f"Sent to {call.server_slug or 'what answers it'}",
+            f"Sent to {call.server_slug}" if call.server_slug else "Sent",
             f"revision {call.server_revision} of its configuration" if call.server_slug else "",
             call.dispatched_at,
         )
@@ -105,10 +105,10 @@ def _sent(call: Invocation) -> Iterator[Step]:
 
 def _still_open(call: Invocation, held: ApprovalRequest | None) -> Step:
     if call.state == State.PENDING:
-        return Step("pending", "It waits for people", "No end is recorded yet.")
+        return Step("pending", "Waiting for approval", "No end is recorded yet.")
     if call.state == State.READY and held is not None:
-        return Step("pending", "It has not been sent yet", when_it_runs(held))
-    return Step("pending", "It is being made", "No end is recorded yet.")
+        return Step("pending", "Not sent yet", when_it_runs(held))
+    return Step("pending", "In progress", "No end is recorded yet.")
 
 
 def _ended(call: Invocation, held: ApprovalRequest | None) -> Step:
@@ -117,8 +117,8 @@ def _ended(call: Invocation, held: ApprovalRequest | None) -> Step:
     tone = "good" if call.state == State.SUCCEEDED else "wrong"
     said = {
         State.SUCCEEDED: "Answered", State.TOOL_ERROR: "The tool answered with an error", State.NOT_SENT: "Not sent",
-        State.UNKNOWN: "Nobody knows how it ended", State.DENIED: "Refused", State.REJECTED: "Rejected",
-        State.EXPIRED: "Nobody decided in time", State.CANCELLED: "Cancelled", State.VOID: "No longer valid",
+        State.UNKNOWN: "Outcome unknown", State.DENIED: "Refused", State.REJECTED: "Rejected",
+        State.EXPIRED: "Not decided in time", State.CANCELLED: "Cancelled", State.VOID: "No longer valid",
     }  # fmt: skip
     code = f"{call.error_code} " if call.error_code else ""
     size = f"{call.result_bytes:,} bytes" if call.result_bytes else ""
@@ -136,17 +136,17 @@ def _timed(steps: Iterable[Step]) -> Iterator[Step]:
 def _verified(call: Invocation, entries: Sequence[AuditEntry]) -> Step:
     """Looked at now: each entry's signature, the record against what they say, and the newest seal."""
     if not entries:
-        return Step("gpp_maybe", "Nothing in the audit log", "Its entries are archived, or come with the next moment.")
+        return Step("gpp_maybe", "Nothing in the audit log", "Its entries are archived or not written yet.")
     problem = next(filter(None, map(entry_problem, entries)), "") or next(misfits(entries, Forgotten()), "")
     if problem:
-        return Step("gpp_bad", "The record does not fit the audit log", problem, tone="wrong")
+        return Step("gpp_bad", "The record does not match the audit log", problem, tone="wrong")
     newest = AuditSeal.objects.order_by("-number").first()
     sealed = newest is not None and newest.upto >= entries[-1].pk
     count = f"{len(entries)} signed {'entry' if len(entries) == 1 else 'entries'}"
     return Step(
         "verified_user",
-        "The record fits the audit log",
-        f"{count}, {'under a seal' if sealed else 'not yet under a seal'}",
+        "The record matches the audit log",
+        f"{count}, {'sealed' if sealed else 'not sealed yet'}",
         tone="good",
     )
 

@@ -139,12 +139,12 @@ def seconds_until(until: Any) -> int:
 
 
 def locked(until: Any) -> str:
-    """What to tell who has been wrong too often."""
+    """The message to a person who has been wrong too often."""
     minutes = -(-seconds_until(until) // 60)
     return (
         f"There were too many wrong passwords or codes. Try again in {minutes} minute{'' if minutes == 1 else 's'}, at "
-        f"{until:%H:%M} UTC; until then no password is looked at, nor a code. Other addresses, and browsers in which you have "
-        "logged in before, are not concerned."
+        f"{until:%H:%M} UTC. Until then, no password or code is checked here. You can still log in from another "
+        "network, or in a browser in which you have logged in before."
     )
 
 

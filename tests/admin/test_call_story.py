@@ -31,8 +31,8 @@ def page(call: Invocation) -> str:
 def test_a_plain_call_was_asked_decided_sent_and_answered(site: Site) -> None:
     call = Invocation.objects.filter(state=State.SUCCEEDED).latest("received_at")
     words = [what for what, _ in told(call)]
-    assert words[0] == f"Asked by {call.agent_slug}"
-    assert words[1:4] == ["Let through", f"Sent to {call.server_slug}", "Answered"]
+    assert words[0] == f"Requested by {call.agent_slug}"
+    assert words[1:4] == ["Allowed", f"Sent to {call.server_slug}", "Answered"]
     steps = call_story.story_of(call, [])
     assert steps[2].after == pytest.approx(1.0)
 
@@ -40,11 +40,11 @@ def test_a_plain_call_was_asked_decided_sent_and_answered(site: Site) -> None:
 def test_a_held_call_tells_who_decided_and_its_log_is_looked_at(client_of: ClientOf, site: Site) -> None:
     request = hold()
     held = ApprovalRequest.objects.get(pk=request.pk)
-    assert told(held.call)[2][0] == "Held for 1 to agree"
+    assert told(held.call)[2][0] == "Asked for 1 approval"
     decided(held, site.people["approver"], reason="Looks right.", at=timezone.now() + timedelta(seconds=5))
     call = Invocation.objects.get(pk=held.call_id)
     assert ("Approved by approver", "good") in told(call)
-    assert told(call)[-1] == ("The record fits the audit log", "good")
+    assert told(call)[-1] == ("The record matches the audit log", "good")
     html = client_of("viewer").get(page(call)).content.decode()
     assert reverse("approvals:detail", args=[held.pk]) in html
     assert "Looks right." in html
@@ -77,6 +77,6 @@ def test_who_decided_is_told_to_those_who_see_approvals(client_of: ClientOf, sit
     viewer.groups.clear()
     viewer.user_permissions.add(Permission.objects.get(codename="view_invocation"))
     html = client_of("viewer").get(page(Invocation.objects.get(pk=held.call_id))).content.decode()
-    assert "Decided by people" in html
+    assert "A decision was made" in html
     assert "Looks right." not in html
     assert "approver" not in html

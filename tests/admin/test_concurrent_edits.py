@@ -128,6 +128,7 @@ def test_field_that_both_have_changed_is_refused_once(client: Client, site: Site
     Agent.objects.filter(pk=agent.pk).update(description="theirs", calls_per_minute=9)
     answer = client.post(page(agent), form | {"description": "mine"})
     assert 'has changed this to "theirs"' in errors(answer)["description"]
+    assert "Nothing was saved." in answer.content.decode(), "the form stands far below the top of the page"
     assert [*errors(answer)] == ["description"]
     again = form_of(answer, "agent")
     assert again["description"] == ["mine"]

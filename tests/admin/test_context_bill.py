@@ -131,12 +131,12 @@ def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, s
     assert client_of("approver").post(HIDE, sent).status_code == 403
     client = client_of("admin")
     asked = client.post(HIDE, sent).content.decode()
-    assert f"carries about {before.total - gone.tokens:,} tokens" in asked
+    assert f"has about {before.total - gone.tokens:,} tokens" in asked
     sure = re.search(r'name="sure" value="([^"]+)"', asked)
     assert sure is not None
     assert Grant.objects.filter(agent=agent, server__slug="git").exists()
     done = client.post(HIDE, sent | {"sure": sure[1]}, follow=True).content.decode()
-    assert "1 hidden: 1 grant withdrawn, " in done
+    assert "1 tool hidden: 1 grant withdrawn, " in done
     after = bill(agent, endpoint, now=timezone.now())
     assert after is not None
     assert {line.name for line in before.lines} - {line.name for line in after.lines} == {gone.name}
@@ -148,7 +148,7 @@ def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, s
 def test_the_page_opens_for_who_may_only_look(client_of: ClientOf, site: Site, query: str) -> None:
     html = client_of("viewer").get(f"{PAGE}?{query}").content.decode()
     assert "Context bill" in html
-    assert "Hide what is ticked" not in html
+    assert "Hide selected tools" not in html
     assert client_of("admin").get(reverse("context-bill-hide")).status_code == 405
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 
 import pytest
@@ -29,11 +30,15 @@ def endpoint(site: Site) -> Endpoint:
 
 def test_the_page_names_what_hangs_on_a_record_and_deletes_nothing(client_of: ClientOf, endpoint: Endpoint) -> None:
     client, url = client_of("operator"), reverse("admin:mcpregistry_endpoint_delete", args=[endpoint.pk])
-    assert "prod is closed" in client.get(url).content.decode()
+    refused = html.unescape(client.get(url).content.decode())
+    assert 'Cannot delete the endpoint "prod"' in refused
+    assert "rule 'prod is closed' (you do not have permission to delete it)" in refused
+    assert f'href="{reverse("admin:mcpregistry_endpoint_change", args=[endpoint.pk])}">Back' in refused
     client.post(url, {"post": "yes"})
     changelist = reverse("admin:mcpregistry_endpoint_changelist")
     page = chosen(client, changelist, "delete_selected", [endpoint.pk], post="yes")
     assert "prod is closed" in page.content.decode()
+    assert "Cannot delete the selected" in page.content.decode()
     assert Endpoint.objects.filter(pk=endpoint.pk).exists()
     client_of("admin").post(url, {"post": "yes"})
     assert not PolicyRule.objects.filter(name="prod is closed").exists()

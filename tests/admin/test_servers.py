@@ -492,6 +492,7 @@ def test_the_launch_page_warns_of_a_secret_in_the_command(client_of: ClientOf, w
     assert ("This contains what looks like a secret." in html) is warned
     page = client_of("admin").get(reverse("admin:mcpregistry_server_change", args=[server.pk])).content.decode()
     assert ("Store secrets as credentials" in page) is warned
+    assert ('id="open-secrets"' in page) is warned
     if warned:
         client_of("admin").post(reverse("admin:mcpregistry_server_verb", args=[server.pk, "keep-secrets"]))
         server.refresh_from_db()

@@ -204,10 +204,10 @@ async def test_line_breaks_are_those_that_were_typed(page: Page) -> None:
 async def test_whoever_may_confirm_is_not_told_otherwise(page: Page) -> None:
     await page.where_a_person_is_asked()
     await page.as_("operator")
-    assert "you do not decide" in await page.call()
+    assert "you cannot approve it" in await page.call()
     await db_call(ApprovalRequest.objects.update, requester_may_confirm=True)
     html = await page.call(key="d" * 32)
-    assert "you do not decide" not in html
+    assert "you cannot approve it" not in html
     assert "confirm it yourself" in html
 
 

@@ -104,8 +104,8 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_o
     findings.refresh(timezone.now())
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
     assert "This page is as of" in html
-    assert "Not used in the last 30 days." in html or "In its place" in html
-    assert "Make it narrower" not in html
+    assert "Not used in the last 30 days." in html or "Replacement" in html
+    assert "Narrow grant" not in html
     client = client_of("admin")
     html = client.get("/admin/analyzer/?agent=local").content.decode()
     address = re.search(r'action="(/admin/analyzer/\d+/)"', html)
@@ -144,11 +144,11 @@ def test_a_guess_of_the_analyzer_is_proven_before_it_can_be_applied(
     page = client.get("/admin/analyzer/?agent=ci").content.decode()
     card = page[page.index(f'id="grant-{grant.pk}"') :].partition("</section>")[0]
     assert "Read all calls" in card
-    assert "Make it narrower" not in card
+    assert "Narrow grant" not in card
     proven = client.get(f"/admin/analyzer/?grant={grant.pk}").content.decode()
     assert "Replayed on all 15 calls" in proven
     assert f'action="{address}"' in proven
-    assert "Make it narrower" in proven
+    assert "Narrow grant" in proven
     (row,) = client.get(f"/api/v1/access/proposals?grant={grant.pk}").json()["items"]
     assert row["proposal"]["complete"] is True
     assert row["proposal"]["calls"] == 15

@@ -122,7 +122,7 @@ def test_an_empty_list_has_its_true_cause(endpoint: Endpoint) -> None:
     assert "switched off" in cause("dan")
     assert "endpoint is not granted" in cause("ann", Endpoint.objects.get(slug="narrow"))
     Grant.objects.filter(agent__slug="ben").update(expires_at=timezone.now())
-    assert cause("ben") == "All of its grants have run out."
+    assert cause("ben") == "All of its grants have expired."
     tool = Tool.objects.get(server__slug="bank", name="new")
     grants.grant(agent=Agent.objects.get(slug="cleo"), tool=tool, actor=ACTOR)
     assert cause("cleo").startswith("Nobody has approved")

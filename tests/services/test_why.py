@@ -75,7 +75,7 @@ BROKEN: list[tuple[str, str, Callable[[Tool], Any]]] = [
     ("definition", "was rejected", _rejected),
     ("capability", "do not cover", lambda t: Agent.objects.update(capabilities=["mcp_other"])),
     ("grant", "is not granted it", lambda t: Grant.objects.all().delete()),
-    ("grant", "has run out", lambda t: Grant.objects.update(expires_at=NOW - timedelta(days=1))),
+    ("grant", "has expired", lambda t: Grant.objects.update(expires_at=NOW - timedelta(days=1))),
     ("endpoint's list", "The endpoint is not granted it", lambda t: Endpoint.objects.update(scope="listed")),
 ]
 

@@ -74,7 +74,7 @@ def test_of_26_guesses_five_are_looked_at_and_the_right_one_waits_its_turn():
     assert refused.status_code == 429
     page = refused.content.decode()
     assert "Try again in 15 minutes, at " in page
-    assert "no password is looked at" in page
+    assert "no password or code is checked" in page
     assert 800 < int(refused["Retry-After"]) <= 900
     later()
     assert enter().status_code == 302

@@ -23,7 +23,7 @@ def test_what_waits_for_its_caller_is_not_said_to_run(client_of: ClientOf) -> No
     assert "It has not run, because its caller has left: it runs when the same call comes again, until" in text
     assert "runs now" not in text
     record = plain(seen(client, reverse("admin:mcpregistry_invocation_change", args=[held.call_id])))
-    assert "It has not been sent yet It has not run, because its caller has left" in record
+    assert "Not sent yet It has not run, because its caller has left" in record
     assert "being made" not in record
     task = hold(waiting_as="task", arguments={"query": "other"})
     decide(client, task, "approve", reason="fine")

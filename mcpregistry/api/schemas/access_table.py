@@ -24,7 +24,7 @@ class AccessCell(BaseModel):  # no Schema: of thousands in an answer each would 
 
     agent: str
     standing: str = Field(
-        description="allow, ask or deny; hidden: the agent does not see it; absent: nobody is served it."
+        description="allow, ask or deny; hidden: the agent does not see it; absent: no agent can use it now."
     )
     word: str = Field(description="The reason in a word.")
     why: str = Field(description="The reason in a sentence, with what to do.")

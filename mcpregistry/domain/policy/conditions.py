@@ -102,7 +102,7 @@ class Condition:
     def _without_values(self, error: Exception) -> str:
         """CEL's messages quote values of the call in places; the words of the condition itself may be told."""
         if isinstance(error, KeyError) and str(error.args[0]) in self.source:
-            return f"it reads '{error.args[0]}', which the call does not have (has(…) asks for it first)"
+            return f"it reads '{error.args[0]}', which the call does not have (test with has(…) first)"
         if isinstance(error, KeyError):
             return "it reads something that the call does not have"
         if isinstance(error, TypeError):

@@ -127,7 +127,7 @@ def propose(past: PastCalls, *, days: int, now: datetime, known: datetime) -> Pr
     """What is proposed of one grant for a period. ``known``: since when the record of calls is whole."""
     grant = past.grant
     if grant.expires_at is not None and grant.expires_at <= now:
-        return Proposal(grant, "withdraw", "It has run out.", (), {}, Looked(0, now))
+        return Proposal(grant, "withdraw", "The grant has expired.", (), {}, Looked(0, now))
     since = now - timedelta(days=days)
     if grant.created_at > since or known > since:
         return None  # too new to tell, or not known any more

@@ -207,7 +207,7 @@ def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> 
     if valid:
         pinned = all(grant.pins for grant in valid)
         return Stage(stage, True, f"The {holder} is granted it{', with pinned arguments' if pinned else ''}.")
-    fact = f"The {holder}'s grant has run out." if found else f"The {holder} is not granted it."
+    fact = f"The {holder}'s grant has expired." if found else f"The {holder} is not granted it."
     return Stage(stage, False, fact, "Grant the tool or its server.")
 
 

@@ -172,7 +172,7 @@ def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
         return Cause("The agent is switched off. Enable it.")
     mine = agent.grants.filter(Q(expires_at=None) | Q(expires_at__gt=now))
     if not mine.exists():
-        return Cause("All of its grants have run out." if agent.grants.exists() else "It has no grant yet. Add one.")
+        return Cause("All of its grants have expired." if agent.grants.exists() else "It has no grant yet. Add one.")
     wanted = Q(pk__in=mine.values("tool")) | Q(server__in=mine.values("server"))
     tools = list(Tool.offers.filter(wanted).select_related("server", "latest").order_by("pk")[:_LOOKED_AT])
     table = Table(endpoint, tools, now)
@@ -198,8 +198,8 @@ def _word_of(stage: Stage, tool: Tool) -> str:
         return _DEFINITIONS.get(tool.status, "not approved")
     if stage.name == "server":
         return f"server is {tool.server.get_lifecycle_display().lower()}"
-    if stage.name in _HOLDERS and "run out" in stage.fact:
-        return "grant has run out"
+    if stage.name in _HOLDERS and "has expired" in stage.fact:
+        return "grant has expired"
     return _WORDS[stage.name]
 
 

@@ -14,7 +14,7 @@ from mcpregistry.models import Server
 from mcpregistry.services.access import credentials
 from mcpregistry.services.servers import lifecycle
 
-STILL_THERE = "Earlier versions and backups still hold them: have them replaced where they come from."
+STILL_THERE = "Earlier versions and backups still contain each secret, so replace it at the service that issued it."
 
 
 def find_open_secrets(server: Server) -> list[str]:

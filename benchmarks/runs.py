@@ -28,7 +28,7 @@ from benchmarks.gateway import ECHO, STDIO, machine
 
 AIM_MS, AIM_MB = 5.0, 400.0
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-FILES = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "files_stdio.py"), str(site.ROOT)]
+FILES = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "files_stdio.py"), str(site.ROOT / "docs")]
 READ = {"type": "object", "properties": {"name": {"type": "string"}}}
 LISTED = [
     {"name": "list", "description": "Lists the files.", "inputSchema": {"type": "object"}},
@@ -46,8 +46,8 @@ SCRIPT: dict[str, Any] = {
     "reads_the_documents": {
         "turns": [
             {"calls": [{"name": "files__list", "arguments": {}}]},
-            reads("README.md", "DESIGN.md"),
-            reads("CHANGELOG.md", "THREAT_MODEL.md"),
+            reads("README.md", "protocol.md"),
+            reads("audit.md", "performance.md"),
             {"text": "It is a control plane for MCP: it decides which agent may call which tool. " * 3},
         ]
     },

@@ -1,4 +1,4 @@
-"""tests/requirements/rows.md and THREAT_MODEL.md stay true: every number once, known states, right counts, tests that exist."""
+"""tests/requirements/rows.md and threats.md stay true: every number once, known states, right counts, tests that exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.externals import ROOT
 
 PAGE = ROOT / "tests" / "requirements" / "rows.md"
-THREATS = ROOT / "THREAT_MODEL.md"
+THREATS = ROOT / "tests" / "requirements" / "threats.md"
 ROWS = {"S0": 66, "S1": 254, "S2": 167, "S3": 203, "S4": 77}
 STATES = (
     "done",

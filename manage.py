@@ -58,8 +58,9 @@ def _collect_seldom() -> None:
 def _answer_the_host_first() -> None:
     """A host waits about a second for `runmcp`: load only what answers it, and be at its pipe at once."""
     os.environ.setdefault("SLIPSNISSE_PROCESS", "runmcp")
-    # structlog imports rich for tracebacks in colour, a third of a second that no host has any use for.
+    # structlog imports rich for tracebacks in colour, and greenlet for code that uses it: a third of a second and 7 MB.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None means "not installed"
+    sys.modules.setdefault("greenlet", None)  # type: ignore[arg-type]
     # What the SDK has for HTTP looks whether there is a web server, and loads it: 4 MB in each host's process.
     sys.modules.setdefault("uvicorn", None)  # type: ignore[arg-type]
     if not {"-h", "--help"} & set(sys.argv):

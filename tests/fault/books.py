@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Sum
@@ -35,16 +37,26 @@ def least_and_most(lived: float) -> tuple[float, float]:
     return PER_SECOND * max(0.0, lived - LEASE_STEP - 1), PER_SECOND * lived + 0.1
 
 
-def wrong_books(dead: Mapping[int, float], paused: Container[int]) -> list[str]:
-    """What is wrong in the books.
+@dataclass(frozen=True)
+class Known:
+    """What is known of the processes and the server.
 
-    ``dead``: when processes ended, by their ids. ``paused``: processes that were stopped for a while, whose signs of life ended earlier.
+    ``dead``: when processes ended, by their ids. ``paused``: processes that were stopped for a while, whose signs of life ended
+    earlier. ``received``: texts of the calls that the server has received.
     """
+
+    dead: Mapping[int, float]
+    paused: Container[int]
+    received: Container[str]
+
+
+def wrong_books(known: Known) -> list[str]:
+    """What is wrong in the books."""
     energy.charge_used()
-    return [each for pool in EnergyPool.objects.all() for each in _of_pool(pool, dead, paused)]
+    return [each for pool in EnergyPool.objects.all() for each in _of_pool(pool, known)]
 
 
-def _of_pool(pool: EnergyPool, dead: Mapping[int, float], paused: Container[int]) -> Iterator[str]:
+def _of_pool(pool: EnergyPool, known: Known) -> Iterator[str]:
     entries = list(EnergyEntry.objects.filter(pool=pool))
     paid = sum(entry.amount for entry in entries)
     if (
@@ -59,18 +71,12 @@ def _of_pool(pool: EnergyPool, dead: Mapping[int, float], paused: Container[int]
     calls = {call.pk: call for call in Invocation.objects.filter(agent_slug__in=agents)}
     yield from (f"call {key} was charged, and has no record" for key in set(charges) - set(calls))
     for key, call in calls.items():
-        yield from _of_call(pool, call, charges.get(key, []), dead, paused)
+        yield from _of_call(pool, call, charges.get(key, []), known)
     yield from _of_turns(pool, entries, agents)
     yield from _of_work(entries, agents)
 
 
-def _of_call(
-    pool: EnergyPool,
-    call: Invocation,
-    charges: Sequence[EnergyEntry],
-    dead: Mapping[int, float],
-    paused: Container[int],
-) -> Iterator[str]:
+def _of_call(pool: EnergyPool, call: Invocation, charges: Sequence[EnergyEntry], known: Known) -> Iterator[str]:
     cost = sum(charge.amount for charge in charges)
     if call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT or not call.server_slug:
         if cost:
@@ -86,11 +92,13 @@ def _of_call(
         if abs(waited) > _CLOSE and pool.on_empty != OnEmpty.WAIT:
             yield f"{call} took {seconds} s and was charged for {worked} s"
         return
-    if pid in dead:
-        seconds = min(seconds, max(0.0, dead[pid] - call.dispatched_at.timestamp()))
+    if not charges and json.loads(call.arguments).get("text") not in known.received:
+        return  # its process died while it waited for a lock of the pool, before it was sent
+    if pid in known.dead:
+        seconds = min(seconds, max(0.0, known.dead[pid] - call.dispatched_at.timestamp()))
     least, most = least_and_most(seconds)
-    may_have_waited = pid in paused or pool.on_empty == OnEmpty.WAIT
-    if cost > most or (cost < least and pid in dead and not may_have_waited):
+    may_have_waited = pid in known.paused or pool.on_empty == OnEmpty.WAIT
+    if cost > most or (cost < least and pid in known.dead and not may_have_waited):
         yield f"{call} of a process that died after {seconds} s cost {cost}"
 
 

@@ -45,7 +45,7 @@ from tests import valkey
 from tests.calls.conftest import broken
 from tests.fakes.packages import serving
 from tests.fakes.stage import outside
-from tests.fault.books import wrong_books
+from tests.fault.books import Known, wrong_books
 from tests.fault.callers import PATIENCE, Reports
 from tests.fault.comparing import disagreements, effects, left_running, silent_runs, twice
 from tests.fault.killing import Killer, Site, bench, database, site
@@ -230,12 +230,13 @@ def verdict(campaign: Campaign, made: Bench) -> tuple[list[str], list[str]]:
     killer, figures = campaign.killer, campaign.figures
     writes = effects(made)
     looks = Counter(p["arguments"].get("text", "") for p in made.sent() if p["name"] == "look")
+    received = {p["arguments"].get("text") for p in made.sent()}
     found = {
         "what callers of tools were told": [*disagreements(figures, writes), *silent_runs()],
         "what callers of installs, tests and trials were told": list(wrong_work(campaign.work_reports, looks)),
         "effects that happened twice": twice(writes),
         "packages on disk": wrong_folders(),
-        "books of energy": wrong_books(killer.dead, killer.paused),
+        "books of energy": wrong_books(Known(killer.dead, killer.paused, received)),
         "leases, reservations, open work": list(leftovers()),
         "processes left": [*killer.wrong, *left_running(made.journal, Path(VAR, FOLDER))],
         "work that cannot be started again": campaign.wrong,

@@ -1,0 +1,77 @@
+"""The sentences of errors: the same condition has the same words on a page, in REST, on the command line and over MCP.
+
+Each function returns one or more whole sentences. Those of the first group are for the message of an error, which says
+what is wrong, with the value. Those of the second group are for its remedy, which says what to do. Never pass a secret.
+"""
+
+# --- what is wrong --------------------------------------------------------------------------------------------------
+
+
+def not_found(thing: str, name: object) -> str:
+    return f'No {thing} named "{name}".'
+
+
+def no_such_number(thing: str, number: object) -> str:
+    """For things that have a number or an identifier instead of a name."""
+    return f"No {thing} with the number {number}."
+
+
+def already_exists(thing: str, name: object) -> str:
+    return f'A {thing} named "{name}" already exists.'
+
+
+def not_valid(value: object, thing: str, why: str = "") -> str:
+    """``thing`` is what was expected, with its article: ``a duration``. ``why`` is a clause without a full stop."""
+    reason = f": {why}" if why else ""
+    return f'"{value}" is not {thing}{reason}.'
+
+
+def out_of_range(field: str, lowest: object, highest: object, value: object) -> str:
+    """The bounds and the value carry their unit where there is one: ``5 s``."""
+    return f"{field} must be between {lowest} and {highest} (got {value})."
+
+
+def too_long(field: str, most: int, length: int, unit: str = "characters") -> str:
+    return f"{field} must have at most {most:,} {unit} (got {length:,})."
+
+
+def required(field: str) -> str:
+    return f"{field} is required."
+
+
+def not_permitted(verb: str, thing: str) -> str:
+    return f"You do not have permission to {verb} {thing}."
+
+
+def wrong_state(verb: str, thing: str, state: str) -> str:
+    """``state`` is a clause that follows "it is": ``disabled``, ``already running``."""
+    return f"Cannot {verb} this {thing}: it is {state}."
+
+
+def server_failed(name: str, what: str) -> str:
+    """``what`` is a clause that follows the server's name: ``did not answer within 30 s``."""
+    return f'The MCP server "{name}" {what}.'
+
+
+DATABASE_UNAVAILABLE = "The database is unavailable; nothing was changed."
+OUTCOME_UNKNOWN = "The outcome is unknown: the call may have taken effect. Do not repeat it before checking."
+
+
+# --- what to do -----------------------------------------------------------------------------------------------------
+
+
+def list_with(where: str) -> str:
+    """``where`` is a command or the name of a page: ``manage.py servers list``."""
+    return f"List them with {where}."
+
+
+def use(form: str, example: str) -> str:
+    return f"Use {form}, for example {example}."
+
+
+def ask_for_role(role: str) -> str:
+    return f"Ask an administrator for the {role} role."
+
+
+CHOOSE_ANOTHER_NAME = "Choose another name, or edit the existing one."
+TRY_AGAIN = "Try again; see the log for details."

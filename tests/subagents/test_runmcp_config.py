@@ -336,8 +336,8 @@ def test_a_site_whose_worker_does_not_see_the_keys_of_the_file_is_told_at_start(
     with worker.running(site_env, "site-worker"):
         code, said = start(env, file)
     assert code == 1
-    assert "The site's worker does not see OAI_KEY, which the file refers to." in said
-    assert "list them in SLIPSNISSE_PASS_ENV=OAI_KEY and start it anew, or enter the keys in the admin" in said
+    assert "The file refers to OAI_KEY, but the worker of the site does not have these variables." in said
+    assert "list them in SLIPSNISSE_PASS_ENV=OAI_KEY, and restart the site. Or enter the keys in the admin" in said
     assert "hunter2" not in said
     worker.empty_broker()
     with worker.running(env | {"SLIPSNISSE_PASS_ENV": "OAI_KEY"}, "site-worker"):

@@ -292,7 +292,7 @@ def test_an_admin_resets_anothers_and_not_ones_own(ann):
     client.post(CODE, {"code": code_of(root)})
     chosen = {"action": "reset_second_factor", "_selected_action": [ann.pk, root.pk]}
     told = client.post("/admin/auth/user/", chosen, follow=True).content.decode()
-    assert "ann has no second factor any more." in told
+    assert "The second factor of ann was removed." in told
     assert "Your own second factor is not reset." in told
     assert [*SecondFactor.objects.values_list("user__username", flat=True)] == ["root"]
     entry = AuditEntry.objects.get(kind="second_factor.reset")
@@ -315,7 +315,7 @@ def test_whoever_controls_the_machine_lists_and_resets_them(ann):
     call_command("secondfactor", stdout=out)
     call_command("secondfactor", "--reset", "ann", stdout=out)
     call_command("secondfactor", "--reset", "ann", stdout=out)
-    assert out.getvalue().splitlines() == ["ann: on, required", "ann has no second factor any more.", "ann had none."]
+    assert out.getvalue().splitlines() == ["ann: on, required", "The second factor of ann was removed.", "ann does not have a second factor."]
     assert AuditEntry.objects.get(kind="second_factor.reset").actor == "system"
     with pytest.raises(CommandError, match="no account"):
         call_command("secondfactor", "--reset", "nobody")

@@ -207,7 +207,7 @@ def test_the_command_lists_shows_and_puts_back(rule: PolicyRule):
     assert f"{first}  rules/renamed: created" in " ".join(said().split()).replace(f"{first} rules", f"{first}  rules")
     assert "outcome: deny -> allow" in said("rules/renamed")
     assert "+    outcome: deny" in said("rules/renamed", show=first)
-    assert "Everything is so already." in said("rules", show=second)
+    assert "There is nothing to change." in said("rules", show=second)
     assert "Nothing was changed." in said("rules", restore=first)
     rule.refresh_from_db()
     assert rule.outcome == "allow"
@@ -223,7 +223,7 @@ def test_the_command_makes_the_site_as_of_a_time(rule: PolicyRule):
     assert "Put back: 1 changed." in said(as_of=at.isoformat(), apply=True)
     rule.refresh_from_db()
     assert rule.name == "r"
-    assert "Everything is so already." in said(as_of=at.isoformat(), apply=True)
+    assert "There is nothing to change." in said(as_of=at.isoformat(), apply=True)
 
 
 def test_a_launch_that_is_put_back_waits_for_its_confirmation(server: Server):
@@ -236,10 +236,10 @@ def test_a_launch_that_is_put_back_waits_for_its_confirmation(server: Server):
 @pytest.mark.parametrize(
     ("words", "options", "why"),
     [
-        (["users/root"], {}, "No versions are kept of 'users'"), ([], {"restore": 1}, "A number is one of a kind"),
+        (["users/root"], {}, "No versions are kept of 'users'"), ([], {"restore": 1}, "The number of a version requires its kind"),
         (["rules/x"], {}, "There is no 'x' among rules"), (["rules"], {"show": 0}, "There is no such version"),
-        (["rules"], {"as_of": "2026-01-01T00:00"}, "about the whole site"), ([], {"as_of": "noon"}, "is no time"),
-        ([], {"as_of": "2026-13-01T00:00"}, "is no time"), ([], {"apply": True}, "--apply needs something to do"),
+        (["rules"], {"as_of": "2026-01-01T00:00"}, "applies to the whole site"), ([], {"as_of": "noon"}, "is not a valid time"),
+        ([], {"as_of": "2026-13-01T00:00"}, "is not a valid time"), ([], {"apply": True}, "--apply has nothing to apply"),
     ],
 )  # fmt: skip
 def test_the_command_refuses_with_what_to_do(words: list[str], options: dict[str, Any], why: str):

@@ -52,7 +52,7 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
         ({"kind": "compatible", "base_url": "ftp://host"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://host:x/v1"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://me:canary@host/v1"}, "user or password"),
-        ({"options": "[1]"}, "must be an object"),
+        ({"options": "[1]"}, "are not an object"),
         ({"options": '{"stream": true}'}, "set by the site itself"),
         ({"kind": "ollama", "options": '{"numctx": 1}'}, "no options named numctx"),
     ],
@@ -88,7 +88,7 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
     ("changed", "words"),
     [
         ({"context_window": "4000"}, "no question has room"),
-        ({"tokenizer": "bpe"}, "There is no tokenizer"),
+        ({"tokenizer": "bpe"}, "is not a valid tokenizer"),
         ({"overrides": '{"model": "x"}'}, "set by the site itself"),
         ({"overrides": '{"topK": 3}'}, "no options named top_k"),
         ({"overrides": '{"maxOutputTokens": 3}'}, "is no option"),
@@ -120,7 +120,7 @@ def test_a_test_needs_a_model_and_asks_a_worker(
 ) -> None:
     provider, admin = ready_provider("acme", kind="openai"), client_as("admin")
     press = f"{LIST}{provider.pk}/do/test/"
-    assert "Add a model of this provider first" in admin.post(press, follow=True).content.decode()
+    assert "Add a model to this provider" in admin.post(press, follow=True).content.decode()
     model = LanguageModel.objects.create(provider=provider, name="small")
     with django_capture_on_commit_callbacks(execute=True):
         admin.post(press)

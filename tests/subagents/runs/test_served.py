@@ -169,7 +169,7 @@ async def test_an_expert_may_use_another_but_not_itself(bench: Bench, working: A
     await db_call(prepare)
     outcome = await call(await working())
     assert outcome.result is not None
-    assert "calling itself" in outcome.result["content"][0]["text"]
+    assert "calls itself" in outcome.result["content"][0]["text"]
     assert "inner" in bench.models.journal[0]["tools"]
     assert await db_call(Run.objects.count) == 2
 

@@ -150,7 +150,7 @@ def base() -> Iterator[str]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "answer", "error"),
-    [("plain", "ready", ""), ("locked", "", "Enter the key again"), ("gone", "", "Look at the model's name")],
+    [("plain", "ready", ""), ("locked", "", "Enter the key again"), ("gone", "", "Check the name of the model")],
 )
 def test_what_the_provider_answers_is_noted_with_what_to_do(
     live_db: None, base: str, name: str, answer: str, error: str

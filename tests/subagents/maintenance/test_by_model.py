@@ -186,7 +186,9 @@ async def test_a_run_that_works_on_no_request_reaches_none_and_each_kind_has_one
     await working()
     run = await db_call(bench.start, "why?", "keeper")
     await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
-    assert [(state, "works on no request" in text) for _, state, text in await db_call(made)] == [("failed", True)] * 2
+    assert [(state, "does not work on a request" in text) for _, state, text in await db_call(made)] == [
+        ("failed", True)
+    ] * 2
     assert (await db_call(MaintenanceRequest.objects.get)).notes == {}
     for wrong, says in (
         ([Kind.TEST], "works on test_server already"),

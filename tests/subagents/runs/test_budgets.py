@@ -227,7 +227,10 @@ async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_mo
 
     asked = Models()
     run = await (await worker(complete=asked)).drive(await db_call(unpriced))
-    assert (run.exit, "has no prices, so the budget 'money' cannot bear it" in run.error) == (Exit.BUDGET, True)
+    assert (run.exit, 'has no prices, so it cannot be used with the money budget "money"' in run.error) == (
+        Exit.BUDGET,
+        True,
+    )
     assert asked.asked == []
 
 

@@ -145,7 +145,7 @@ def test_a_key_may_be_a_reference_and_sees_only_what_the_operator_lists(
     )
     confirmed(provider)
     model = bench.model("m", {"text": "x"})
-    with pytest.raises(SlipsnisseError, match="'scripts' refers to a value that is not there") as refusal:
+    with pytest.raises(SlipsnisseError, match='"scripts" refers to a value that does not exist') as refusal:
         target_for(model.pk, temperature=0, at_most=5)
     assert SECRET not in str(refusal.value)
     with override_settings(PASS_ENV=["MODEL_KEY"]):

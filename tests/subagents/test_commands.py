@@ -219,5 +219,5 @@ def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site
 def test_a_script_that_is_none_is_refused_with_its_name(tmp_path: Path) -> None:
     script = tmp_path / "bad.yaml"
     script.write_text("mine: {turns: []}")
-    with pytest.raises(CommandError, match=r"bad\.yaml: The scenario 'mine' needs a list of turns"):
+    with pytest.raises(CommandError, match=r"bad\.yaml: The scenario 'mine' requires a list of turns"):
         call_command("scriptedllm", "--script", str(script))

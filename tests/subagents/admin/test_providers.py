@@ -53,8 +53,8 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
         ({"kind": "compatible", "base_url": "http://host:x/v1"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://me:canary@host/v1"}, "user or password"),
         ({"options": "[1]"}, "are not an object"),
-        ({"options": '{"stream": true}'}, "set by the site itself"),
-        ({"kind": "ollama", "options": '{"numctx": 1}'}, "no options named numctx"),
+        ({"options": '{"stream": true}'}, "reserved for the site"),
+        ({"kind": "ollama", "options": '{"numctx": 1}'}, "does not have these options: numctx"),
     ],
 )
 def test_a_wrong_provider_is_refused_with_the_remedy(db: None, changed: dict[str, Any], words: str) -> None:
@@ -89,9 +89,9 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
     [
         ({"context_window": "4000"}, "no question has room"),
         ({"tokenizer": "bpe"}, "is not a valid tokenizer"),
-        ({"overrides": '{"model": "x"}'}, "set by the site itself"),
-        ({"overrides": '{"topK": 3}'}, "no options named top_k"),
-        ({"overrides": '{"maxOutputTokens": 3}'}, "is no option"),
+        ({"overrides": '{"model": "x"}'}, "reserved for the site"),
+        ({"overrides": '{"topK": 3}'}, "does not have these options: top_k"),
+        ({"overrides": '{"maxOutputTokens": 3}'}, "is not an option"),
         ({"overrides": "[]x"}, "valid JSON"),
         ({"input_price": "-1"}, "greater than or equal to 0"),
     ],

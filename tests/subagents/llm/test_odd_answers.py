@@ -130,7 +130,7 @@ def test_a_traceback_in_an_error_is_cut_off() -> None:
         'Invalid response object Traceback (most recent call last):\n  File "/srv/x/site-packages/litellm/a.py", line 3'
     )
     error = translated(RuntimeError(text), target("compatible", "http://127.0.0.1:1", "m"))
-    assert error.message == "The provider's answer cannot be read (Invalid response object)."
+    assert error.message == "The answer of the provider cannot be read (Invalid response object)."
     assert (error.kind, classify("X", None, text)) == (ErrorKind.UNREADABLE, ErrorKind.UNREADABLE)
     assert translated(RuntimeError("see /srv/site-packages/a.py"), target("compatible", "x", "m")).message.endswith(
         "(see)."

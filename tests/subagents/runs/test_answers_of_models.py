@@ -142,7 +142,7 @@ async def test_a_wait_that_is_longer_than_the_run_ends_it_at_once(answering: Ans
     limited = ModelError(ErrorKind.RATE_LIMITED, "Slow down.", status=429, retry_after=100_000)
     run = await answering(Models(m=[limited]), "m", max_seconds=50_000)
     assert run.state == RunState.FAILED
-    assert "rate_limited (Slow down.); it may be asked again in 100000 s" in run.error
+    assert "rate_limited (Slow down.); the next attempt is possible in 100000 s" in run.error
 
 
 async def test_the_token_budget_is_never_overdrawn(answering: Answering) -> None:

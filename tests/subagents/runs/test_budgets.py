@@ -161,7 +161,7 @@ async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_
     assert told["isError"]
     assert "The budget 'tokens' is 3,500 tokens each month" in told["content"][0]["text"]
     assert "It resets at" in told["content"][0]["text"]
-    assert told["content"][1]["text"] == "Called by then: echo__echo (done).\nLast said by the model: I look."
+    assert told["content"][1]["text"] == "Calls so far: echo__echo (done).\nLast message of the model: I look."
     assert told["structuredContent"]["so_far"] == told["content"][1]["text"]
 
 

@@ -115,7 +115,7 @@ async def test_what_is_left_for_one_turn_is_the_last_word(bench: Bench, worker: 
     run = await db_call(started, bench, 1.5)
     run = await (await worker(complete=models)).drive(run)
     assert (run.state, run.exit, run.answer) == ("done", "EXIT-ENERGY", "I have seen nothing.")
-    assert "the energy is used up: no tools are left" in models.requests[0][-1]["content"]
+    assert "the energy is used up. You cannot use tools any more" in models.requests[0][-1]["content"]
 
 
 async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itself(bench: Bench, worker: Any) -> None:

@@ -90,7 +90,7 @@ class HealthProbes:
                     return {"database": "ok", "migrations": lacking}
                 return {"database": "ok", "migrations": "ok", "recording": await self._obstacle() or "ok"}
         except Exception:  # a probe reports, whatever the driver throws
-            log.warning("The database does not answer", exc_info=True)
+            log.warning("The database is unavailable", exc_info=True)
             return {"database": "unreachable", "migrations": "unknown"}
 
     async def _work(self) -> str:

@@ -137,7 +137,7 @@ def _check(version: Any, user: User) -> None:
         raise Conflict("This change was made by another user.", remedy=_SEE_HISTORY)
     if version.history_type == "-" and past.is_there(version):
         raise Conflict(
-            error_texts.already_exists(model._meta.verbose_name, past.named(version)),
+            error_texts.already_exists(str(model._meta.verbose_name), past.named(version)),
             remedy="See the page of the record. It was added again after the deletion.",
         )
 

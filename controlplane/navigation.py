@@ -221,7 +221,7 @@ def _nearest(path: str, addresses: list[str]) -> str:
 def _shown(area: Area, shown: dict[Page, str], here: str, request: HttpRequest) -> dict[str, Any]:
     items = [
         {
-            "title": page.title,
+            "title": str(page.title),
             "link": shown[page],
             "active": shown[page] == here,
             "count": page.count(waiting(request)) if page.count else 0,
@@ -231,7 +231,7 @@ def _shown(area: Area, shown: dict[Page, str], here: str, request: HttpRequest) 
         if page in shown
     ]
     return {
-        "title": area.title,
+        "title": str(area.title),
         "icon": area.icon,
         "items": items,
         "here": any(item["active"] for item in items),

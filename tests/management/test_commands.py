@@ -50,10 +50,10 @@ def test_mcptest_fails_with_the_reason_and_the_servers_log(live_db):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["absent"], "no server 'absent'"),
+        (["absent"], 'No server named "absent"'),
         (["new"], "nobody has confirmed"),
-        (["echo", "--call", "echo", "--args", "[1]"], "no JSON object"),
-        (["echo", "--call", "echo", "--args", "{"], "no JSON"),
+        (["echo", "--call", "echo", "--args", "[1]"], "not a JSON object"),
+        (["echo", "--call", "echo", "--args", "{"], "not valid JSON"),
     ],
 )
 def test_mcptest_ends_with_2_when_nothing_could_be_tested(words, reason):
@@ -71,7 +71,7 @@ def test_invariants_prints_a_table_and_ends_with_1_when_one_is_broken():
     code, said = run("invariants")
     assert code == 1
     assert "FAILED 1 times    A call that is out has a lease.\n" in said
-    assert "1 broken." in said
+    assert "1 failed." in said
 
 
 @pytest.mark.django_db
@@ -109,7 +109,7 @@ def test_audit_verifies_exports_and_compares(tmp_path):
     with pytest.raises(CommandError, match="does not exist yet"):
         run("audit", "export", "--output", str(file))
     file.write_text("[]")
-    with pytest.raises(CommandError, match="no export"):
+    with pytest.raises(CommandError, match="neither an export"):
         run("audit", "verify", "--against", str(file))
 
 
@@ -139,7 +139,7 @@ def test_connect_writes_lists_and_takes_out(db, tmp_path, monkeypatch):
     file.write_text(entry.replace(str(ROOT / "manage.py"), "/gone/manage.py"))
     assert "stale: /gone/manage.py is not there any more" in run("connect", "--list")[1]
     assert "rewritten" in run("connect", "--repair")[1]
-    assert "“project-slipsnisse” connected" in run("connect", "gemini", "--workspace")[1]
+    assert "“project-slipsnisse” was added to" in run("connect", "gemini", "--workspace")[1]
     said = run("connect", "--list")[1]
     assert (
         "project-slipsnisse: the project file of the directory as the agent of its workspace, stdio: connected" in said

@@ -363,7 +363,7 @@ def test_a_file_is_kept_in_step_with_what_is_clicked_and_its_content_before_is_k
     assert times[1] == times[2], "nothing changed, nothing was written"
     assert contents[3] == contents[1], "a file that somebody took away comes back"
     assert json.loads((tmp_path / "mcp-servers.json.bak").read_text()) == contents[0]
-    with pytest.raises(CommandError, match="no secrets"):
+    with pytest.raises(CommandError, match="cannot be combined"):
         call_command("exportconfig", "--format", "mcp-servers", "-o", str(path), "--watch", "--include-secrets")
 
 

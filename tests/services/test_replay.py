@@ -157,7 +157,7 @@ def test_the_command_adds_the_starter_rules(capsys: Any, django_user_model: Any)
     call_command("policy", "starter")
     call_command("policy", "starter")
     assert PolicyRule.objects.count() == 3
-    assert "there already" in capsys.readouterr().out
+    assert "exist already" in capsys.readouterr().out
 
 
 def test_servers_that_are_gone_are_no_error():

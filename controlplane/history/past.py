@@ -247,7 +247,8 @@ def _recall(row: Any, column: Any) -> None:
         known = _remembered(model, getattr(row, column.attname))
         if known is None and not (model is User and column.null):
             raise Conflict(
-                f"The {column.verbose_name} of this version no longer exists.", remedy="Choose another version."
+                f'The field "{column.verbose_name}" of this version refers to a record that no longer exists.',
+                remedy="Choose another version.",
             ) from None
         setattr(row, column.name, known)
 
@@ -294,7 +295,8 @@ def _listed(version: Any, column: Any) -> list[str]:
         row = there.get(key) or _remembered(model, key)
         if row is None:
             raise Conflict(
-                f"One of the {column.verbose_name} of this version no longer exists.", remedy="Choose another version."
+                f'The field "{column.verbose_name}" of this version refers to a record that no longer exists.',
+                remedy="Choose another version.",
             )
         names.append(NAMES[model](row))
     return sorted(names)

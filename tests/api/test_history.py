@@ -89,7 +89,7 @@ def test_a_version_is_put_back_as_it_was_shown_and_once(caller: CallerOf, rule: 
     assert (rule.name, rule.outcome, rule.history.count()) == ("r", "deny", 3)
     newest = rule.history.first()
     assert newest.history_user == User.objects.get()
-    assert newest.history_change_reason.startswith("REST: the version of")
+    assert newest.history_change_reason.startswith("REST: restored the version of")
     assert AuditEntry.objects.filter(kind="rule.changed", actor__startswith="user:admin").count() == 1
 
 
@@ -249,7 +249,7 @@ def test_the_command_refuses_with_what_to_do(words: list[str], options: dict[str
 
 def test_a_number_of_another_record_is_refused(rule: PolicyRule):
     other = rules.save_rule(rule=PolicyRule(name="other", outcome="deny"), actor=ACTOR)
-    with pytest.raises(CommandError, match="is one of 'renamed'"):
+    with pytest.raises(CommandError, match='belongs to "renamed"'):
         said("rules/other", restore=numbers(rule)[0], apply=True)
     other.refresh_from_db()
     assert "No versions" not in said("rules/other")
@@ -257,6 +257,6 @@ def test_a_number_of_another_record_is_refused(rule: PolicyRule):
 
 def test_who_changed_it_is_said_and_nothing_where_nothing_was(rule: PolicyRule):
     agents.save_agent(agent=new_agent("ann"), actor=ACTOR)
-    assert "Nothing was changed yet" in said("channels")
+    assert "No versions yet" in said("channels")
     assert Permission.objects.exists()
     assert "agents/ann" in said("agents")

@@ -120,7 +120,7 @@ def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
     Server.objects.create(slug="open", command=["open", "--token", "t0k3n-value"])
     reported: list[str] = []
     file = dumping.save(tmp_path, PASSPHRASE, reported.append)[0]
-    assert [line for line in reported if "in the clear: server open." in line]
+    assert [line for line in reported if "command or address of: server open." in line]
     assert b"s3cret-value" not in gzip.decompress(file.read_bytes())
     other = elsewhere.of_the_same_kind(tmp_path / "other", migrate=False)
     code, said = other.run("restore", str(file))
@@ -442,7 +442,7 @@ def test_a_restored_log_is_read_once_and_a_broken_place_is_named(monkeypatch):
     found = [problem for problem in loading.problems() if "audit chain" in problem]
     assert len(walked) == 1
     assert found == [
-        f"Broken 1 times: Every audit chain is whole. {entry.writer} #{entry.seq}: its text does not fit its hash"
+        f"Failed 1 times: Every audit chain is whole. {entry.writer} #{entry.seq}: its text does not fit its hash"
     ]
 
 

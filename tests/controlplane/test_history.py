@@ -97,7 +97,7 @@ def test_a_rule_is_put_back_with_its_name_and_what_would_change_is_shown_first()
     back(before)
     row.refresh_from_db()
     assert (row.name, row.condition, row.outcome, row.note) == ("r", "args.x == 1", "deny", "first")
-    assert "restored the version of" in row.history.first().history_change_reason
+    assert "put back" in row.history.first().history_change_reason
     assert AuditEntry.objects.filter(kind="rule.changed", actor=ACTOR).count() == 2
     assert propose(lambda: [past.item_of(before)], actor=ACTOR).empty
 
@@ -119,7 +119,7 @@ def test_secrets_of_before_come_back_and_are_never_shown(server):
     lifecycle.save_server(server=server, actor=ACTOR)
     proposal = back(old)
     assert Server.objects.get().env == {"TOKEN": SECRET}
-    assert "! servers/git/env/TOKEN: another value" in proposal.lines
+    assert "! servers/git/env/TOKEN: different value" in proposal.lines
     assert not any(text in str(proposal) for text in (SECRET, "another'"))
 
 
@@ -148,7 +148,7 @@ def test_a_changed_grant_is_put_back_in_place_and_a_channel_with_its_lists(serve
     back(old)
     assert list(channel.servers.all()) == [server]
     lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
-    with pytest.raises(ConfigInvalid, match="no server 'git'"):  # not a channel of all servers
+    with pytest.raises(ConfigInvalid, match='No server named "git"'):  # not a channel of all servers
         back(old)
 
 
@@ -279,7 +279,7 @@ def test_a_list_of_what_does_not_come_back_is_left_out_and_the_rest_is_put_back(
     lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
     proposal = propose(lambda: past.at(moment), actor=ACTOR)
     assert (proposal.report.made, proposal.report.changed) == (["servers/git"], ["agents/ann"])
-    assert any("channels/hook, left out: one of its rules is not there" in note for note in proposal.report.notes)
+    assert any("channels/hook is left out: one of its rules no longer exists" in note for note in proposal.report.notes)
 
 
 def test_thousands_of_records_that_are_as_they_were_cost_no_looks_of_their_own(server, django_assert_max_num_queries):
@@ -298,7 +298,7 @@ def test_what_hangs_on_a_tool_of_a_deleted_server_is_left_out_and_said(server):
     rule(tool=tool)
     moment, old = timezone.now(), grant.history.first()
     lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
-    with pytest.raises(ConfigInvalid, match="There is no tool 'git::log'"):
+    with pytest.raises(ConfigInvalid, match='No tool named "git::log"'):
         back(old)
     proposal = propose(lambda: past.at(moment), actor=ACTOR)
     assert proposal.report.made == ["servers/git"]
@@ -313,7 +313,7 @@ def test_what_stands_in_the_way_of_the_whole_site_is_named_with_its_place():
     PolicyRule.objects.all().delete()
     group.delete()
     Group.history.all().delete()  # type: ignore[attr-defined]  # retention has forgotten it
-    with pytest.raises(Conflict, match="rules/r: Its approvers"):
+    with pytest.raises(Conflict, match='rules/r: The field "approvers"'):
         propose(lambda: past.at(moment), actor=ACTOR)
 
 

@@ -484,5 +484,5 @@ def test_by_command_into_another_site_and_back_in_git(people, tmp_path, monkeypa
     with pytest.raises(CommandError, match="cannot be used for the file of a whole site"):
         call_command("importconfig", str(site), check=True)
     (tmp_path / "plain.json").write_text('{"mcpServers": {}}')
-    with pytest.raises(CommandError, match="--confirm belong"):
+    with pytest.raises(CommandError, match="--confirm require"):
         call_command("importconfig", str(tmp_path / "plain.json"), confirm=True)

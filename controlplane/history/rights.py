@@ -50,7 +50,7 @@ def check(user: Person, required: Iterable[Requirement]) -> None:
         lacking = sorted(right for right in rights if not user.has_perm(right))
         if lacking or not _page_lets(user, item):
             what = item.kind.model._meta.verbose_name
-            missing = f': it needs the permission "{_name_of(lacking[0])}"' if lacking else ""
+            missing = f': it requires the permission "{_name_of(lacking[0])}"' if lacking else ""
             raise Denied(
                 f"You do not have permission to change this {what}{missing}.",
                 remedy="Ask an administrator to make the change.",

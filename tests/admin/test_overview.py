@@ -60,7 +60,7 @@ def test_what_needs_people_stands_above_all_figures(client_of: ClientOf, site: S
     needs = re.findall(r'<b class="sn-(\w+)">(\d+)</b> ([^<]+)<', html)
     assert ("bad", "1", "call is held for a decision") in needs
     assert ("bad", "1", "server is down") in needs
-    assert ("warn", "2", "definitions wait to be read") in needs
+    assert ("warn", "2", "definitions wait for approval") in needs
     assert any(words.startswith("token") and words.endswith("within two weeks") for _, _, words in needs)
     assert html.index('id="needs"') < html.index('id="traffic"')
     for link in re.findall(r'<li><a href="([^"]+)"><b class="sn-', html):
@@ -94,7 +94,7 @@ def test_the_first_steps_tick_themselves_and_go_away(client_of: ClientOf, site: 
     assert ticked() == [False] * 6
     html = page(client_of)
     assert "First steps" in html
-    assert "Nothing is visible by default" in html
+    assert "Agents see only the tools that are granted to them" in html
     Invocation.objects.bulk_create([call(1, timezone.now() - timedelta(days=8))])
     assert "First steps" in page(client_of), "calls alone do not make a site"
 

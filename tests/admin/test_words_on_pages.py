@@ -63,7 +63,7 @@ def test_cycles_name_their_conversation(client_of: ClientOf, site: Site) -> None
         client_of("admin"), reverse("admin:subagents_effortagent_change", args=[EffortAgent.objects.get().pk])
     )
     assert "Answers only Release notes" in shown
-    assert "Release notes: asks its model" in shown
+    assert "Release notes: asking its model" in shown
     assert CONVERSATION not in shown
 
 

@@ -137,8 +137,8 @@ def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_pho
 ) -> None:
     with running(tmp_path / "var", **NO_MODELS) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
-        token = up.says(r"Bearer token, shown this once:  (\S+)")[1]
-        password = up.says(r"Password, shown this once:  (\S+)")[1]
+        token = up.says(r"Bearer token, shown only once:  (\S+)")[1]
+        password = up.says(r"Password, shown only once:  (\S+)")[1]
         for name, width in (("desk", 1440), ("phone", 390)):
             newcomer = Newcomer(browser, url, password, width)
             newcomer.adds(name)
@@ -154,8 +154,8 @@ def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_pho
 def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: Path, browser: Any, width: int) -> None:
     with running(tmp_path / "var", **NO_MODELS) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
-        token = up.says(r"Bearer token, shown this once:  (\S+)")[1]
-        newcomer = Newcomer(browser, url, up.says(r"Password, shown this once:  (\S+)")[1], width)
+        token = up.says(r"Bearer token, shown only once:  (\S+)")[1]
+        newcomer = Newcomer(browser, url, up.says(r"Password, shown only once:  (\S+)")[1], width)
         page = newcomer.page
 
         page.goto("/admin/")  # the first call

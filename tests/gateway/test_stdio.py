@@ -362,7 +362,7 @@ async def test_wrong_arguments_are_told_on_stderr_with_an_exit_code(floor, wrong
     assert wrong[-1] in said
     assert "Traceback" not in said
     if wrong[0] == "--endpoint":
-        assert "There is: default" in said
+        assert "Available: default" in said
 
 
 async def test_help_and_a_missing_database_are_for_people(floor):

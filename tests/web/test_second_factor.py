@@ -315,9 +315,13 @@ def test_whoever_controls_the_machine_lists_and_resets_them(ann):
     call_command("secondfactor", stdout=out)
     call_command("secondfactor", "--reset", "ann", stdout=out)
     call_command("secondfactor", "--reset", "ann", stdout=out)
-    assert out.getvalue().splitlines() == ["ann: on, required", "ann has no second factor any more.", "ann had none."]
+    assert out.getvalue().splitlines() == [
+        "ann: on, required",
+        "The second factor of ann was removed.",
+        "ann does not have a second factor.",
+    ]
     assert AuditEntry.objects.get(kind="second_factor.reset").actor == "system"
-    with pytest.raises(CommandError, match="no account"):
+    with pytest.raises(CommandError, match="No user named"):
         call_command("secondfactor", "--reset", "nobody")
 
 

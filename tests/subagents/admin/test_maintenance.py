@@ -60,7 +60,7 @@ def test_a_person_asks_by_a_form(server: Server, kind: str, fields: dict[str, st
         ({"kind": "search_servers"}, "Say what to search for."),
         ({"kind": "test_server"}, "Say which server."),
         ({"kind": "test_server", "server": "git", "for_agent": "ci"}, "Only a trial proposes grants."),
-        ({"kind": "test_server", "server": "none"}, "There is no server &#x27;none&#x27;"),
+        ({"kind": "test_server", "server": "none"}, "No server named &quot;none&quot;"),
     ],
 )
 def test_what_is_missing_is_said_at_its_field_and_nothing_is_queued(fields: dict[str, str], said: str) -> None:
@@ -105,7 +105,7 @@ def test_the_list_says_whether_the_sub_agent_is_on_and_admins_switch_it(server: 
     assert f'action="{LIST}switch/off/"' in admin.get(LIST).content.decode(), "to look at the address changes nothing"
     admin.post(f"{LIST}switch/off/")
     assert "what is queued stays queued" in operator.get(LIST).content.decode()
-    assert "The sub-agent is switched off." in operator.get(f"{LIST}{row.pk}/change/").content.decode()
+    assert "The sub-agent is disabled." in operator.get(f"{LIST}{row.pk}/change/").content.decode()
     admin.post(f"{LIST}switch/on/")
     assert "works on what is queued" in admin.get(LIST).content.decode()
 

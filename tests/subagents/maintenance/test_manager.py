@@ -311,7 +311,7 @@ async def test_a_fault_of_ours_is_told_without_its_text(manager: Any, monkeypatc
     monkeypatch.setattr(manager_module, "PLANS", {Kind.SEARCH: (step,)})
     done = await ended(await manager(), await db_call(ask, Kind.SEARCH, query="git"))
     assert done.state == State.FAILED
-    assert "inside the control plane" in done.error
+    assert "because of an internal error" in done.error
     assert "hunter2" not in done.error
 
 

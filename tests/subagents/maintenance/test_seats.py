@@ -98,7 +98,7 @@ async def test_its_own_steps_wait_for_a_run_that_was_given_up_or_left_behind(wor
         assert begun(lease).step is by_model.LEAVING
         end(run)
         assert begun(lease).step.name == "probe"
-        assert MaintenanceRequest.objects.get().notes["model"]["why"] == "It took too long."
+        assert MaintenanceRequest.objects.get().notes["model"]["why"] == "The run took too long."
 
     await db_call(story)
 

@@ -206,7 +206,7 @@ def test_what_has_changed_since_is_refused_whole(proposed: Any) -> None:
     row = proposed()
     listed = [{"name": name, "inputSchema": {"type": "object", "title": "other"}} for name in ("look", "write", "odd")]
     observe.observe(server=Server.objects.get(), listed=listed)
-    with pytest.raises(Conflict, match="is not as it was"):
+    with pytest.raises(Conflict, match="has changed since the trial"):
         proposals.apply(proposal_id=row.pk, user=ann(), actor="user:ann")
     server = Server.objects.get()
     server.idle_timeout = 7
@@ -297,7 +297,7 @@ async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_besid
         _, second = await tried(here)
     assert (first.verdict, first.figures["memory_kb"], first.figures["written"]) == ("ok", None, None)
     assert first.figures["eras"] == ["legacy", "modern"]
-    assert first.unobserved == ["Memory, processes and files: the server runs elsewhere."]
+    assert first.unobserved == ["Memory, processes and files: the server does not run on this machine."]
     assert (first.differences, first.behaves_otherwise) == ([], False)
     assert (second.differences, second.behaves_otherwise) == (["New tools: more."], True)
     assert len(remote.calls()) == 3 + 4, "each tool once in each trial, and two sessions compared in the first"

@@ -126,4 +126,4 @@ async def test_a_tool_that_has_failed_is_marked_for_the_model(bench: Bench, work
     assert (await (await worker()).drive(run)).answer == "No."
     (result,) = heard[-1].body["messages"][-1]["content"]
     assert result["is_error"] is True
-    assert result["content"].startswith("(tool failed: There is no tool 'echo__nothing'.")
+    assert result["content"].startswith("(tool failed: No tool named 'echo__nothing'.")

@@ -25,7 +25,7 @@ _ADMIN = {
     "mcpregistry_token": "hosts",
     "mcpregistry_endpoint": "hosts",
     "connect": "hosts#connecting",
-    "mcpregistry_hostsession": "protocol#sessions",
+    "mcpregistry_hostsession": "sharing#sessions",
     "mcpregistry_invitation": "people",
     "mcpregistry_budget": "budgets",
     "mcpregistry_energy": "energy",

@@ -197,7 +197,9 @@ def settle_call(request: HttpRequest, run_id: RunId, call_id: int, payload: Sett
     run = _own(principal(request), run_id)
     if not ToolCall.objects.filter(pk=call_id, run=run).exists():
         raise NotFound("This run has no such call.", remedy=f"List its calls with GET /api/v1/runs/{run_id}.")
-    runs.settle(call_id=call_id, as_what=payload.what, actor=actor(request), note=payload.note)
+    who = principal(request)
+    user_id = who.user.pk if who.user else None
+    runs.settle(call_id=call_id, as_what=payload.what, actor=who.actor, user_id=user_id, note=payload.note)
     return run_detail(_own(principal(request), run_id))
 
 

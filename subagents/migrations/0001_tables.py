@@ -649,6 +649,7 @@ class Migration(migrations.Migration):
                     ('raw_characters', models.PositiveIntegerField(default=0)),
                     ('details', models.JSONField(blank=True, default=dict, help_text='Links of the result, and what the context guard reckoned if it refused.')),
                     ('settled_by', models.CharField(blank=True, help_text='Who said what became of an unknown call.', max_length=150)),
+                    ('settled_by_id', models.BigIntegerField(blank=True, help_text="The key of that person's account.", null=True)),
                     ('started_at', models.DateTimeField(blank=True, null=True)),
                     ('finished_at', models.DateTimeField(blank=True, null=True)),
                     ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='calls', to='subagents.run')),

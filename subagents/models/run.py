@@ -250,6 +250,7 @@ class ToolCall(models.Model):
         default=dict, blank=True, help_text="Links of the result, and what the context guard reckoned if it refused."
     )
     settled_by = models.CharField(max_length=150, blank=True, help_text="Who said what became of an unknown call.")
+    settled_by_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 

@@ -208,8 +208,10 @@ def cancel(*, run_id: str, actor: str, reason: str = "") -> Run:
 
 
 @transaction.atomic
-def settle(*, call_id: int, as_what: str, actor: str, note: str = "") -> ToolCall:
+def settle(*, call_id: int, as_what: str, actor: str, user_id: int | None = None, note: str = "") -> ToolCall:
     """An operator says what became of an unknown call: ``done``, ``failed``, or ``repeat`` it.
+
+    ``user_id``: the key of the operator's account, by which ``has_settled`` knows them under any user name.
 
     Only while its run is open: an ended run has told its caller already. A call that shall be repeated keeps what the
     model was told of it until it is made. Raises Conflict otherwise, or when it could not be made any more.
@@ -223,7 +225,7 @@ def settle(*, call_id: int, as_what: str, actor: str, note: str = "") -> ToolCal
     if as_what == "repeat":
         _check_repeatable(run, call)
     changed = ToolCall.objects.filter(pk=call_id, state=CallState.UNKNOWN).update(
-        **_settled(as_what, note), settled_by=actor
+        **_settled(as_what, note), settled_by=actor, settled_by_id=user_id
     )
     if not changed:
         raise Conflict("This call is no longer unknown.", remedy="Look at the run again.")
@@ -244,7 +246,7 @@ def has_settled(request: ApprovalRequest, user: User) -> bool:
         call = ToolCall.objects.select_related("run").filter(invocation=request.call_id).first()
     run = call.run if call else None
     while run is not None:
-        if run.calls.filter(settled_by=f"user:{user.get_username()}").exists():
+        if run.calls.filter(settled_by_id=user.pk).exists():
             return True
         run = run.parent
     return False

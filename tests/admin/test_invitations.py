@@ -73,6 +73,7 @@ def test_a_link_ends_by_itself_or_is_withdrawn(client_of: ClientOf, site: Site) 
     assert (Invitation.objects.get(pk=ended.pk).state, withdrawn.state) == ("expired", "withdrawn")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize("how", ["demoted", "disabled", "deleted"])
 def test_a_link_gives_nothing_that_its_maker_could_not_give_now(site: Site, how: str) -> None:

@@ -99,6 +99,7 @@ def test_the_first_steps_tick_themselves_and_go_away(client_of: ClientOf, site: 
     assert "First steps" in page(client_of), "calls alone do not make a site"
 
 
+@pytest.mark.exhaustive
 def test_a_site_in_use_is_told_no_first_steps(client_of: ClientOf, site: Site) -> None:
     Invocation.objects.bulk_create([call(1, timezone.now() - timedelta(days=8))])
     assert "First steps" not in page(client_of)
@@ -154,6 +155,7 @@ def test_the_slowest_tools_are_those_of_the_last_calls(client_of: ClientOf, site
     assert "4.2 s" in html[html.index('id="slowest"') :]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("period", ["day", "week", "month", "nonsense"])
 def test_the_chart_has_a_scale(client_of: ClientOf, site: Site, period: str) -> None:
     html = page(client_of, query=f"?period={period}")
@@ -214,6 +216,7 @@ def test_it_is_quick_with_a_hundred_thousand_calls(client_of: ClientOf, site: Si
         assert quickest(client, query) < 8 * before
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_it_says_what_the_database_lacks(client_of: ClientOf, site: Site, loss: str) -> None:
     lose, words = LOSSES[loss]

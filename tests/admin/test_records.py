@@ -32,6 +32,7 @@ def call_page(call: Invocation) -> str:
     return reverse("admin:mcpregistry_invocation_change", args=[call.pk])
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "query",
     [
@@ -117,6 +118,7 @@ def test_an_intact_log_is_said_to_hold(client_of: ClientOf, site: Site) -> None:
     assert "broken" not in html
 
 
+@pytest.mark.exhaustive
 def test_files_of_archived_entries_are_shown_with_their_digests(
     client_of: ClientOf, site: Site, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def tamper(**columns: object) -> AuditEntry:
     return entry
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("columns", "seq"),

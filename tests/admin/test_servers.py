@@ -150,6 +150,7 @@ def saved(client: Client, server: Server, **fields: Any) -> Server:
     return Server.objects.get(pk=server.pk)
 
 
+@pytest.mark.exhaustive
 def test_a_mask_keeps_the_stored_value_and_a_missing_line_removes_it(client_of: ClientOf, site: Site) -> None:
     client, command = client_of("admin"), "uvx\nmcp-server-git"
     kept = saved(client, site.servers["git"], command=command, env="GIT_TOKEN=•••\nNEW=1", allowed_networks="")
@@ -340,6 +341,7 @@ def test_the_list_shows_states_calls_and_errors(client_of: ClientOf, site: Site)
         assert state in html
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("query", "slugs"),
     [
@@ -360,6 +362,7 @@ def test_the_list_is_searched_and_filtered(client_of: ClientOf, query: str, slug
     assert {server.slug for server in answer.context["cl"].result_list} == slugs
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize("query", ["o=999", "o=-1.x", "q=%00", "lifecycle__exact=%27", "env__x=1", "p=99999999999"])
 @pytest.mark.both_databases
@@ -445,6 +448,7 @@ def test_the_page_says_none_where_nothing_is_enforced(client_of: ClientOf, monke
     assert "<strong>none</strong>: its sandbox is off" in page
 
 
+@pytest.mark.exhaustive
 def test_the_page_says_what_keeps_the_sandbox_from_being_switched_on(client_of: ClientOf, tmp_path) -> None:
     files = tmp_path / "files"
     files.mkdir()

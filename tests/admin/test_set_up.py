@@ -426,6 +426,7 @@ def test_secrets_of_an_imported_file_become_credentials_if_chosen(client_of: Cli
     assert Credential.objects.get(name="tides-api-key").scope == ["server:tides"]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("sent", "says"),
     [

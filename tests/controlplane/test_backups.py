@@ -177,6 +177,7 @@ def fresh_sqlite(var: Path) -> elsewhere.Site:
     return elsewhere.on_sqlite(var, migrate=False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_keys_open_with_the_passphrase_alone(tmp_path):
     file = saved(tmp_path)
@@ -452,6 +453,7 @@ def tell_newest_seal(other: elsewhere.Site) -> None:
     (other.var / newest_seal.FILE).write_bytes(newest_seal.path().read_bytes())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 @pytest.mark.usefixtures("live_db")
 def test_backup_with_an_older_log_is_restored_only_if_that_is_accepted(tmp_path):

@@ -63,6 +63,7 @@ def test_an_empty_list_says_what_would_be_here_and_what_to_do(root: Client) -> N
         assert said.url or not adds or f'href="{address(model)}add/"' in text, model
 
 
+@pytest.mark.exhaustive
 def test_a_filter_that_finds_nothing_leads_back_to_everything(root: Client) -> None:
     for model in lists():
         if not admin.site._registry[model].search_fields:

@@ -266,6 +266,7 @@ async def test_large_arguments_and_results_below_the_limits_arrive(floor, runmcp
         assert answer["result"]["structuredContent"]["arguments"]["x"] == text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 async def test_a_host_that_stops_reading_delays_nothing_but_itself(floor, runmcp):
     """Its pipe is full; the process still hears it, ends when told, and leaves nothing behind."""

@@ -318,6 +318,7 @@ def _our_disk(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
     return "disk is full"
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize("breaks", [_killed, _full, _our_disk])
 def test_a_broken_installation_leaves_nothing_half_done_and_nothing_running(

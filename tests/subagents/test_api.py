@@ -236,6 +236,7 @@ def log_out() -> None:
     Session.objects.all().delete()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("who", "end_access"),
     [

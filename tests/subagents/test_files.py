@@ -69,6 +69,7 @@ def whitelist(name: str = "t") -> list[str]:
     return [str(each) for each in experts.whitelist(ExpertTool.objects.get(name=name))]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 @pytest.mark.both_databases
 def test_a_file_of_expert_tools_comes_back_from_the_database_unchanged(path: Path) -> None:

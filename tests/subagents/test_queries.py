@@ -76,6 +76,7 @@ def test_a_caller_that_goes_to_the_same_server_itself_had_no_good_answer(asked: 
     assert asked.figures == (1, 2)
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "facts",
     [

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from mcpregistry.models import AuditEntry, Definition, Server, Tool
-from mcpregistry.services.definitions import decisions, observe
+from mcpregistry.services.definitions import behaviour, decisions, observe
 from tests.fakes.seed import ACTOR, Site, tool
 
 pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
@@ -50,6 +50,7 @@ def test_what_waits_is_shown_by_server_the_worst_first(client_of: ClientOf, peop
     assert "/approve/" not in html
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -88,6 +89,23 @@ def test_claims_are_confirmed_only_when_told_to(client_of: ClientOf, people: Sit
     observe.observe(server=people.servers["github"], listed=[again])
     decide(client, "create_issue", "approve", confirm="on")
     assert (named("create_issue").destructive, named("create_issue").open_world) == (True, False)
+
+
+def test_claims_are_not_confirmed_over_a_newer_confirmation(client_of: ClientOf, people: Site) -> None:
+    client = client_of("approver")
+    (entry,) = (
+        entry
+        for group in client.get(INBOX).context["groups"]
+        for entry in group.entries
+        if entry.tool.name == "create_issue"
+    )
+    behaviour.confirm_annotations(
+        tool=named("create_issue"), actor=ACTOR, read_only=False, destructive=None, open_world=True
+    )
+    answer = decide(client, "create_issue", "approve", confirm="on", seen=entry.seen)
+    assert "was changed after this was shown" in answer.content.decode()
+    assert named("create_issue").status == "changed"
+    assert named("create_issue").open_world is True
 
 
 def test_other_claims_than_those_confirmed_are_unconfirmed_again(client_of: ClientOf, people: Site) -> None:

@@ -124,6 +124,7 @@ def test_what_the_places_name_is_there():
         assert slug in anchors
 
 
+@pytest.mark.exhaustive
 def test_every_error_code_has_a_page_to_which_the_table_leads(people: Site, client_of):
     client = client_of("viewer")
     table = client.get("/docs/errors/").content.decode()

@@ -47,6 +47,7 @@ def three(now: Any = None) -> tuple[ApprovalRequest, ApprovalRequest, ApprovalRe
     )
 
 
+@pytest.mark.exhaustive
 def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowOf):
     ann, bo = window_of("approver"), window_of("root")
     for window in (ann, bo):

@@ -34,6 +34,7 @@ def ask(client: Client, **fields: str) -> str:
     ).content.decode()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("kind", "fields", "params"),
     [

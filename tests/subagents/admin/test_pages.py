@@ -79,6 +79,7 @@ def test_a_new_expert_tool_gets_its_own_agent_its_whitelist_and_a_version(model:
     assert AuditEntry.objects.filter(kind="expert.created", subject="expert:digest", actor="user:admin").exists()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -288,6 +289,7 @@ def test_asked_again_with_another_model_and_the_first_version_it_is_compared(
     assert "There are <del>four</del><ins>three</ins> files." in back
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("order", [{"version": "9"}, {"model": "999999"}, {"version": "x" * 50}, {"version": "-1"}])
 def test_no_such_version_or_model_starts_nothing(run: Run, order: dict[str, str]) -> None:
     ended(run, "Yes.")

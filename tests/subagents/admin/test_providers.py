@@ -42,6 +42,7 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
     return {"provider": provider.pk, "name": "small", "max_output": "4096", "buffer_tokens": "256"} | changed
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -84,6 +85,7 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
     assert "It cannot be asked." in shown
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -90,6 +90,7 @@ async def talking(working: Any) -> AsyncIterator[Callable[..., Any]]:
         await each.stop()
 
 
+@pytest.mark.exhaustive
 async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_said(bench: Bench, talking: Any) -> None:
     turns = [calls(("echo__echo", {"text": "clock"}), ("think", {"text": "Look first."}), ("respond", {"text": "One moment."})),
              {"text": "It is noon."}]  # fmt: skip

@@ -37,6 +37,7 @@ def made() -> list[tuple[str, str, str]]:
     return list(ToolCall.objects.order_by("turn_number", "index").values_list("name", "state", "result"))
 
 
+@pytest.mark.exhaustive
 async def test_a_model_tries_a_server_step_by_step_and_can_only_make_the_proposal_stricter(
     bench: Bench, manager: Any, working: Any
 ) -> None:
@@ -122,6 +123,7 @@ async def test_whatever_the_model_does_the_fixed_plan_does_the_rest(
     assert await db_call(lambda: Run.objects.filter(finished_at=None).count()) == 0
 
 
+@pytest.mark.exhaustive
 async def test_pausing_stops_the_run_and_what_it_started_and_another_goes_on(
     bench: Bench, manager: Any, working: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

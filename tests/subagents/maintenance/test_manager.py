@@ -347,6 +347,7 @@ async def test_a_new_server_is_only_proposed_and_applied_by_a_person_as_a_draft(
     assert (again.state, "already" in again.error) == (State.FAILED, True)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [

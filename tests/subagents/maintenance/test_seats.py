@@ -76,6 +76,7 @@ STOPS: dict[str, Callable[[MaintenanceRequest, Lease], object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("stop", STOPS)
 async def test_another_may_start_the_server_once_the_run_has_ended(worked_on: Any, stop: str) -> None:
     def story() -> None:

@@ -284,6 +284,7 @@ async def test_site_data_that_a_command_names_is_never_proposed(manager: Any) ->
     assert not await db_call(Proposal.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_beside_its_last_trial(manager: Any) -> None:
     reads = {"annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}
     here = await manager()
@@ -302,6 +303,7 @@ async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_besid
     assert len(remote.calls()) == 3 + 4, "each tool once in each trial, and two sessions compared in the first"
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("shared_by", ["everybody", "agent"])
 async def test_a_server_that_answers_two_sessions_differently_is_proposed_to_be_shared_by_session(
     manager: Any, shared_by: str
@@ -317,6 +319,7 @@ async def test_a_server_that_answers_two_sessions_differently_is_proposed_to_be_
     assert not children("crash.py")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("default", ["ask", "deny"])
 async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: str) -> None:
     listed = [
@@ -396,6 +399,7 @@ def _ruled(listed: list[dict[str, Any]], default: str) -> None:
     PolicyRule.objects.create(name="runs", outcome="allow", server=server, tool=allowed)
 
 
+@pytest.mark.exhaustive
 async def test_rules_decide_about_a_call_that_a_model_asks_for(manager: Any) -> None:
     server = await db_call(newcomer, env={"NEWCOMER_WITHOUT": "fetch keys helper remove"})
     await db_call(PolicyRule.objects.create, name="no words", outcome="deny", condition='args.word == "secret"')

@@ -91,6 +91,7 @@ async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> 
     assert outcome.error_code == "NOT_FOUND"
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("confirmed", "read_only", "destructive", "open_world"),
     [

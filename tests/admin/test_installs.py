@@ -41,7 +41,7 @@ def test_a_package_is_asked_for_and_watched(client_of: ClientOf, site: Site) -> 
     Install.objects.filter(pk=row.pk).update(state="failed", reason="There is no version 9. Check it.")
     live = client.get(page("live", row.pk))
     assert (live.status_code, "There is no version 9" in live.content.decode()) == (286, True)
-    assert "What can be done now" in live.content.decode()
+    assert "Show next actions" in live.content.decode()
 
 
 def test_a_lock_is_approved_exactly_as_it_was_shown(client_of: ClientOf, site: Site) -> None:

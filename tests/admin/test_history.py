@@ -158,7 +158,7 @@ def test_what_a_role_may_do_is_the_releases_word(client_of: ClientOf, site: Site
     role.permissions.remove(role.permissions.all()[0])
     version = role.history.get()
     root = client_of("root")
-    assert "Put back" not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
+    assert "Restore…" not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
     answer = root.get(reverse("history-version", args=["auth.group", version.history_id]))
     assert "come with the release" in answer.content.decode()
 
@@ -180,7 +180,7 @@ def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_b
         assert words in text, words
     assert "canary" not in page
     assert person.password not in page
-    assert "Put back" not in page
+    assert "Restore…" not in page
     assert "do not come back" in page
     operator = client_of("operator")
     assert operator.get(reverse("admin:auth_user_history", args=[person.pk])).status_code == 403

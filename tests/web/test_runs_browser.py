@@ -85,7 +85,7 @@ def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_
     assert "It is in the remote's log." in ToolCall.objects.get(index=1).result
     expect(window.locator("#settle")).to_be_visible()
     window.get_by_role("button", name="Cancel").click()
-    window.get_by_text("A user has requested to cancel it.").wait_for()
+    window.get_by_text("Cancellation was requested.").wait_for()
     assert Run.objects.get().cancel_requested
 
 

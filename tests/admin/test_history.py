@@ -115,12 +115,12 @@ def test_the_site_is_put_back_to_a_time(client_of: ClientOf, site: Site, rule: P
     root.post(f"{RULES}{rule.pk}/change/", form(name="r", outcome="ask", note="second"))
     newest = rule.history.first()
     PolicyRule.history.filter(pk=newest.pk).update(history_date=newest.history_date.replace(year=2100))
-    assert "Put back…" in root.get(reverse("history-site")).content.decode()
+    assert "Restore…" in root.get(reverse("history-site")).content.decode()
     url = f"{reverse('history-site')}?at={moment}"
     site.people["operator"].user_permissions.add(Permission.objects.get(codename="change_configuration"))
     assert client_of("operator").get(url).status_code == 403, "nor may they change rules"
     proposal = root.get(url).content.decode()
-    assert "The site, as of" in proposal
+    assert "Restore the configuration of" in proposal
     assert "<strong>rules: r</strong>" in proposal
     answer = root.post(url, {"shown": shown(root, url)}, follow=True)
     assert "Restored: 1 changed." in answer.content.decode()

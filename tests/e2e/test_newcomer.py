@@ -195,7 +195,7 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
         bob.fill("#id_username", "bob")
         for field in ("#id_password", "#id_again"):
             bob.fill(field, "correct horse battery 7")
-        bob.get_by_role("button", name="Join", exact=True).click()
+        bob.get_by_role("button", name="Create account", exact=True).click()
         bob.goto("/approvals/")
         expect(bob.get_by_role("heading", name="Held calls").first).to_be_visible()
 

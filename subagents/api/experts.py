@@ -13,6 +13,7 @@ from mcpregistry.api.permissions import TABLE, Rule
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Text
 from mcpregistry.api.v1 import api
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
 from subagents.api.schemas import (
     ExpertOut,
@@ -59,15 +60,17 @@ def get_expert(request: HttpRequest, name: Name) -> ExpertOut:
     """One expert tool with the figures of the last 30 days."""
     expert = _experts().filter(name=name).first()
     if expert is None:
-        raise NotFound(f"There is no expert tool '{name}'.", remedy="List them with GET /api/v1/experts.")
+        raise NotFound(error_texts.not_found("expert tool", name), remedy=error_texts.list_with("GET /api/v1/experts"))
     return expert_out(expert, expert_figures(expert))
 
 
 @router.get("/savings", response=SavingsOut)
 def get_savings(
-    request: HttpRequest, *, days: Annotated[int, Query(ge=1, le=365, description="Looking back from now.")] = 30
+    request: HttpRequest,
+    *,
+    days: Annotated[int, Query(ge=1, le=365, description="How far to look back from now.")] = 30,
 ) -> SavingsOut:
-    """What all expert tools together used and saved, and each of them. Estimates, as on the overview."""
+    """Usage and savings of all expert tools together, and of each of them. They are estimates, as on the overview."""
     return SavingsOut(**run_totals(days=days))
 
 

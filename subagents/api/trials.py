@@ -25,22 +25,22 @@ Verdict = Literal["ok", "attention", "refuse"]
 
 
 class TrialOut(Schema):
-    """One trial in short."""
+    """Summary of one trial."""
 
     id: int
     server: str
-    requestId: str | None = Field(description="Its request; None once that was forgotten.")
+    requestId: str | None = Field(description="Id of the request. Null if the request was deleted.")
     verdict: Verdict
-    version: str = Field(description="As the server calls it.")
-    differences: list[str] = Field(description="From the trial before, in words.")
+    version: str = Field(description="Version that the server reports.")
+    differences: list[str] = Field(description="Differences from the previous trial, in words.")
     behaves_otherwise: bool
-    proposal: int | None = Field(description="What waits, or has waited, for a person.")
+    proposal: int | None = Field(description="Proposal that waits, or has waited, for a decision.")
     proposal_state: ProposalState | None
     created_at: datetime
 
 
 class TrialDetail(TrialOut):
-    """The whole report. Times in milliseconds, memory in kilobytes; null: could not be observed."""
+    """The complete report. Times are in milliseconds, memory in kilobytes. Null values could not be observed."""
 
     server_revision: int
     findings: list[dict[str, Any]]
@@ -49,7 +49,10 @@ class TrialDetail(TrialOut):
     tools: list[dict[str, Any]]
     unobserved: list[str]
     proposed: Annotated[
-        dict[str, Any], Field(description="tools: rule allow, ask or hide of each; fields of the server.")
+        dict[str, Any],
+        Field(
+            description="tools: the proposed rule of each tool (allow, ask or hide). Other keys: fields of the server."
+        ),
     ]
 
 
@@ -73,7 +76,7 @@ def list_trials(
 
 @router.get("/maintenance/trials/{trial_id}", response=TrialDetail)
 def get_trial(request: HttpRequest, trial_id: lookup.Id) -> TrialDetail:
-    """One trial with everything that it has found."""
+    """One trial with all its results."""
     row = lookup.one(TrialReport.objects.select_related("server", "request__proposal"), "trial", pk=trial_id)
     return TrialDetail(
         **_short(row), server_revision=row.server_revision, findings=row.findings, figures=row.figures, starts=row.starts,

@@ -206,7 +206,7 @@ def test_confirming_what_was_shown_activates_the_server(client_of: ClientOf, sit
     server.refresh_from_db()
     assert (server.lifecycle, server.confirmed_by) == ("active", site.people["admin"])
     assert AuditEntry.objects.filter(kind="server.confirmed", actor="user:admin").exists()
-    assert "browser is active. Its test has begun." in page
+    assert "browser is active. The test has started." in page
 
 
 def test_a_confirmed_launch_has_nothing_to_confirm(client_of: ClientOf, site: Site) -> None:
@@ -465,7 +465,7 @@ def test_the_page_says_what_keeps_the_sandbox_from_being_switched_on(client_of: 
     assert "It did not work in its sandbox" in page()
     ServerTest.objects.filter(pk=test.pk).update(verdict="passed")
     assert "is one click, above" in page()
-    assert "Switch the sandbox on" in page()
+    assert "Enable sandbox" in page()
 
 
 def test_paths_that_open_the_sites_data_are_refused_on_the_form(client_of: ClientOf) -> None:

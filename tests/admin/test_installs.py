@@ -74,7 +74,7 @@ def test_a_server_is_set_to_it_rolled_back_and_then_a_draft(client_of: ClientOf,
     server = Server.objects.get(slug="git")
     assert (server.lifecycle, server.command) == ("draft", ["node", f"{new.folder}/cli.js"])
     html = client.get(page("change", new.pk)).content.decode()
-    assert "Roll back" in html
+    assert "Restore previous package" in html
     assert "Used by git." in html
     client.post(page("verb", new.pk, "roll-back"))
     server.refresh_from_db()

@@ -153,10 +153,10 @@ def test_a_role_is_one_field_and_staff_follows(client_of: ClientOf, site: Site) 
     html = client.get(page).content.decode()
     assert 'name="role"' in html
     assert 'name="is_staff"' not in html
-    assert "none: may not log in" in html
+    assert "none: cannot sign in" in html
     User.objects.filter(pk=kim.pk).update(is_superuser=True, is_staff=True)
     html = client.get(page).content.decode()
-    assert "none: a superuser may do everything without" in html
+    assert "none: a superuser needs no role" in html
     assert "may not log in" not in html
 
 

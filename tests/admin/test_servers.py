@@ -207,7 +207,7 @@ def test_confirming_what_was_shown_activates_the_server(client_of: ClientOf, sit
     server.refresh_from_db()
     assert (server.lifecycle, server.confirmed_by) == ("active", site.people["admin"])
     assert AuditEntry.objects.filter(kind="server.confirmed", actor="user:admin").exists()
-    assert "browser is active. Its test has begun." in page
+    assert "browser is active. The test has started." in page
 
 
 def test_a_confirmed_launch_has_nothing_to_confirm(client_of: ClientOf, site: Site) -> None:

@@ -290,7 +290,7 @@ def test_a_post_takes_the_step_that_was_shown_or_none(client_of: ClientOf) -> No
     lifecycle.save_server(server=server, actor=ACTOR)
     for late in (sent, {}, {"step": "test"}):
         told = client.post(step(server), late, follow=True)
-        assert "This has moved on meanwhile; look again." in text_of(told)
+        assert "The server has changed in the meantime. Check this page again." in text_of(told)
         assert 'name="step" value="confirm"' in text_of(told)
     assert ServerTest.objects.filter(server=server).count() == 1
 

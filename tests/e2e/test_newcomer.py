@@ -161,7 +161,7 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
         page.goto("/admin/")  # the first call
         newcomer.click("link", "See the first call")
         newcomer.click("link", "get_current_time")
-        newcomer.click("link", "Try it")
+        newcomer.click("link", "Try tool")
         page.get_by_label("timezone").fill("Asia/Tokyo")
         newcomer.click("button", "Call tool")
         expect(page.get_by_text("day_of_week").first).to_be_visible()

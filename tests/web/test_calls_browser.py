@@ -69,7 +69,7 @@ def test_a_form_says_at_once_that_it_works_and_is_sent_once(window_of: Windows, 
     window.go_back()
     button = window.locator("form[action$='/do/test/'] button")
     expect(button).to_be_enabled()
-    expect(button).to_contain_text("Test now")
+    expect(button).to_contain_text("Test server")
 
 
 def test_rows_are_cards_on_a_phone_and_stay_rows_elsewhere(window_of: Windows, crowd: Site) -> None:

@@ -78,7 +78,7 @@ def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_
     window.get_by_text("Meanwhile.").wait_for()
     expect(second.get_by_role("button", name="Repeat the call")).to_have_count(0)  # the model has gone on
     second.get_by_role("button", name="Record that it took effect").click()
-    window.get_by_text("git__push_1: noted as done").wait_for()
+    window.get_by_text("git__push_1: recorded as done").wait_for()
     assert list(ToolCall.objects.order_by("index").values_list("state", "settled_by")) == [
         (CallState.UNKNOWN, ""), (CallState.DONE, "user:operator"),
     ]  # fmt: skip

@@ -57,9 +57,9 @@ def test_a_person_asks_by_a_form(server: Server, kind: str, fields: dict[str, st
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"kind": "search_servers"}, "Say what to search for."),
-        ({"kind": "test_server"}, "Say which server."),
-        ({"kind": "test_server", "server": "git", "for_agent": "ci"}, "Only a trial proposes grants."),
+        ({"kind": "search_servers"}, "Enter what to search for."),
+        ({"kind": "test_server"}, "Enter the name of the server."),
+        ({"kind": "test_server", "server": "git", "for_agent": "ci"}, "Only a trial can propose grants."),
         ({"kind": "test_server", "server": "none"}, "No server named &quot;none&quot;"),
     ],
 )

@@ -229,11 +229,11 @@ async def test_silence_means_no(site: Make, asking: Server, bob: User):
     call = calling(here)
     (request,) = await held()
     late = datetime.now(UTC) + timedelta(hours=1)
-    with pytest.raises(votes.AlreadyDecided, match="Nobody decided in time"):
+    with pytest.raises(votes.AlreadyDecided, match="was not approved in time"):
         await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web", now=late)
     outcome = await call
     assert (outcome.state, outcome.error_code, outcome.message) == (State.EXPIRED, "EXPIRED", held_calls.SILENCE)
-    assert "people are asked anew" in outcome.remedy
+    assert "approvers are asked again" in outcome.remedy
     assert here.sent() == []
 
 

@@ -46,15 +46,15 @@ def change_definition() -> None:
 CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     "server edited": (edit_server, "settings of the server echo were changed"),
     "definition changed": (change_definition, "definition was changed"),
-    "tool switched off": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "not there any more"),
-    "agent switched off": (lambda: Agent.objects.update(enabled=False), "switched off"),
+    "tool disabled": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "not there any more"),
+    "agent disabled": (lambda: Agent.objects.update(enabled=False), "switched off"),
     "grant withdrawn": (lambda: Grant.objects.all().delete(), "no longer granted"),
     "grant narrowed": (lambda: Grant.objects.update(argument_pins={"n": 7}), "no longer granted with these arguments"),
     "rule added": (lambda: PolicyRule(name="new", outcome="ask").save(), "was changed, or another one decides"),
     "rule denies": (lambda: PolicyRule(name="new", outcome="deny").save(), "was changed, or another one decides"),
-    "approver switched off": (lambda: User.objects.update(is_active=False), "Bob may not approve it any more"),
-    "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob may not approve it any more"),
-    "approver deleted": (lambda: User.objects.all().delete(), "Bob may not approve it any more"),
+    "approver disabled": (lambda: User.objects.update(is_active=False), "Bob no longer has permission to approve it"),
+    "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob no longer has permission to approve it"),
+    "approver deleted": (lambda: User.objects.all().delete(), "Bob no longer has permission to approve it"),
 }
 
 
@@ -199,9 +199,9 @@ async def test_votes_on_other_arguments_do_not_count(site: Make, asking: Server,
     await vote(bob, seen=shown)
     await vote(eve, arguments={"n": 5}, seen=shown)
     assert (await only())[0].call.state == State.PENDING
-    with pytest.raises(Conflict, match="changed after this page"):
+    with pytest.raises(Conflict, match="changed after you opened this page"):
         await vote(bob, seen=shown)
-    with pytest.raises(Conflict, match="voted on this already"):
+    with pytest.raises(Conflict, match="already voted on this call"):
         await vote(eve)
     await vote(bob)
     assert (await call).state == State.SUCCEEDED
@@ -251,7 +251,7 @@ ENDS: dict[str, Callable[[Permit], Any]] = {
     "revoked": lambda permit: permits.revoke(permit=permit, actor=ACTOR),
     "run out": lambda permit: Permit.objects.update(expires_at=datetime.now(UTC)),
     "server edited": lambda permit: edit_server(),
-    "giver switched off": lambda permit: User.objects.update(is_active=False),
+    "giver disabled": lambda permit: User.objects.update(is_active=False),
     "rule changed": lambda permit: PolicyRule(name="new", outcome="ask").save(),
 }
 

@@ -100,7 +100,7 @@ async def test_no_hold_outlives_the_time_to_decide(site: Make, asking: Server) -
     host = Host(name="claude-code", transport="http", progress=True)
     outcome = await here.call("slow__count", {}, host=host, on_progress=ear)
     assert (outcome.state, outcome.error_code) == (State.EXPIRED, "EXPIRED")
-    assert "silence means no" in outcome.message
+    assert "was not approved in time" in outcome.message
     assert here.sent() == []
 
 

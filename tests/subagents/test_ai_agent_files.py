@@ -130,7 +130,7 @@ def test_whoever_may_not_grant_has_them_kept_and_is_told() -> None:
     outcome = take(json.loads(RAW), may_grant=False)
     assert outcome.saved
     assert not Provider.objects.exists()
-    told = {note.pointer for note in outcome.notes if note.sentence.startswith("Kept, not made")}
+    told = {note.pointer for note in outcome.notes if note.sentence.startswith("Kept, but not created")}
     assert told == {"/providers/anthropic", "/providers/ollama"}
     assert given_back()["providers"] == json.loads(RAW)["providers"]
 

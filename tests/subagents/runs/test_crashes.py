@@ -240,7 +240,7 @@ async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(bench: 
         await here.drive(run)
     for request in await db_call(lambda: list(ApprovalRequest.objects.select_related("call"))):
         assert (request.call.requester, request.call.requester_id) == ("ann", ann.pk)
-        with pytest.raises(Denied, match="You asked for this call"):
+        with pytest.raises(Denied, match="You requested this call"):
             await db_call(votes.vote, request_id=request.pk, user=ann, approve=True, via="web")
     assert await db_call(ApprovalRequest.objects.count) == 2
     for run in started:
@@ -263,7 +263,7 @@ async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(ben
     assert await db_call(votes.why_not, request, ann) == ""
     settled = {"turn_number": 99, "index": 0, "name": "echo", "arguments": "{}", "settled_by": "user:ann"}
     await db_call(lambda: ToolCall.objects.create(run=run, **settled))
-    with pytest.raises(Denied, match="You have settled a call of this run"):
+    with pytest.raises(Denied, match="You have resolved an unknown call of this run"):
         await db_call(votes.vote, request_id=request.pk, user=ann, approve=True, via="web")
     await db_call(runs.cancel, run_id=run.pk, actor="test")
     assert (await here.drive(run)).state == RunState.CANCELLED

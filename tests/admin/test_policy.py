@@ -57,7 +57,7 @@ def test_a_broken_condition_is_said_at_its_field_and_what_was_typed_stays(client
 
 def test_a_rule_that_nobody_could_answer_is_refused_in_the_form(client_of: ClientOf) -> None:
     answer = client_of("root").post(f"{RULES}add/", form(quorum=10))
-    assert "would ask for ever" in str(answer.context["adminform"].form.non_field_errors())
+    assert "could never be approved" in str(answer.context["adminform"].form.non_field_errors())
     assert not PolicyRule.objects.exists()
 
 
@@ -167,9 +167,9 @@ def test_why_says_every_stage(client_of: ClientOf, site: Site) -> None:
     assert found.context["why"].listed
     assert "waits for 1 of" in found.content.decode()
     hidden = client.get(f"{RULES}why/", asked | {"tool": "github::delete_repository"})
-    assert "Nobody has approved the tool" in hidden.content.decode()
+    assert "definition is not approved yet" in hidden.content.decode()
     wrong = client.get(f"{RULES}why/", asked | {"tool": "nobody::nothing"})
-    assert "No server has ever offered" in str(wrong.context["form"].errors["tool"])
+    assert "No tool named" in str(wrong.context["form"].errors["tool"])
     assert client.get(f"{RULES}why/", asked | {"arguments": "[1]"}).context["form"].errors["arguments"]
 
 
@@ -235,7 +235,7 @@ def test_nobody_vouches_for_what_was_changed_after_the_page_was_shown(client_of:
     shown = client.get(url).context["seen"]
     behaviour.confirm_annotations(tool=claimed, actor=ACTOR, read_only=False, destructive=True, open_world=None)
     refused = client.post(url, {"read_only": "true", "destructive": "", "open_world": "", "seen": shown})
-    assert "was changed after this was shown" in refused.content.decode()
+    assert "were changed after you opened the tool" in refused.content.decode()
     assert "destructive: yes" in refused.content.decode()
     client.post(tool_verb(claimed, "confirm-claims"), {"seen": shown})
     claimed.refresh_from_db()

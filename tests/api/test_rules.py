@@ -59,7 +59,7 @@ def test_a_rule_lives_and_dies(admin):
     [
         ({"condition": "args.amount >"}, "column 14"),
         ({"condition": 'tool.rsk == "x"'}, "'tool' has no 'rsk'"),
-        ({"quorum": 9}, "would ask for ever"),
+        ({"quorum": 9}, "could never be approved"),
         ({"server": "nobody"}, "no server 'nobody'"),
         ({"approvers": "nobody"}, "no group 'nobody'"),
         ({"name": "taken"}, "name"),

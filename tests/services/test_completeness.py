@@ -80,7 +80,7 @@ def test_deleted_checkpoints_are_found_though_new_ones_were_made(renew: Callable
     for full in (False, True):
         in_file, problem = verify(full=full).problems[:2]
         assert in_file.startswith("Seal 1 of ")
-        assert problem.startswith("All seals were deleted before ")
+        assert problem.startswith("All checkpoints before ")
 
 
 def test_processes_look_anew_after_triggers_were_missing() -> None:

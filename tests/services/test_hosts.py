@@ -125,7 +125,7 @@ def test_a_projects_file_never_gets_a_token(tmp_path: Path) -> None:
     assert not Token.objects.exists()
     with pytest.raises(ConfigInvalid, match="belongs to a project"):
         put(file, signing=Signing("slp_x"))
-    with pytest.raises(ConfigInvalid, match="no file in a project"):
+    with pytest.raises(ConfigInvalid, match="does not support project files"):
         of_project(HOSTS["windsurf"], tmp_path)
 
 
@@ -290,7 +290,7 @@ def test_an_address_that_has_changed_and_a_token_that_has_ended_are_mended(tmp_p
     token = find_token(bearer_in(file))
     assert token is not None
     revoke_token(token=token, actor="ann")
-    assert only(file).problem == "Its token was revoked."
+    assert only(file).problem == "The token of the entry was revoked."
     mend(entry=only(file), actor="connect")
     assert find_token(bearer_in(file)) is not None
     assert only(file).problem == ""

@@ -140,11 +140,11 @@ def test_parts_of_the_access_that_are_not_given_stay():
         ({"kind": "webhook", "allowed_networks": ["10.0.0.0/99"]}, {"url": URL, "signing": telling.SIGNING}, "CIDR"),
         ({"kind": "webhook", "events": ["asked", "sneezed"]}, {"url": URL, "signing": telling.SIGNING}, "sneezed"),
         ({"kind": "webhook", "events": "asked"}, {"url": URL, "signing": telling.SIGNING}, "list of texts"),
-        ({"kind": "email"}, {}, "No e-mail address"),
-        ({"kind": "email", "addresses": ["ann@example.org\nBcc: x@y.z"]}, {}, "no e-mail address"),
+        ({"kind": "email"}, {}, "An e-mail address is required"),
+        ({"kind": "email", "addresses": ["ann@example.org\nBcc: x@y.z"]}, {}, "not a valid e-mail address"),
         ({"kind": "slack", "room": "C1"}, {}, "bot token"),
         ({"kind": "slack"}, {"token": "xoxb-1"}, "bot token"),
-        ({"kind": "pigeon"}, {}, "no such kind"),
+        ({"kind": "pigeon"}, {}, "not a kind of channel"),
     ],
 )
 def test_what_could_never_be_delivered_is_refused_with_the_remedy(fields, access, says):
@@ -160,7 +160,7 @@ def test_a_test_message_and_a_repetition_by_hand():
     channel = webhook(URL)
     delivery = outbox.send_test(channel=channel, actor="test")
     assert (delivery.event, delivery.state) == ("test", "waiting")
-    with pytest.raises(Conflict, match="still being tried"):
+    with pytest.raises(Conflict, match="still being sent"):
         outbox.redeliver(delivery=delivery, actor="test")
     Delivery.objects.update(state="given up", next_at=None, last_error="HTTP 500")
     again = outbox.redeliver(delivery=delivery, actor="test")

@@ -47,7 +47,7 @@ def test_a_secret_is_sealed_with_the_server_only_where_nobody_reads_it(admin: Us
     nobody = User.objects.create_user("nobody")
     made = add(nobody, server(env={"TOKEN": "Bearer ${cred:t}"}), {"t": SECRET, "unused": "x"}, ())
     assert made.env == {"TOKEN": f"Bearer {SECRET}"}
-    with pytest.raises(ConfigInvalid, match="stand open"):
+    with pytest.raises(ConfigInvalid, match="be readable in"):
         add(admin, server("open", command=["uvx", "--token=${cred:t}"]), {"t": SECRET}, ())
     with pytest.raises(Denied):
         add(nobody, server("other", env={"TOKEN": "${cred:t}"}), {"t": SECRET}, ("t",))

@@ -3,12 +3,12 @@
 Each function returns one or more whole sentences. Those of the first group are for the message of an error, which says
 what is wrong, with the value. Those of the second group are for its remedy, which says what to do. Never pass a secret.
 """
-# ruff: noqa: D103
 
 # --- what is wrong --------------------------------------------------------------------------------------------------
 
 
 def not_found(thing: str, name: object) -> str:
+    """For things that have a name; ``thing`` is a noun without an article."""
     return f'No {thing} named "{name}".'
 
 
@@ -18,6 +18,7 @@ def no_such_number(thing: str, number: object) -> str:
 
 
 def already_exists(thing: str, name: object) -> str:
+    """``thing`` is a noun without an article."""
     return f'{_article(thing)} {thing} named "{name}" already exists.'
 
 
@@ -33,14 +34,17 @@ def out_of_range(field: str, lowest: object, highest: object, value: object) -> 
 
 
 def too_long(field: str, most: int, length: int, unit: str = "characters") -> str:
+    """``unit`` is the plural of what is counted."""
     return f"{field} must have at most {most:,} {unit} (got {length:,})."
 
 
 def required(field: str) -> str:
+    """``field`` as the page or the request names it."""
     return f"{field} is required."
 
 
 def not_permitted(verb: str, thing: str) -> str:
+    """``verb`` and ``thing`` follow each other: ``change``, ``this server``."""
     return f"You do not have permission to {verb} {thing}."
 
 
@@ -71,10 +75,12 @@ def list_with(where: str) -> str:
 
 
 def use(form: str, example: str) -> str:
+    """``form`` is a noun phrase that describes what is accepted, and ``example`` is accepted."""
     return f"Use {form}, for example {example}."
 
 
 def ask_for_role(role: str) -> str:
+    """``role`` is one of the roles of the site: ``operator``."""
     return f"Ask an administrator for the {role} role."
 
 

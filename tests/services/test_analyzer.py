@@ -284,7 +284,7 @@ def test_pins_of_a_busy_tool_are_what_all_its_calls_had_in_common(ann: Agent, mo
     grant = one_tool(monkeypatch, {"repo": "code", "deep": True, "n": 0})
     (guess,) = proposed(pk=grant.pk)
     assert guess.is_guess
-    assert guess.says.startswith("In the newest 10 calls")
+    assert guess.says.startswith("In the latest 10 calls")
     assert set(guess.pins) == {"repo", "deep"}
     with pytest.raises(Conflict):
         apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)

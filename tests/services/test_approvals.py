@@ -114,7 +114,7 @@ WHO: dict[str, tuple[Callable[[], User], Callable[[], dict[str, Any]], str]] = {
     "in the group, no approver": (lambda: person("x", "finance"), of_group, "do not have permission to decide"),
     "not in the group": (lambda: person("x", "approver"), of_group, "group finance"),
     "superuser, not in the group": (lambda: person("x", is_superuser=True), of_group, "group finance"),
-    "owner": (lambda: User.objects.get(username="owner"), dict, "is yours"),
+    "owner": (lambda: User.objects.get(username="owner"), dict, "You own the agent"),
     "owner who may confirm": (lambda: User.objects.get(username="owner"), lambda: {"requester_may_confirm": True}, ""),
 }
 
@@ -137,7 +137,7 @@ def test_who_may_decide(who: str):
 
 def test_a_superuser_does_not_approve_for_her_own_agent():
     User.objects.filter(username="owner").update(is_superuser=True)
-    with pytest.raises(Denied, match="is yours"):
+    with pytest.raises(Denied, match="You own the agent"):
         yes(ask(), User.objects.get(username="owner"))
 
 
@@ -172,7 +172,7 @@ def test_one_rejection_ends_it_whatever_others_said(bob: User):
     yes(ticket, eve)
     no(ticket, bob, reason="no")
     assert state_of(ticket) == State.REJECTED
-    with pytest.raises(AlreadyDecided, match="bob rejected"):
+    with pytest.raises(AlreadyDecided, match="bob already rejected"):
         yes(ticket, person("dan", "approver"))
 
 
@@ -287,7 +287,7 @@ def test_one_agent_cannot_bury_the_people_who_decide(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(held_calls, "MOST_OPEN", 2)
     ask(1, arguments="{}")
     ask(2, arguments="[]")
-    with pytest.raises(Busy, match="2 calls of this agent wait"):
+    with pytest.raises(Busy, match="2 calls of this agent already wait"):
         ask(3, arguments='{"n":3}')
     assert Invocation.objects.count() == 2
 

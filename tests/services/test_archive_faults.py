@@ -43,7 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_log_that_does_not_hold_is_not_archived(tmp_path):
     with unguarded():
         AuditEntry.objects.filter(writer="web:1", seq=3).update(actor="eve")
-    with pytest.raises(CommandError, match=r"not as it was written: web:1 #3.*Nothing was moved"):
+    with pytest.raises(CommandError, match=r"has been changed: web:1 #3.*Nothing was moved"):
         archive(tmp_path)
     AuditEntry.objects.get(writer="web:1", seq=3)
     assert files(tmp_path) == []
@@ -55,7 +55,7 @@ def test_a_change_that_verifying_has_not_come_to_is_found_ahead_of_the_move(tmp_
     monkeypatch.setattr(archiving.verification, "AGAIN", 1)
     with unguarded():
         AuditEntry.objects.filter(writer="web:2", seq=3).update(actor="eve")
-    with pytest.raises(CommandError, match="web:2 #3: a column says something else"):
+    with pytest.raises(CommandError, match="web:2 #3: a column does not match"):
         archive(tmp_path)
     assert [*tmp_path.iterdir()] == [tmp_path / ".archiving"]
     assert len(left()["web:2"]) == 7
@@ -70,7 +70,7 @@ def test_a_folder_that_takes_no_file_is_told_of_with_the_remedy(tmp_path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(archive_files.os, "fsync", full)
-    with pytest.raises(CommandError, match=r"No space left on device.*Make room, or name another folder"):
+    with pytest.raises(CommandError, match=r"No space left on device.*Free disk space, or choose another folder"):
         archive(tmp_path)
     monkeypatch.undo()
     assert [*tmp_path.iterdir()] == [tmp_path / ".archiving"]
@@ -215,7 +215,7 @@ def test_without_a_folder_it_makes_one_for_the_owner_alone(tmp_path, settings):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     holds(folder)
     settings.VAR_DIR = files(folder)[0]
-    with pytest.raises(CommandError, match=r"Cannot make .*Name another folder with --to"):
+    with pytest.raises(CommandError, match=r"Cannot create .*Name another folder with --to"):
         run("archive")
 
 
@@ -225,7 +225,7 @@ def test_what_a_killed_run_was_writing_is_taken_away(tmp_path):
     part.write_bytes(b"half")
     other = tmp_path / "notes.part"
     other.write_bytes(b"mine")
-    assert archive(tmp_path).startswith("Nothing is old enough")
+    assert archive(tmp_path).startswith("There are no entries to archive")
     assert not part.exists()
     assert other.exists()
 
@@ -297,5 +297,5 @@ def test_files_that_were_read_beside_an_archive_are_not_called_wrong(tmp_path, m
         return read(places, known)
 
     monkeypatch.setattr(archive_files, "verify", overtaken)
-    with pytest.raises(CommandError, match="Run it again when that has ended"):
+    with pytest.raises(CommandError, match="Run it again when the archiving has finished"):
         run("verify", "--archive", str(tmp_path))

@@ -56,7 +56,7 @@ def test_old_entries_move_into_a_file_and_the_log_holds_without_and_with_it(tmp_
     )
     assert "read as well" in run("verify", "--archive", str(file))[1]
     assert archive(tmp_path).startswith("1 entries of 1 chains")  # it was the last of its chain, and is so no more
-    assert archive(tmp_path).startswith("Nothing is old enough")
+    assert archive(tmp_path).startswith("There are no entries to archive")
     assert len(files(tmp_path)) == 2
 
 
@@ -162,7 +162,7 @@ def test_a_call_that_was_taken_by_hand_is_not_archived(tmp_path, monkeypatch):
     assert verify().problems == ()
     monkeypatch.undo()
     monkeypatch.setattr(archiving.verification, "AGAIN", 0)  # it has not come to it again
-    with pytest.raises(CommandError, match=r"retention has not taken it away\. Find out why"):
+    with pytest.raises(CommandError, match=r"retention has not deleted it\. Run `manage.py audit verify --full`"):
         archive(tmp_path)
     assert left()["web:1"] == [1, 2]
 

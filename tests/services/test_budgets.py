@@ -114,7 +114,7 @@ def test_calls_pass_up_to_the_hard_mark_and_are_then_refused_with_the_time_when_
     assert (refusal.code, standing(row)) == ("BUDGET_SPENT", (3, 0, Level.SPENT))
     tomorrow = (timezone.now() + timedelta(days=1)).strftime("%Y-%m-%d 00:00 UTC")
     assert str(refusal) == (
-        "The budget 'daily' is 3 calls each day: 3 calls are spent. "
+        "The budget 'daily' allows 3 calls each day: 3 calls are spent. "
         f"It resets at {tomorrow}. To continue earlier, ask an operator for a higher limit."
     )
 
@@ -207,7 +207,9 @@ def test_an_endpoint_pays_for_all_that_comes_by_it_beside_the_budgets_of_its_age
         spending.settle(call_id=one)
     refused = reserve(door="endpoint:team").refusal
     assert refused is not None
-    assert str(refused).startswith("The budget 'door' of the endpoint 'team' is 2 calls each day: 2 calls are spent.")
+    assert str(refused).startswith(
+        "The budget 'door' of the endpoint 'team' allows 2 calls each day: 2 calls are spent."
+    )
     assert (standing(own)[0], standing(door)) == (1, (2, 0, Level.SPENT))
     assert set(door.entries.values_list("agent_slug", flat=True)) == {"ann", "eve"}
     told = json.loads(Delivery.objects.get(event="budget_spent").body)["data"]
@@ -284,7 +286,7 @@ def test_a_budget_that_begins_anew_otherwise_counts_what_was_spent_since_then(cl
     made(1)
     assert standing(row)[0] == 5, "also the day that it had begun with"
     row.unit = "tokens"
-    with pytest.raises(ConfigInvalid, match="make another"):
+    with pytest.raises(ConfigInvalid, match="add a new one"):
         books.save_budget(budget=row, actor="test")
 
 

@@ -60,7 +60,7 @@ def run(*words: str) -> tuple[int, str]:
 @pytest.mark.parametrize("full", [False, True], ids=["usual", "full"])
 def test_log_cut_back_together_with_the_note_is_found(site, full):
     cut_back()
-    assert any(found.startswith("Seal 3 of ") for found in verify(full=full).problems)
+    assert any(found.startswith("Checkpoint 3 of ") for found in verify(full=full).problems)
     code, said = run("verify")
     assert code == 1
     assert "audit accept-restore" in said
@@ -73,7 +73,7 @@ def test_cut_log_stays_a_fault_after_new_seals(site):
         tasks.seal_audit()
     assert AuditSeal.objects.count() > 3
     assert kept().number == 3
-    assert any(found.startswith("Seal 3 of ") for found in verify().problems)
+    assert any(found.startswith("Checkpoint 3 of ") for found in verify().problems)
 
 
 def test_sealing_logs_that_the_log_was_cut(site):

@@ -166,7 +166,7 @@ def test_a_test_message_and_a_repetition_by_hand():
     again = outbox.redeliver(delivery=delivery, actor="test")
     assert (again.state, again.last_error, again.uid) == ("waiting", "", delivery.uid)
     channel.enabled = False
-    with pytest.raises(Conflict, match="switched off"):
+    with pytest.raises(Conflict, match="disabled"):
         outbox.send_test(channel=channel, actor="test")
 
 
@@ -197,7 +197,7 @@ def test_the_doctor_names_channels_whose_newest_message_failed():
         delivery = outbox.send_test(channel=Channel.objects.get(name=name), actor="test")
         Delivery.objects.filter(pk=delivery.pk).update(state=state, attempts=1, last_error="HTTP 500")
     (finding,) = doctor._channels()
-    assert (finding.ok, finding.what) == (False, "the channel 'bad' gets no messages: HTTP 500")
+    assert (finding.ok, finding.what) == (False, "the channel 'bad' cannot send messages: HTTP 500")
     assert "Send a test" in finding.remedy
 
 
@@ -207,7 +207,7 @@ def test_a_server_in_trouble_is_told_once_and_so_is_its_return():
     for _ in range(5):
         checks.mark_failed(server_id=server.pk, code="TIMEOUT", message="No answer within 30 s.")
     (down,) = Delivery.objects.filter(event="unavailable")
-    assert down.facts["data"]["reason"] == "Failed 3 times in a row: No answer within 30 s."
+    assert down.facts["data"]["reason"] == "The server failed 3 times in a row: No answer within 30 s."
     assert down.facts["data"]["url"].endswith(f"/admin/mcpregistry/server/{server.pk}/change/")
     assert mail(Event.UNAVAILABLE, down.facts["data"]).subject == "[Slipsnisse] A server does not answer: echo"
     for _ in range(2):

@@ -102,7 +102,7 @@ def test_a_webhook_gets_the_facts_signed(receiver):
     [
         ((500, {}, b"canary-in-answer"), "HTTP 500"),
         ((404, {}, b""), "HTTP 404"),
-        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "HTTP 302, which is not followed"),
+        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "HTTP 302, a redirect, which is not followed"),
     ],
 )
 def test_a_refusal_is_noted_and_tried_again_with_the_same_id(receiver, answer, says):

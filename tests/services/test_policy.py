@@ -111,11 +111,11 @@ def only_the_owner_of_every_agent() -> dict[str, Any]:
 
 
 FOR_EVER = [
-    (nobody, "nobody is active and may approve"),
-    (inactive, "nobody is active"),
-    (viewers, "nobody is active and may approve"),
-    (empty_group, "nobody in the group 'ops'"),
-    (group_without_right, "nobody in the group 'ops'"),
+    (nobody, "no active user can approve"),
+    (inactive, "no active user"),
+    (viewers, "no active user can approve"),
+    (empty_group, "no active user in the group 'ops'"),
+    (group_without_right, "no active user in the group 'ops'"),
     (too_many, "it requires 3 approvals, but only 2 users can"),
     (only_the_owner, "owners cannot approve calls of their own agents"),
     (only_the_owner_of_every_agent, "owners cannot approve calls of their own agents"),
@@ -267,10 +267,10 @@ def test_rules_are_read_from_files_by_names():
         ("- name: [", "line 1"),
         ("3", "does not contain a list of rules"),
         ("- 3", "does not contain a list of rules"),
-        ("- nmae: x", "no 'nmae'"),
-        ("- server: nobody", "no server 'nobody'"),
-        ("- tool: nobody::x", "no tool"),
-        ("- approvers: nobody", "no group 'nobody'"),
+        ("- nmae: x", "no field 'nmae'"),
+        ("- server: nobody", "No server named "nobody""),
+        ("- tool: nobody::x", "No tool"),
+        ("- approvers: nobody", "No group named "nobody""),
     ],
 )
 def test_files_that_cannot_be_read_say_why(text: str, says: str):

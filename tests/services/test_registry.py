@@ -136,7 +136,7 @@ def test_pages_in_a_circle_end_and_what_they_held_is_read_again(registry, source
     circle = told({"servers": [entry("io.example/a")], "metadata": {"nextCursor": "again"}})
     registry.receiver.answers = [circle, circle]
     after = read(source)
-    assert "in a circle" in after.error
+    assert "repeat themselves" in after.error
     assert (names(), after.watermark) == ({"io.example/a"}, None)
     registry.entries = [entry("io.example/b")]
     assert read(source).error == ""

@@ -210,7 +210,11 @@ def test_an_image_becomes_a_draft_that_starts_it_by_its_digest_with_nothing_of_t
         ({}, {"image network": "host"}, "not one of its choices"),
         ({"identifier": "--privileged"}, {}, "a full image name"),
         ({"identifier": "docker.io/a/b --privileged"}, {}, "a full image name"),
-        ({"runtimeArguments": [{"name": "--mount", "value": "type=bind", "isRequired": True}]}, {}, "It needs --mount"),
+        (
+            {"runtimeArguments": [{"name": "--mount", "value": "type=bind", "isRequired": True}]},
+            {},
+            "needs the container option --mount",
+        ),
         ({"environmentVariables": [{"name": "DOCKER_HOST", "value": "tcp://evil.example"}]}, {}, "would control"),
         ({"runtimeArguments": [{"name": "-e", "value": "PATH=/evil"}]}, {}, "would control"),
         (

@@ -136,7 +136,7 @@ def test_arguments_are_checked_like_those_of_a_call(tool: Tool):
 def test_the_agents_owner_is_asked_only_where_the_rule_says_so(tool: Tool):
     Agent.objects.update(owner=User.objects.get())
     assert ask(tool).asked == ()
-    assert "0 of the 1 people needed" in ask(tool).answer
+    assert "0 of the 1 required approvers" in ask(tool).answer
     save_rule(rule=PolicyRule(name="r", outcome="ask", requester_may_confirm=True), actor=ACTOR)
     assert ask(tool).asked == ("eve",)
 
@@ -163,7 +163,7 @@ def test_a_permit_speaks_for_the_call(tool: Tool):
         agent=Agent.objects.get(), tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision,
         argument_pins={"amount": 1}, expires_at=NOW + timedelta(days=1), request=request, created_by=User.objects.get(),
     )  # fmt: skip
-    assert "given by eve" in ask(tool, {"amount": 1}).answer
+    assert "created by eve" in ask(tool, {"amount": 1}).answer
     assert ask(tool, {"amount": 2}).permit == ""
 
 

@@ -74,7 +74,7 @@ def test_an_option_that_a_provider_would_ignore_is_refused_with_its_place() -> N
     models = {"a": {"overrides": {"topK": 3}}}
     outcome = take({"providers": {"openai": {"apiKey": SECRET, "models": models}}})
     assert not outcome.saved
-    assert "no options named top_k" in str(outcome)
+    assert "does not have these options: top_k" in str(outcome)
 
 
 def test_a_small_window_leaves_room_for_a_question() -> None:

@@ -107,7 +107,7 @@ def plan(now: datetime, older_than: timedelta) -> list[Run]:
     report = verification.verify(now)
     if report.problems:
         raise Conflict(
-            f"The audit log has been changed: {report.problems[0]}",
+            f"The audit log has been changed: {report.problems[0].rstrip('.')}.",
             remedy="Run `manage.py audit verify --full` to find the cause. Nothing was moved.",
         )
     state, known = verification.noted()[0], archives.read()

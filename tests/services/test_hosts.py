@@ -319,7 +319,7 @@ def test_an_agent_that_is_gone_is_told_and_not_mended(tmp_path: Path) -> None:
     put(file, http=False)
     Agent.objects.filter(slug="ann").delete()
     entry = only(file)
-    assert "No enabled agent named "ann"" in entry.problem
+    assert 'No enabled agent named "ann"' in entry.problem
     assert not entry.mendable
 
 

@@ -268,9 +268,9 @@ def test_rules_are_read_from_files_by_names():
         ("3", "does not contain a list of rules"),
         ("- 3", "does not contain a list of rules"),
         ("- nmae: x", "no field 'nmae'"),
-        ("- server: nobody", "No server named "nobody""),
+        ("- server: nobody", 'No server named "nobody"'),
         ("- tool: nobody::x", "No tool"),
-        ("- approvers: nobody", "No group named "nobody""),
+        ("- approvers: nobody", 'No group named "nobody"'),
     ],
 )
 def test_files_that_cannot_be_read_say_why(text: str, says: str):

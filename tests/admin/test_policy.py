@@ -153,7 +153,7 @@ def test_a_broken_draft_says_where(client_of: ClientOf) -> None:
     answer = client_of("viewer").post(f"{RULES}try/", draft)
     assert "column 6" in str(answer.context["form"].errors["condition"])
     answer = client_of("viewer").post(f"{RULES}try/", draft | {"condition": "", "tool": "nobody::nothing"})
-    assert "There is no tool" in str(answer.context["form"].non_field_errors())
+    assert "No tool named" in str(answer.context["form"].non_field_errors())
 
 
 # -- why ---------------------------------------------------------------------------------------------

@@ -445,7 +445,7 @@ def test_the_page_says_none_where_nothing_is_enforced(client_of: ClientOf, monke
     assert "<strong>none</strong>: this kernel has no Landlock" in page
     lifecycle.save_server(server=Server(slug="off", command=["x"]), actor=ACTOR)
     page = client_of("admin").get(change(Server.objects.get(slug="off"))).content.decode()
-    assert "<strong>none</strong>: its sandbox is off" in page
+    assert "<strong>none</strong>: its sandbox is disabled" in page
 
 
 @pytest.mark.exhaustive

@@ -147,7 +147,7 @@ def test_a_private_address_is_reached_where_the_person_says_so(client_of: Client
         ("", "required"),
         ("a && b", "started without a shell"),
         ("https://github.com/example/tides", "README"),
-        ('{"mcpServers": {"x": {"args": []}}}', "lacks a command or a url"),
+        ('{"mcpServers": {"x": {"args": []}}}', "needs a command or a url"),
     ],
 )
 def test_what_cannot_be_read_is_asked_for_again_with_what_to_do(client_of: ClientOf, pasted: str, says: str) -> None:

@@ -111,7 +111,7 @@ async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Mak
     outcome = await here.call("echo__refuse")
     assert (outcome.state, outcome.error_code) == (State.TOOL_ERROR, "TOOL_CALL_FAILED")
     assert "no such thing" in outcome.message
-    assert "Correct the call as the server's message says" in outcome.remedy
+    assert "Correct the call as described in the server's message" in outcome.remedy
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
 
 

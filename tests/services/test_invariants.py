@@ -86,11 +86,11 @@ def test_a_guard_that_is_missing_is_named():
         ("Denied, rejected and undecided calls were never sent.", lambda: ended("c1", state="cancelled")),
         ("Denied, rejected and undecided calls were never sent.", lambda: ended("c1", outcome="deny")),
         (
-            "A call has ended if and only if the audit log says how.",
+            "A call has ended if and only if the audit log contains its outcome.",
             lambda: (dispatched("c1", lease=MINUTE), audit.record(kind="call.unknown", actor="a", subject="call:c1")),
         ),
         (
-            "A call has ended if and only if the audit log says how.",
+            "A call has ended if and only if the audit log contains its outcome.",
             lambda: dispatched("c1", state="unknown", lease_until=None, finished_at=timezone.now()),
         ),
         ("An ended call has an end time and no lease.", lambda: ended("c1", lease_until=timezone.now() + MINUTE)),

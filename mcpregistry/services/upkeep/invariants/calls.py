@@ -185,7 +185,7 @@ _RULES: list[Rule] = [
     ("No call was sent twice.", _sent_twice),
     ("No call ended twice.", _ended_twice),
     ("Only assumed outcomes were corrected.", _corrected_though_known),
-    ("A call has ended if and only if the audit log says how.", _end_not_told),
+    ("A call has ended if and only if the audit log contains its outcome.", _end_not_told),
     ("An ended call has an end time and no lease.", _end_incomplete),
     ("Every succeeded call has an answer.", _success_without_answer),
     ("Every call in progress has a lease.", _dispatched_without_lease),

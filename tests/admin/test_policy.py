@@ -68,7 +68,7 @@ def test_rules_are_found_filtered_and_switched_in_bulk(client_of: ClientOf, site
     assert root.post(f"{RULES}starter/").status_code == 302
     assert root.get(f"{RULES}starter/").status_code == 302
     assert PolicyRule.objects.count() == 3
-    assert len(root.get(f"{RULES}?q=abroad").context["cl"].result_list) == 1
+    assert len(root.get(f"{RULES}?q=Destructive").context["cl"].result_list) == 1
     assert len(root.get(f"{RULES}?outcome__exact=allow").context["cl"].result_list) == 2
     every = {"_selected_action": [rule.pk for rule in PolicyRule.objects.all()]}
     chosen(root, RULES, "disable_selected", PolicyRule.objects.all())

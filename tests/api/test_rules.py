@@ -60,8 +60,8 @@ def test_a_rule_lives_and_dies(admin):
         ({"condition": "args.amount >"}, "column 14"),
         ({"condition": 'tool.rsk == "x"'}, "'tool' has no 'rsk'"),
         ({"quorum": 9}, "could never be approved"),
-        ({"server": "nobody"}, "no server 'nobody'"),
-        ({"approvers": "nobody"}, "no group 'nobody'"),
+        ({"server": "nobody"}, 'No server named "nobody"'),
+        ({"approvers": "nobody"}, 'No group named "nobody"'),
         ({"name": "taken"}, "name"),
     ],
 )

@@ -118,7 +118,7 @@ async def test_a_rejection_is_told_with_name_and_reason(site: Make, asking: Serv
     await vote(bob, False, reason="Not on a Friday.")
     outcome = await call
     assert (outcome.state, outcome.error_code) == (State.REJECTED, "REJECTED")
-    assert outcome.message == "REFUSED by Bob: Not on a Friday. The call was not made. Do not retry it unchanged."
+    assert outcome.message == "REJECTED by Bob: Not on a Friday. The call was not made. Do not retry it unchanged."
     assert here.sent() == []
     assert (await only())[1] == ["call.pending", "approval.vote", "call.rejected"]
 
@@ -221,7 +221,7 @@ async def test_a_refusal_waits_for_the_caller_who_was_told_pending(
     await vote(bob, False, reason="no")
     outcome = await here.call("echo__echo", {"n": 1})
     assert (outcome.state, here.sent()) == (State.REJECTED, [])
-    assert "REFUSED by Bob: no." in outcome.message
+    assert "REJECTED by Bob: no." in outcome.message
 
 
 async def test_silence_means_no(site: Make, asking: Server, bob: User):

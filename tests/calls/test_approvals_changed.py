@@ -125,7 +125,7 @@ async def test_an_edit_into_what_a_stricter_rule_asks_about_is_refused_at_once(
     await db_call(lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save())
     here: Site = await site()
     first = await pending(here, settings)
-    with pytest.raises(Denied, match="The rule 'many' needs 2 approvers for the call with these arguments"):
+    with pytest.raises(Denied, match="The rule 'many' requires 2 approvers for the call with these arguments"):
         await vote(bob, arguments={"n": 51})
     request, _ = await only()
     assert (request.edited, request.call.state) == ("", State.PENDING)
@@ -142,7 +142,7 @@ async def test_an_edited_call_that_a_stricter_rule_has_come_to_ask_about_is_not_
     await db_call(lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save())
     outcome = await here.engine.approvals.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
-    assert "the rule 'many' needs 2 approvers for the edited arguments" in outcome.message
+    assert "the rule 'many' requires 2 approvers for the edited arguments" in outcome.message
     assert here.sent() == []
 
 

@@ -26,7 +26,7 @@ from tests.waiting import until
 
 __all__ = ["asking", "bob"]  # fixtures
 
-SAID = "REFUSED by Bob: not on a Friday. The call was not made. Do not retry it unchanged."
+SAID = "REJECTED by Bob: not on a Friday. The call was not made. Do not retry it unchanged."
 
 
 async def refused(here: Site, bob: User, arguments: dict[str, Any] | None = None) -> ApprovalRequest:

@@ -150,7 +150,7 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(site: M
     here.engine.approvals.away = slowly
     outcome = await here.call("slow__count", {}, host=HASTY)
     assert outcome.state is State.REJECTED
-    assert "REFUSED by Bob: no" in outcome.message
+    assert "REJECTED by Bob: no" in outcome.message
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_clients_entry_starts_runmcp_or_names_the_address() -> None:
     assert "required = true" in run("exportconfig", "--client", "codex")[1]
     with pytest.raises(CommandError, match="Choose stdio"):
         run("exportconfig", "--client", "claude-desktop", "--http")
-    with pytest.raises(CommandError, match="no enabled endpoint “nowhere”"):
+    with pytest.raises(CommandError, match='No enabled endpoint named "nowhere"'):
         run("exportconfig", "--client", "cursor", "--endpoint", "nowhere")
 
 

@@ -208,7 +208,7 @@ def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: Wind
     bo.fill("#reason", "no")
     bo.get_by_role("button", name="Reject").click()
     bo.get_by_text("Nothing was decided by you").wait_for()
-    expect(bo.locator("#problem")).to_contain_text("approver approved this call already")
+    expect(bo.locator("#problem")).to_contain_text("approver already approved this call")
     assert state(held) == State.READY
 
 

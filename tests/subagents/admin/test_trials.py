@@ -42,7 +42,7 @@ def report() -> TrialReport:
     }  # fmt: skip
     tool = Tool.objects.select_related("latest").get()
     assert tool.latest is not None
-    rows = [{"tool": "look", "hash": tool.latest.hash, "rule": "ask", "why": "it does not claim to only read"}]
+    rows = [{"tool": "look", "hash": tool.latest.hash, "rule": "ask", "why": "it does not declare that it only reads"}]
     proposed = {"tools": rows, "fields": {"sandbox": "enforce"}}
     now = timezone.now()
     TrialReport.objects.create(**found | {"figures": {"memory_kb": 10_240}}, created_at=now - timedelta(days=1))

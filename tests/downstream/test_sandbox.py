@@ -285,7 +285,7 @@ async def test_without_landlock_a_confined_server_is_not_started(bench: Make, tm
 async def test_without_bubblewrap_a_strict_server_is_not_started_with_less(bench: Make, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(bubblewrap, "_answer", None)
     monkeypatch.setattr(bubblewrap, "PROGRAM", "bwrap-that-is-not-there")
-    with pytest.raises(ConnectionFailed, match="namespaces of its own, and bubblewrap is not installed") as caught:
+    with pytest.raises(ConnectionFailed, match="in its own namespaces: bubblewrap is not installed") as caught:
         await bench(confined(tmp_path, strict=True)).call("try")
     assert "apt install bubblewrap" in caught.value.remedy
     assert not caught.value.sent

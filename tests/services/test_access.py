@@ -93,8 +93,8 @@ def test_a_persons_token_is_told_of_as_the_persons(django_user_model: Any):
     token, _ = tokens.issue_token(name="n", user=kim, actor=ACTOR)
     tokens.issue_token(name="n", user=other, actor=ACTOR)
     told = " ".join(consequences.revoking_token(token))
-    assert "Whoever connects as 'kim'" in told
-    assert "The person has no other token" in told
+    assert "The token of 'kim' is refused" in told
+    assert "'kim' has no other token" in told
     tokens.revoke_token(token=token, actor=ACTOR)
     assert AuditEntry.objects.get(kind="token.revoked").subject == "user:kim"
 

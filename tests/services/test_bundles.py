@@ -153,14 +153,14 @@ def launch(**said: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"x" * 1_000, "no archive"),
-        (bundle()[:-30], "no archive"),
-        (bundle(files={"../../evil": "x"}), "would lie outside"),
-        (bundle(files={"/etc/evil": "x"}), "would lie outside"),
-        (bundle(files={"a\\..\\evil": "x"}), "would lie outside"),
-        (with_link("/etc/passwd"), "is a link"),
-        (bundle(files={"a": "x", "a/b": "x"}), "lies in a file"),
-        (bundle(files={f"{'a/' * 120}b": "x"}), "lies in more than 100 folders"),
+        (b"x" * 1_000, "not a valid ZIP archive"),
+        (bundle()[:-30], "not a valid ZIP archive"),
+        (bundle(files={"../../evil": "x"}), "a path outside of the bundle"),
+        (bundle(files={"/etc/evil": "x"}), "a path outside of the bundle"),
+        (bundle(files={"a\\..\\evil": "x"}), "a path outside of the bundle"),
+        (with_link("/etc/passwd"), "is not a regular file"),
+        (bundle(files={"a": "x", "a/b": "x"}), "a file in place of its folder"),
+        (bundle(files={f"{'a/' * 120}b": "x"}), "more than 100 folders deep"),
         (bundle(files={"bomb": b"\0" * (30 << 20)}), "100 times its packed size"),
         (bundle({}), "does not follow the bundle format"),
         (bundle(without("name")), "does not follow the bundle format"),
@@ -198,7 +198,7 @@ def test_another_file_or_another_place_than_was_named_is_refused(
     place: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = bundle()
-    assert "SHA-256 is another" in asked(place, content, version="0" * 64).reason
+    assert "SHA-256 hash is different" in asked(place, content, version="0" * 64).reason
     assert (
         "allowed networks" in asked(place, content, networks=[]).reason
         or "http address" in Install.objects.first().reason
@@ -206,12 +206,12 @@ def test_another_file_or_another_place_than_was_named_is_refused(
     row = asked(place, content)
     place.otherwise = (200, {}, bundle(files={"more": "x"}))
     requests.approve(install=row, lock_sha256=row.lock_sha256, actor="user:ann")
-    assert "SHA-256 is another" in (work.work(install_id=row.pk) or row).reason
+    assert "SHA-256 hash is different" in (work.work(install_id=row.pk) or row).reason
     for answer, reason in [
-        ((302, {"Location": "http://169.254.169.254/latest"}, b""), "cannot be fetched"),
-        ((302, {"Location": "file:///etc/passwd"}, b""), "cannot be fetched"),
-        ((302, {"Location": "/again"}, b""), "leads on and on"),
-        ((404, {}, b""), "answered 404"),
+        ((302, {"Location": "http://169.254.169.254/latest"}, b""), "cannot be downloaded"),
+        ((302, {"Location": "file:///etc/passwd"}, b""), "cannot be downloaded"),
+        ((302, {"Location": "/again"}, b""), "redirects more than 5 times"),
+        ((404, {}, b""), "answered HTTP 404"),
     ]:
         address = published(place, content)
         place.otherwise = answer

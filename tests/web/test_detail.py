@@ -143,7 +143,7 @@ def test_an_approval_runs_the_call_and_is_counted_once(client_of: ClientOf, woke
     assert (vote.name, vote.approve, vote.reason, vote.via) == ("approver", True, "fine", "web")
     again = client.post(address(held), {"token": used, "do": "deny", "reason": "no"})
     assert again.status_code == 409
-    assert "Nothing was decided by you" in again.content.decode()
+    assert "Your decision was not saved" in again.content.decode()
     assert ApprovalVote.objects.count() == 1
     assert state(held) == State.READY
 
@@ -259,7 +259,7 @@ def test_huge_arguments_are_folded_and_only_whole_ones_can_be_approved(client_of
     assert "Show all" in folded
     answer = client.post(address(held), {"token": token(folded), "do": "approve"})
     assert answer.status_code == 409
-    assert "not shown all of the arguments" in plain(answer.content.decode())
+    assert "not seen all of the arguments" in plain(answer.content.decode())
     assert state(held) == State.PENDING
     whole = f"{address(held)}?all=1"
     assert "THE-END" in seen(client, whole)
@@ -324,7 +324,7 @@ def test_what_has_changed_since_the_call_was_asked_for_is_said_above_all(client_
     server.command = ["uvx", "something-else"]
     lifecycle.save_server(server=server, actor=ACTOR)
     page = plain(seen(client, address(held)))
-    assert "settings were changed after this call was asked for" in page
+    assert "settings were changed after this call was requested" in page
     assert page.index("settings were changed") < page.index("from the stored record")
 
 
@@ -376,7 +376,7 @@ def test_a_call_whose_payload_was_erased_is_still_a_page(client_of: ClientOf):
 def test_there_is_no_such_request(client_of: ClientOf):
     answer = client_of("viewer").get("/approvals/0123456789abcdef/")
     assert answer.status_code == 404
-    assert "The approval request does not exist" in answer.content.decode()
+    assert "This approval request does not exist" in answer.content.decode()
 
 
 def test_a_refusal_by_mistake_is_taken_back_with_one_button(client_of: ClientOf):
@@ -388,7 +388,7 @@ def test_a_refusal_by_mistake_is_taken_back_with_one_button(client_of: ClientOf)
     assert approver.get(f"{address(held)}again/").status_code == 302
     assert AuditEntry.objects.filter(kind="approval.refusal_lifted").count() == 0, "a GET changes nothing"
     answer = approver.post(f"{address(held)}again/", follow=True)
-    assert "The refusal is taken back" in plain(answer.content.decode())
+    assert "The rejection was lifted" in plain(answer.content.decode())
     assert "Allow new requests" not in answer.content.decode()
     assert AuditEntry.objects.filter(kind="approval.refusal_lifted").count() == 1
     assert approver.post(f"{address(held)}again/").status_code == 409

@@ -181,7 +181,7 @@ def test_editing_by_keyboard(window_of: WindowOf):
     window.locator("#preview").get_by_text("origin review").wait_for()
     assert state(high) == State.PENDING
     window.keyboard.press("Control+Enter")
-    window.get_by_text("as you edited it").wait_for()
+    window.get_by_text("with your changes").wait_for()
     assert ApprovalRequest.objects.get(pk=high.pk).edited == '{"query":"origin review"}'
 
 
@@ -207,7 +207,7 @@ def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: Wind
     ann.get_by_text("Approved git_push").wait_for()
     bo.fill("#reason", "no")
     bo.get_by_role("button", name="Reject").click()
-    bo.get_by_text("Nothing was decided by you").wait_for()
+    bo.get_by_text("Your decision was not saved").wait_for()
     expect(bo.locator("#problem")).to_contain_text("approver already approved this call")
     assert state(held) == State.READY
 

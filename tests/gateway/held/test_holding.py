@@ -171,7 +171,7 @@ async def test_a_host_that_cancels_before_the_decision_ends_the_request(site, st
         await host.cancel(77)
         request = await case.until(State.CANCELLED)
         calling.cancel()
-    assert "left" in request.call.reason
+    assert "disconnected" in request.call.reason
     with pytest.raises(votes.AlreadyDecided):
         await case.approve()
     assert case.sent() == []

@@ -18,8 +18,8 @@ def no_such_number(thing: str, number: object) -> str:
 
 
 def already_exists(thing: str, name: object) -> str:
-    """``thing`` is a noun without an article that begins with a consonant: ``server``."""
-    return f'A {thing} named "{name}" already exists.'
+    """``thing`` is a noun without an article."""
+    return f'{_article(thing)} {thing} named "{name}" already exists.'
 
 
 def not_valid(value: object, thing: str, why: str = "") -> str:
@@ -58,6 +58,10 @@ def server_failed(name: str, what: str) -> str:
     return f'The MCP server "{name}" {what}.'
 
 
+def _article(thing: str) -> str:
+    return "An" if thing[:1].lower() in "aeio" else "A"  # not for "u": a user
+
+
 DATABASE_UNAVAILABLE = "The database is unavailable; nothing was changed."
 OUTCOME_UNKNOWN = "The outcome is unknown: the call may have taken effect. Do not repeat it before checking."
 
@@ -82,3 +86,4 @@ def ask_for_role(role: str) -> str:
 
 CHOOSE_ANOTHER_NAME = "Choose another name, or edit the existing one."
 TRY_AGAIN = "Try again; see the log for details."
+NOTHING_TO_DO = "Nothing needs to be done."

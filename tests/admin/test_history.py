@@ -115,12 +115,12 @@ def test_the_site_is_put_back_to_a_time(client_of: ClientOf, site: Site, rule: P
     root.post(f"{RULES}{rule.pk}/change/", form(name="r", outcome="ask", note="second"))
     newest = rule.history.first()
     PolicyRule.history.filter(pk=newest.pk).update(history_date=newest.history_date.replace(year=2100))
-    assert "Put back…" in root.get(reverse("history-site")).content.decode()
+    assert "Restore…" in root.get(reverse("history-site")).content.decode()
     url = f"{reverse('history-site')}?at={moment}"
     site.people["operator"].user_permissions.add(Permission.objects.get(codename="change_configuration"))
     assert client_of("operator").get(url).status_code == 403, "nor may they change rules"
     proposal = root.get(url).content.decode()
-    assert "The site, as of" in proposal
+    assert "Restore the configuration of" in proposal
     assert "<strong>rules: r</strong>" in proposal
     answer = root.post(url, {"shown": shown(root, url)}, follow=True)
     assert "Restored: 1 changed." in answer.content.decode()
@@ -158,7 +158,7 @@ def test_what_a_role_may_do_is_the_releases_word(client_of: ClientOf, site: Site
     role.permissions.remove(role.permissions.all()[0])
     version = role.history.get()
     root = client_of("root")
-    assert "Put back" not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
+    assert "Restore…" not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
     answer = root.get(reverse("history-version", args=["auth.group", version.history_id]))
     assert "come with the release" in answer.content.decode()
 
@@ -180,7 +180,7 @@ def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_b
         assert words in text, words
     assert "canary" not in page
     assert person.password not in page
-    assert "Put back" not in page
+    assert "Restore…" not in page
     assert "do not come back" in page
     operator = client_of("operator")
     assert operator.get(reverse("admin:auth_user_history", args=[person.pk])).status_code == 403

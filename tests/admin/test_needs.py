@@ -1,4 +1,4 @@
-"""What the overview lists under "Needs you": all that waits for people, and work that no worker takes."""
+"""What the overview lists under "Action required": all that waits for a decision, and work that no worker takes."""
 
 from __future__ import annotations
 

@@ -230,5 +230,5 @@ def test_it_says_what_the_database_lacks(client_of: ClientOf, site: Site, loss: 
 
 def test_people_without_a_role_are_told_so(client_of: ClientOf, site: Site) -> None:
     site.people["viewer"].groups.clear()
-    assert "no role was given to you" in page(client_of)
+    assert "you do not have a role" in page(client_of)
     assert Agent.objects.exists()

@@ -111,10 +111,10 @@ def report_of(client_of: ClientOf) -> str:
 
 
 def test_an_intact_log_is_said_to_hold(client_of: ClientOf, site: Site) -> None:
-    assert "Not verified yet" in client_of("viewer").get(reverse(VERIFY)).content.decode()
+    assert "No verification yet" in client_of("viewer").get(reverse(VERIFY)).content.decode()
     sealed_anew()
     html = report_of(client_of)
-    assert "holds" in html
+    assert "intact" in html
     assert "broken" not in html
 
 
@@ -127,7 +127,7 @@ def test_files_of_archived_entries_are_shown_with_their_digests(
     assert seal() is not None
     (file,) = archiving.archive(timezone.now(), timedelta(days=90), tmp_path, str).files
     html = report_of(client_of)
-    for shown in ("holds", "4 entries of 1 chains are in archives", file.name, AuditArchive.objects.get().digest):
+    for shown in ("intact", "4 entries of 1 chains are in archives", file.name, AuditArchive.objects.get().digest):
         assert shown in html
 
 

@@ -207,14 +207,14 @@ def test_confirming_what_was_shown_activates_the_server(client_of: ClientOf, sit
     server.refresh_from_db()
     assert (server.lifecycle, server.confirmed_by) == ("active", site.people["admin"])
     assert AuditEntry.objects.filter(kind="server.confirmed", actor="user:admin").exists()
-    assert "browser is active. Its test has begun." in page
+    assert "browser is active. The test has started." in page
 
 
 def test_a_confirmed_launch_has_nothing_to_confirm(client_of: ClientOf, site: Site) -> None:
     page = client_of("admin").get(reverse("admin:mcpregistry_server_confirm", args=[site.servers["git"].pk]))
     text = page.content.decode()
     assert "This is already confirmed." in text
-    assert "Confirm: this may run" not in text
+    assert ">Confirm launch</button>" not in text
 
 
 def test_a_confirmed_server_is_tested_and_its_page_follows_the_test(client_of: ClientOf, site: Site) -> None:
@@ -224,7 +224,7 @@ def test_a_confirmed_server_is_tested_and_its_page_follows_the_test(client_of: C
     live = reverse("admin:mcpregistry_server_live", args=[server.pk])
     assert f'data-live="{live}"' in client.get(change(server)).content.decode()
     going_on = client.get(live)
-    assert (going_on.status_code, "waits for a worker" in going_on.content.decode()) == (200, True)
+    assert (going_on.status_code, "waiting for a worker" in going_on.content.decode()) == (200, True)
     server.tests.filter(pk=test.pk).update(verdict="passed")
     assert client.get(live).status_code == 286
     assert "data-live" not in client.get(change(server)).content.decode()
@@ -400,7 +400,7 @@ def test_the_sandbox_is_set_on_the_form_shown_on_the_page_and_confirmed(client_o
     assert "command lines of other processes" in page
     launch = client_of("admin").get(reverse("admin:mcpregistry_server_confirm", args=[server.pk])).content.decode()
     assert "/srv/more" in launch
-    assert "no network" in launch
+    assert "It cannot use the network." in launch
 
 
 def test_a_new_local_server_is_in_its_sandbox_where_there_is_one(client_of: ClientOf, monkeypatch) -> None:
@@ -432,8 +432,8 @@ def test_strict_ports_and_limits_are_set_on_the_form_shown_and_confirmed(client_
         assert said in page
     assert "500 MB of memory" in page
     launch = client_of("admin").get(reverse("admin:mcpregistry_server_confirm", args=[server.pk])).content.decode()
-    assert "TCP ports 443, 53" in launch
-    assert "in namespaces of its own" in launch
+    assert "TCP ports: 443, 53" in launch
+    assert "in its own namespaces" in launch
 
 
 @pytest.mark.attack
@@ -457,19 +457,19 @@ def test_the_page_says_what_keeps_the_sandbox_from_being_switched_on(client_of: 
     def page() -> str:
         return client_of("operator").get(change(server)).content.decode()
 
-    assert "could not read" not in page(), "it is a draft"
+    assert "cannot read these paths" not in page(), "it is a draft"
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-    assert f'names: <code class="sn-code">{files}</code>' in page()
-    assert "let a trial propose it" in page()
+    assert f'of its command: <code class="sn-code">{files}</code>' in page()
+    assert "start a trial that proposes them" in page()
     files.rmdir()
-    assert "names nothing that would be refused" in page()
+    assert "The sandbox allows all paths" in page()
     test = ServerTest.objects.create(
         server=server, in_sandbox=True, verdict="failed", requested_at=timezone.now(), server_revision=server.revision
     )
-    assert "It did not work in its sandbox" in page()
+    assert "The server failed a test in its sandbox" in page()
     ServerTest.objects.filter(pk=test.pk).update(verdict="passed")
-    assert "is one click, above" in page()
-    assert "Switch the sandbox on" in page()
+    assert "The server has passed a test in its sandbox" in page()
+    assert reverse("admin:mcpregistry_server_verb", args=[server.pk, "enforce-sandbox"]) in page()
 
 
 def test_paths_that_open_the_sites_data_are_refused_on_the_form(client_of: ClientOf) -> None:

@@ -265,7 +265,7 @@ async def test_not_ready_while_the_disk_is_full(live_db, site, monkeypatch):
             patched.setattr(os, "posix_fallocate", full)
             status, body = await site.get("/readyz")
         said = json.loads(body)["recording"]
-        assert (status, said) == (503, "the disk of the database cannot be written: No space left on device")
+        assert (status, said) == (503, "the disk of the database is not writable: No space left on device")
         assert (await site.get("/readyz"))[0] == 200
 
     await site.live(look)

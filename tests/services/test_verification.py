@@ -131,7 +131,7 @@ def test_a_log_without_any_seal_is_no_log_of_a_site(full):
         ({"upto": 7_000_000}, "Seal 2: a column says something else than its text."),
         ({"at": timezone.now() + timedelta(days=1)}, "Seal 2: a column says something else than its text."),
         ({"prev": GENESIS}, "Seal 2: a column says something else than its text."),
-        ({"key_id": "other"}, "Seal 2: it cannot be verified. It is signed with the key 'other'"),
+        ({"key_id": "other"}, 'Seal 2: it cannot be verified. The signature was made with the key "other"'),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

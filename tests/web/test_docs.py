@@ -89,7 +89,7 @@ def test_pages_are_for_who_is_logged_in(people: Site, client_of):
     page = viewer.get("/docs/").content.decode()
     assert all(f'href="/docs/{entry.slug}/"' in page for entry in entries())
     assert "<mark>" in viewer.get("/docs/?q=<b>approve").content.decode()
-    assert "No section holds" in viewer.get("/docs/?q=zebrafishery").content.decode()
+    assert "No section contains" in viewer.get("/docs/?q=zebrafishery").content.decode()
     assert viewer.get("/docs/nothing/").status_code == 404
     assert viewer.get("/docs/images/approvals.png")["Content-Type"] == "image/png"
     assert viewer.get("/docs/images/..%2fREADME.md").status_code == 404

@@ -82,7 +82,7 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
     assert provider.sealed_key == ""
     shown = admin.get(page).content.decode()
     assert "Not set." in shown
-    assert "It cannot be asked." in shown
+    assert "This provider cannot be used." in shown
 
 
 @pytest.mark.exhaustive(one_in=3)

@@ -229,7 +229,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an unknown provider": ({"provider": "gogle"}, "No provider named \"gogle\". Describe it under providers"),
     "a provider without key": ({"provider": "anthropic"}, 'The provider "anthropic" does not have a key. Enter the key in the admin'),
-    "an unknown model": ({"provider": "scripted"}, "has no model 'gemini-2.0-flash-001'. Correct the name"),
+    "an unknown model": ({"provider": "scripted"}, 'has no model named "gemini-2.0-flash-001". Correct the name'),
     "a server that is not in the file": ({"internal_tools": {"gti": ["x"]}}, "No server with this name is under mcps."),
     "a circle": ({"users": ["expert.research_dependency"]}, "would call itself through other expert tools."),
 }  # fmt: skip

@@ -230,7 +230,7 @@ def test_secrets_that_do_not_open_are_told_and_end_in_time(receiver):
     tell("asked", held())
     deliver()
     assert only().state == "failed"
-    assert "sealed with the key 'lost'" in only().last_error
+    assert 'encrypted with the key "lost"' in only().last_error
 
 
 # Many at once, and deaths

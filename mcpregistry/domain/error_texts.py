@@ -3,7 +3,6 @@
 Each function returns one or more whole sentences. Those of the first group are for the message of an error, which says
 what is wrong, with the value. Those of the second group are for its remedy, which says what to do. Never pass a secret.
 """
-# ruff: noqa: D103
 
 # --- what is wrong --------------------------------------------------------------------------------------------------
 

@@ -109,4 +109,8 @@ def test_retention_erases_texts_with_payloads(client_of: ClientOf, site: Site) -
     Message.objects.filter(text="old words").update(created_at=old)
     assert retention.prune(timezone.now())["messages"] == 1
     html = client_of("viewer").get(page("change", CONVERSATION)).content.decode()
-    assert ("old words" in html, "new words" in html, "Retention has erased this message." in html) == (False, True, True)
+    assert ("old words" in html, "new words" in html, "Retention has erased this message." in html) == (
+        False,
+        True,
+        True,
+    )

@@ -474,7 +474,7 @@ def test_by_command_into_another_site_and_back_in_git(people, tmp_path, monkeypa
     monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE", "another horse battery")
     with pytest.raises(SystemExit):
         call_command("importconfig", str(site), secrets=str(sealed))
-    assert "does not open" in capsys.readouterr().err
+    assert "cannot be decrypted" in capsys.readouterr().err
     with pytest.raises(CommandError, match="leave out --watch"):
         call_command("importconfig", str(site), check=True)
     (tmp_path / "plain.json").write_text('{"mcpServers": {}}')

@@ -43,7 +43,7 @@ MUTANTS = [
     *_of(
         "mcpregistry/calls/pipeline.py",
         "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py tests/calls/test_budgets.py",
-        ("pipeline: crash in judging lets through", "            refusal = Denied(_CRASHED, remedy=\"Ask the operator.\")\n        call = Call(", "            refusal = None\n        call = Call("),
+        ("pipeline: crash in judging lets through", "            refusal = Denied(_CRASHED, remedy=_ASK)\n        call = Call(", "            refusal = None\n        call = Call("),
         ("pipeline: asking is skipped", "held = call.decision.outcome is Outcome.ASK", "held = False"),
         ("pipeline: rate is free", "await self.rates.take(call.request.catalogue.agent)", "pass"),
         ("pipeline: budgets are not asked", "afforded = await budgets.reserve(call) if refusal is None else call", "afforded = call"),

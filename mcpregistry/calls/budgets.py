@@ -41,8 +41,8 @@ async def reserve(call: Call) -> Call:
     except Exception as error:  # whatever it was, nothing was sent, and the record shall say so
         log.exception("budgets.not_reserved", call=call.id)
         raise NotCounted(
-            "The call was not made: what it spends could not be set aside.",
-            remedy="The database does not take it, the log says why. Ask the operator.",
+            "The call was not made: its cost could not be reserved in the budgets.",
+            remedy="Ask the operator, who finds the cause in the log.",
         ) from error
     if answer.refusal is not None:
         raise answer.refusal

@@ -100,4 +100,4 @@ class _Unasked:
 
     async def __call__(self, call: Call) -> NoReturn:
         """Refuse to wait for people."""
-        raise Denied("A test asks no person about its call.", remedy="Call the tool as an agent.")
+        raise Denied("Tests cannot ask for an approval, and this call needs one.", remedy="Call the tool as an agent.")

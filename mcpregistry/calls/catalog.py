@@ -232,7 +232,7 @@ class Catalogue:
             return 0
         version, _, offset = cursor.partition(".")
         if version != self.version or offset not in self._offsets:
-            raise ValueError(f"The list of {self.kind}s has changed; start again without a cursor.")
+            raise ValueError(f"The list of {self.kind}s has changed. Start again without a cursor.")
         return int(offset)
 
     @cached_property
@@ -298,7 +298,7 @@ def _serves(template: Entry, slug: str) -> bool:
 def several(servers: list[str]) -> Conflict:
     """More than one of these can serve a URI that names none of them."""
     named = " or ".join(f"{OURS}{slug}/" for slug in servers)
-    return Conflict("More than one server can serve this URI.", remedy=f"Put {named} in front of it.")
+    return Conflict("More than one server offers this URI.", remedy=f"Put {named} in front of it.")
 
 
 def _makes(template: ToolSpec, uri: str) -> bool:

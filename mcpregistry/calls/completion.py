@@ -61,8 +61,8 @@ class Completions:
         outcome = self._typing(catalogue, entry, typed, known)
         if outcome is Outcome.DENY:
             raise Denied(
-                f"Nothing is suggested for '{plain(typed.name, 200)}': it may not be used like this.",
-                remedy="Try other arguments.",
+                f"There are no suggestions for '{plain(typed.name, 200)}': the agent is not allowed to use it with these arguments.",
+                remedy="Use other arguments.",
             )
         more = self._pinned(catalogue, entry, typed, known)
         if outcome is Outcome.ASK or more is None or COMPLETIONS not in entry.offer.server.features:
@@ -154,10 +154,10 @@ def _arguments(entry: Entry, typed: Typed) -> frozenset[str]:
     if typed.argument not in names:
         raise ArgumentsInvalid(
             f"'{plain(typed.name, 200)}' has no argument '{plain(typed.argument, 200)}'.",
-            remedy=f"It has {', '.join(map(plain, names)) or 'none'}.",
+            remedy=f"Use one of its arguments: {', '.join(map(plain, names))}." if names else "It has no arguments.",
         )
     if any(len(value) > LONGEST_URI for value in (typed.value, *typed.known.values())):
-        raise ArgumentsInvalid(f"A value is longer than {LONGEST_URI:,} characters.", remedy="Type a shorter one.")
+        raise ArgumentsInvalid(f"A value is longer than {LONGEST_URI:,} characters.", remedy="Use a shorter value.")
     return frozenset(names)
 
 

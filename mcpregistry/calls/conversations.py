@@ -26,7 +26,7 @@ async def within(catalogue: Catalogue, conversation: str) -> Catalogue:
     except Error:
         log.exception("conversation.not_looked_up")
         raise Busy(
-            "The conversation could not be looked up, so nothing was done.", remedy="Call again in a moment."
+            "The conversation could not be read, so nothing was done.", remedy="Try again in a moment."
         ) from None
     return _narrowed(catalogue, servers)
 

@@ -62,8 +62,8 @@ class DownstreamDispatcher:
                 result = await self._sent(call, again, on_sent)
         except Unanswered as reason:
             raise InputNeeded(
-                f"The server asks for an answer of a model, and there is none. {reason}",
-                remedy="Ask the operator: the server's page says which expert tool answers.",
+                f"The server asked for a completion of a model and did not get one. {reason}",
+                remedy="Ask the operator to choose an expert tool on the server's page that answers such requests.",
             ) from None
         return result
 

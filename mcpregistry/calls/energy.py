@@ -135,8 +135,8 @@ class Energy:
         except Exception as error:  # whatever it was, nothing was sent, and the record shall say so
             log.exception("energy.not_reserved", call=call.id)
             raise NotReserved(
-                "The call was not made: its energy could not be set aside.",
-                remedy="The database does not take it, the log says why. Ask the operator.",
+                "The call was not made: its energy could not be reserved in the energy pool.",
+                remedy="Ask the operator, who finds the cause in the log.",
             ) from error
         return short
 
@@ -164,5 +164,8 @@ def _pool(call: Call) -> int | None:
 
 
 def _refusal(short: Shortage) -> InsufficientEnergy:
-    said = f"The call is estimated to cost {short.needed:.1f} units of energy; {short.available:.1f} are left in '{short.pool}'."
+    said = (
+        f"The call is estimated to cost {short.needed:.1f} units of energy, "
+        f"but only {short.available:.1f} are left in the pool '{short.pool}'."
+    )
     return InsufficientEnergy(said, remedy=short.remedy)

@@ -36,6 +36,7 @@ from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.changes import State as FeedState
 from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.errors import Busy, DownstreamError, NotFound, SlipsnisseError
 from mcpregistry.domain.policy.decision import Policy
@@ -184,8 +185,10 @@ class Engine:
         snapshot = self.live.current
         agent = snapshot.agents.get(agent_slug)
         if endpoint is None or agent is None:
-            missing = f"endpoint '{endpoint_slug}'" if endpoint is None else f"agent '{agent_slug}'"
-            raise NotFound(f"There is no {missing}, or it is switched off.", remedy="Look at it in the admin.")
+            thing, slug = ("endpoint", endpoint_slug) if endpoint is None else ("agent", agent_slug)
+            raise NotFound(
+                error_texts.not_found(f"enabled {thing}", slug), remedy=f"Check the name, or enable the {thing}."
+            )
         return self.catalogues.get(snapshot, endpoint, agent, time.time())
 
     async def call(self, request: CallRequest) -> CallOutcome:
@@ -220,11 +223,11 @@ class Engine:
     def check_open(self) -> None:
         """Raises Busy when no calls are made: the process stops, or is blind to changes of its configuration."""
         if self._stopping:
-            raise Busy("The site is shutting down.", remedy="Call again in a moment.")
+            raise Busy("The site is shutting down.", remedy="Try again in a moment.")
         if self.feed.state is FeedState.BLIND:
             raise Busy(
-                "This process cannot ask the database whether its configuration still holds, so it makes no calls.",
-                remedy="Call again in a moment; if it lasts, ask the operator.",
+                "No calls are made now: the database is unavailable, so the configuration may be out of date.",
+                remedy="Try again in a moment. If this continues, ask the operator.",
             )
 
     async def proceed(self, judged: Judged) -> CallOutcome:
@@ -238,7 +241,7 @@ class Engine:
                 if not self._in_flight.was_cut(task):
                     raise
                 raise DownstreamError(
-                    "The site stopped before the answer came.", remedy=LOOK_FIRST, sent=True
+                    "The site stopped before the answer arrived.", remedy=LOOK_FIRST, sent=True
                 ) from None
 
     async def call_tool(
@@ -300,7 +303,7 @@ _current: Engine | None = None
 def current_engine() -> Engine:
     """The engine of this process. Raises Busy until it has started."""
     if _current is None:
-        raise Busy("This process makes no calls yet.", remedy="Call again in a moment.")
+        raise Busy("This process is still starting.", remedy="Try again in a moment.")
     return _current
 
 

@@ -42,8 +42,9 @@ from mcpregistry.services.records.audit import Fact
 
 log = structlog.get_logger(__name__)
 
-_STOPPED = "this process was stopped before the answer came"
-_CRASHED = "The call failed inside the control plane."
+_STOPPED = "this process was stopped before the answer arrived"
+_CRASHED = "The call failed because of an internal error."
+_ASK = "Ask the operator, who finds the cause in the log."
 R = TypeVar("R")
 
 
@@ -120,7 +121,7 @@ class Pipeline:
             refusal = error
         except Exception:  # a fault of ours must not let the call through, nor end it without a record
             log.exception("call.crashed", call=call_id)
-            refusal = Denied(_CRASHED, remedy="Ask the operator.")
+            refusal = Denied(_CRASHED, remedy=_ASK)
         call = Call(call_id, request, entry, arguments_json, binding, decision, received_at, started)
         return Judged(call, refusal)
 
@@ -169,13 +170,17 @@ class Pipeline:
         return replace(outcome_of(call, state, error=refusal), invocation_id=first)
 
     def _flooded(self, call: Call, more: int, first: str) -> None:
-        said = f"{more} more calls beyond the agent's rate were refused within a minute of {first}; this is the last."
+        said = (
+            f"The agent exceeded its rate limit: {more} more calls were denied within a minute after the call {first}. "
+            "This record is for the last of them."
+        )
         row = rows.refused(call, outcome_of(call, State.DENIED, error=RateLimited(said)))
         self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
 
     def _repeated(self, call: Call, more: int, first: str) -> None:
         said = (
-            f"{more} more such calls were refused within a minute of {first}; this is the last. People had refused it."
+            f"An approver had rejected this call: {more} more identical calls were rejected within a minute after the "
+            f"call {first}. This record is for the last of them."
         )
         row = rows.refused(call, outcome_of(call, State.REJECTED, error=RefusedBefore(said)))
         self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
@@ -211,7 +216,7 @@ class Pipeline:
         except Exception:  # only while asking: what fails later is told by the record (``calls/approvals/waiting.py``)
             log.exception("call.crashed", call=call.id)
             self.approvals.drop(call)
-            crash = Denied(_CRASHED, remedy="It was not made. Ask the operator.")
+            crash = Denied(_CRASHED, remedy=f"The call was not made. {_ASK}")
             return await self._refused(call, crash, State.CANCELLED)
         return await self._claimed(replace(call, decision=Decision(Outcome.ALLOW, permit.why), permit=permit.id))
 
@@ -223,7 +228,7 @@ class Pipeline:
             raise
 
     def _left_early(self, call: Call) -> None:
-        reason = _STOPPED if self.process_stops else "the caller left before anybody was asked"
+        reason = _STOPPED if self.process_stops else "the caller disconnected before an approval was requested"
         row = rows.refused(call, _left(call, State.CANCELLED, reason))
         self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
 
@@ -271,7 +276,7 @@ class Pipeline:
 
     def abandon(self, call: Call) -> None:
         """A claimed call whose caller left before it was sent."""
-        reason = _STOPPED if self.process_stops else "the caller left before anything was sent"
+        reason = _STOPPED if self.process_stops else "the caller disconnected before the call was sent"
         self._ends(call, State.NOT_SENT, reason)
 
     async def _dispatched(self, call: Call) -> CallOutcome:
@@ -287,7 +292,7 @@ class Pipeline:
             result = await self.dispatchers[call.entry.offer.kind](call, on_sent=on_sent)
         except asyncio.CancelledError:
             state = State.UNKNOWN if sent else State.NOT_SENT
-            self._ends(call, state, _STOPPED if self.process_stops else "the caller cancelled it")
+            self._ends(call, state, _STOPPED if self.process_stops else "the caller cancelled the call")
             raise
         except ToolRefused as error:
             refused = outcome_of(call, State.TOOL_ERROR, error=error)
@@ -298,7 +303,7 @@ class Pipeline:
             return outcome_of(call, State.UNKNOWN if sent else State.NOT_SENT, error=error)
         except Exception as error:  # its text may hold a secret: it goes to the log only
             log.exception("call.crashed", call=call.id)
-            crash: SlipsnisseError = DownstreamError(_CRASHED, remedy="Ask the operator.", sent=sent)
+            crash: SlipsnisseError = DownstreamError(_CRASHED, remedy=_ASK, sent=sent)
             if is_passing(error):
                 crash = Unavailable("The database is unavailable.", remedy="Try again in a moment.")
             return outcome_of(call, State.UNKNOWN if sent else State.NOT_SENT, error=crash)

@@ -54,8 +54,8 @@ log = structlog.get_logger(__name__)
 
 Key = tuple[int, str]  # server and session
 STATE_IS_NEW = (
-    "Note of Slipsnisse: the connection of this session to the server was lost, and this call has a new one. "
-    "The server no longer has what it kept for the session."
+    "Note from Slipsnisse: this session's connection to the server was lost, and this call used a new one. "
+    "The server has lost what it stored for the session."
 )
 MOST_REMEMBERED = 5_000  # owners of connections elsewhere
 _RENEW_EVERY = LEASE.total_seconds() / 3
@@ -125,7 +125,7 @@ class Placement:
                 await asyncio.sleep(_PAUSE if attempt else 0)
             except OwnerGoneError as gone:
                 await self.replace(key, owner, gone, attempt)
-        raise Busy("The connection of this session is moving between processes.", remedy="Call again in a moment.")
+        raise Busy("This session's connection is being moved to another process.", remedy="Try again in a moment.")
 
     async def _call_here(self, key: Key, name: str, arguments_json: bytes, **options: Any) -> dict[str, Any]:
         """``Pool.call``. After a loss, every call says that the state is new until one that says so has succeeded."""

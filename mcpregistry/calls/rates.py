@@ -54,7 +54,9 @@ class Rates:
         if limit is None:
             return
         if limit == 0:
-            raise RateLimited(f"The agent '{agent.slug}' may make no calls.", remedy="Ask the operator.")
+            raise RateLimited(
+                f"The agent '{agent.slug}' cannot make calls: its rate limit is 0.", remedy="Ask the operator."
+            )
         held = self._held[agent.id]
         held.limit = limit
         if not held.purse.spend(time.monotonic(), limit):
@@ -74,8 +76,8 @@ class Rates:
                 except Exception as error:  # whatever it was, the call shall end with a record
                     log.exception("rates.not_counted", agent=agent.slug)
                     raise NotCounted(
-                        "The call was not made: it could not be counted.",
-                        remedy="The database does not take it, the log says why. Ask the operator.",
+                        "The call was not made: it could not be counted against the rate limit.",
+                        remedy="Ask the operator, who finds the cause in the log.",
                     ) from error
                 self._refuse_while_empty(agent, held, limit)
 
@@ -83,8 +85,11 @@ class Rates:
     def _refuse_while_empty(agent: AgentSpec, held: _Held, limit: int) -> None:
         left = held.purse.empty_until - time.monotonic()
         if left > 0:
-            said = f"The agent '{agent.slug}' may make {limit} calls a minute, wherever it makes them."
-            raise RateLimited(said, remedy=f"Call again in {max(1.0, left):.0f} seconds.")
+            said = (
+                f"The agent '{agent.slug}' has reached its limit of {limit} calls per minute, "
+                "counted over all endpoints and processes."
+            )
+            raise RateLimited(said, remedy=f"Try again in {max(1.0, left):.0f} seconds.")
 
     async def _ahead(self, agent: AgentSpec, held: _Held, limit: int) -> None:
         """So that the next call finds something; what goes wrong meets that one."""

@@ -23,7 +23,7 @@ def outcome_of_record(call: Invocation) -> CallOutcome:
     try:
         result = json.loads(task.result).get("result") if task else json.loads(text) if text else None
     except ValueError:  # only its beginning was kept
-        result = {"content": [{"type": "text", "text": f"{text}\n(the rest of this result was not kept)"}]}
+        result = {"content": [{"type": "text", "text": f"{text}\n(the rest of this result was not stored)"}]}
     duration = call.duration_ms or 0.0
     return CallOutcome(
         call.pk, State(call.state), result, call.error_code, call.reason, duration_ms=duration, warning=call.warning

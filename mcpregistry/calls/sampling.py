@@ -55,7 +55,7 @@ class Sampling:
         if method == METHOD:
             return await self._sampled(params)
         if self._hosts.ask is None:
-            raise Unanswered("The host that made this call cannot be asked this.")
+            raise Unanswered("The host that made this call cannot answer this request.")
         return await self._hosts.ask(method, params)
 
     async def _sampled(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Sampling:
 
     def _check_room(self, more: int) -> None:
         if self._count + more > MOST:
-            raise Unanswered(f"A call may ask a model of this site {MOST} times.")
+            raise Unanswered(f"A call can request at most {MOST} completions from this site.")
 
 
 def _params(request: Mapping[str, Any]) -> Mapping[str, Any]:

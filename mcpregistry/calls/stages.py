@@ -20,7 +20,9 @@ from mcpregistry.domain.text.canonical import canonical, plain
 
 NO_ENTRY: Any = None  # of a call whose tool was not found: only its refusal is recorded
 UNDECIDED = Decision(Outcome.DENY, "")
-_OWN = Decision(Outcome.ALLOW, "one of ours: it only tells about calls, or every call that it makes is decided on")
+_OWN = Decision(
+    Outcome.ALLOW, "a tool of this site: it only reports on calls, or the rules apply to each call that it makes"
+)
 
 
 def unlisted(kind: str) -> str:
@@ -50,8 +52,8 @@ def authorise(request: CallRequest, entry: Entry) -> None:
     granted = may_call if by is None else may_begin
     if not granted(agent, endpoint, by or entry.offer.tool, request.arguments if by is None else {}, time.time()):
         raise Denied(
-            f"The agent '{catalogue.agent.slug}' is not granted '{entry.name}' with these arguments.",
-            remedy="Ask the operator for a grant, or keep to the arguments that are granted.",
+            f"The agent '{catalogue.agent.slug}' has no grant for '{entry.name}' with these arguments.",
+            remedy="Use arguments that are granted, or ask the operator for a grant.",
         )
 
 
@@ -63,8 +65,8 @@ def validate(request: CallRequest, entry: Entry) -> str:
         return canonical(request.arguments)
     except ValueError as error:
         raise ArgumentsInvalid(
-            "The arguments hold a number that JSON does not have (NaN or infinity), or are nested too deeply.",
-            remedy="Correct them and call again.",
+            "The arguments contain a number that is not valid in JSON (NaN or infinity), or are nested too deeply.",
+            remedy="Correct the arguments and call again.",
         ) from error
 
 
@@ -93,7 +95,7 @@ def _unasked(entry: Entry, decision: Decision) -> Decision:
     """
     if is_app(entry.offer.tool.name) and decision.rule_id is None:
         return Decision(Outcome.ALLOW, "the page of an approved tool")
-    said = "people would be asked, which is not possible for a resource that no list has; a rule may allow it"
+    said = "this resource would need an approval, which is only possible for listed resources; add a rule to allow it"
     return Decision(Outcome.DENY, f"{decision.reason}: {said}", rule_id=decision.rule_id)
 
 
@@ -108,4 +110,4 @@ def _question(request: CallRequest, entry: Entry) -> Question:
 def refuse_denied(decision: Decision) -> None:
     """A call that a rule denies goes no further."""
     if decision.outcome is Outcome.DENY:
-        raise Denied(f"A rule denies this call: {decision.reason}.", remedy="Do not repeat it; ask the operator.")
+        raise Denied(f"A rule denies this call: {decision.reason}.", remedy="Do not repeat it. Ask the operator.")

@@ -62,7 +62,7 @@ async def tried(trial: Trial, *, actor: str, requester: Requester) -> CallOutcom
 async def _made_before(call_id: str) -> CallOutcome:
     outcome = await db_call(outcome_by_id, call_id)
     if outcome is None:
-        raise Conflict("This form has been sent already, and its call is not kept.", remedy="Open the page anew.")
+        raise Conflict("This form was already sent, and its call is no longer stored.", remedy="Open the page again.")
     return outcome
 
 

@@ -182,7 +182,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         back = reverse("admin:subagents_run_change", args=[row.pk])
         try:
             note = request.POST.get("note", "")[:_LONGEST_NOTE]
-            runs.settle(call_id=call.pk, as_what=what, actor=actor(request), note=note)
+            runs.settle(call_id=call.pk, as_what=what, actor=actor(request), user_id=request.user.pk, note=note)
         except SlipsnisseError as error:
             return self._refused(request, error, back)
         self.message_user(request, f"{printable(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS)

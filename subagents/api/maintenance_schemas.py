@@ -25,29 +25,29 @@ _PROPOSABLE: dict[str, Any] = {
 ServerFields: Any = create_model(
     "ServerFields",
     __base__=Input,
-    __doc__="What may be proposed of a server; secrets (env, headers) are entered by people.",
+    __doc__="Fields of a server that can be proposed. Users enter secrets (env, headers) themselves.",
     **_PROPOSABLE,
 )
 
 
 class AddParams(Input):
-    """If ``fields`` is left out, registry entries are proposed, and a user chooses one."""
+    """If ``fields`` is left out, entries of registries are proposed, and a user chooses one."""
 
     server: Slug
     purpose: Reason = ""
-    registry_name: Annotated[Text, Field(max_length=200, description="SHA-256 of the registry entry.")] = ""
+    registry_name: Annotated[Text, Field(max_length=200, description="Name of an entry in a registry.")] = ""
     fields: ServerFields = Field(default_factory=ServerFields)
 
 
 class RemoveParams(Input):
-    """The server, and why it should be removed."""
+    """The server, and the reason."""
 
     server: Slug
     reason: Reason = ""
 
 
 class TestParams(Input):
-    """The server, and optionally a call of an approved read-only tool."""
+    """The server, and optionally one call of an approved tool that only reads."""
 
     server: Slug
     call_tool: Annotated[Text, Field(max_length=200)] = ""
@@ -56,27 +56,27 @@ class TestParams(Input):
 
 
 class TryParams(Input):
-    """The server, and optionally the agent that gets the tools that the trial proposes."""
+    """The server, and optionally the agent to which the trial proposes grants."""
 
     server: Slug
     for_agent: Annotated[Text, Field(max_length=63)] = ""
 
 
 class SearchParams(Input):
-    """Words in a server's name, description or tools."""
+    """Words in the name, description or tools of a server."""
 
     query: Annotated[Text, Field(min_length=1, max_length=200)]
     limit: Annotated[int, Field(ge=1, le=MOST_FOUND)] = 10
 
 
 class ChangedFields(ServerFields):
-    """Changed fields of an existing server, and whether it should be enabled."""
+    """New values of an existing server, and whether it is enabled."""
 
     enabled: bool | None = None
 
 
 class ModifyParams(Input):
-    """New values of the fields, and why they should change."""
+    """New values by field, and the reason."""
 
     server: Slug
     fields: ChangedFields
@@ -84,7 +84,7 @@ class ModifyParams(Input):
 
 
 class _Order(Input):
-    """``supervisor``: a hosted agent. While its cycles are paused, the request is paused."""
+    """``supervisor`` is a hosted agent. While its cycles are paused, the request is paused."""
 
     priority: PriorityName = "medium"
     supervisor: Annotated[Text, Field(max_length=63)] = ""
@@ -98,7 +98,7 @@ class AddOrder(_Order):
 
 
 class RemoveOrder(_Order):
-    """Propose to remove a server."""
+    """Propose to delete a server."""
 
     type: Literal["remove_server"]
     params: RemoveParams
@@ -112,9 +112,7 @@ class TestOrder(_Order):
 
 
 class TryOrder(_Order):
-    """Run a trial of a server before it is enabled. Only users can request it, because it calls tools that claim to be
-    read-only.
-    """
+    """Try a server before it is enabled. Only users can request this, because tools that claim to only read are called."""
 
     type: Literal["try_server"]
     params: TryParams
@@ -140,7 +138,7 @@ Order = Annotated[
 
 
 class CancelOrder(Input):
-    """The reason, which becomes part of the error of the request."""
+    """The reason, which is part of the error of the request."""
 
     reason: Reason = ""
 
@@ -153,7 +151,7 @@ class RequestOut(Schema):
     params: dict[str, Any]
     priority: PriorityName
     state: State
-    substate: str = Field(description="Requested change of state: paused, cancelled or empty.")
+    substate: str = Field(description="`paused`, `cancelled` or empty.")
     progress: int = Field(ge=0, le=100)
     message: str
     energyConsumed: float
@@ -161,8 +159,7 @@ class RequestOut(Schema):
     error: str | None
     agent: str
     supervisor: str = Field(
-        description="The hosted agent that supervises the request: while its cycles are paused, the request is "
-        "paused. Empty if there is none."
+        description="Hosted agent that supervises the request. While its cycles are paused, the request is paused. Empty if none."
     )
     requestedBy: str
     timestamp: datetime
@@ -186,7 +183,7 @@ class MessagesOut(Schema):
 
 
 class Activity(Schema):
-    """``open``: the number of requests that have not ended. ``enabled``: whether the sub-agent is enabled."""
+    """``open``: number of requests that have not ended, including queued ones. ``enabled``: whether the sub-agent is enabled."""
 
     enabled: bool
     active: bool
@@ -194,26 +191,28 @@ class Activity(Schema):
 
 
 class PolledEnergyOut(Schema):
-    """Energy units."""
+    """Energy in units."""
 
     energy: float
 
 
 class ProposalApplication(Input):
-    """Only for a new server that is proposed from registries."""
+    """Needed only for a new server that is proposed from registries."""
 
     entry: EntryChoice | None = None
 
 
 class ProposalOut(Schema):
-    """A change that waits for a decision, or the decision."""
+    """A proposed change, and the decision on it."""
 
     id: int
     requestId: str
     type: Kind
     server: str
     fields: dict[str, Any]
-    install: int | None = Field(description="The requested package, from which a server can be made.")
+    install: int | None = Field(
+        description="Number of the package that was requested for it, from which a server can be created."
+    )
     reason: str
     state: ProposalState
     decided_by: str

@@ -29,18 +29,20 @@ class TrialOut(Schema):
 
     id: int
     server: str
-    requestId: str | None = Field(description="Id of the request. Null if the request was deleted.")
+    requestId: str | None = Field(
+        description="Request that the trial belongs to. Null if the request was deleted by retention."
+    )
     verdict: Verdict
     version: str = Field(description="Version that the server reports.")
-    differences: list[str] = Field(description="Differences from the previous trial, in words.")
+    differences: list[str] = Field(description="Differences from the previous trial, as sentences.")
     behaves_otherwise: bool
-    proposal: int | None = Field(description="Proposal that waits, or has waited, for a decision.")
+    proposal: int | None = Field(description="Number of the proposal of this trial.")
     proposal_state: ProposalState | None
     created_at: datetime
 
 
 class TrialDetail(TrialOut):
-    """The complete report. Times are in milliseconds, memory in kilobytes. Null values could not be observed."""
+    """The whole report. Times are in milliseconds, memory is in kilobytes, and null means that it could not be observed."""
 
     server_revision: int
     findings: list[dict[str, Any]]
@@ -51,7 +53,7 @@ class TrialDetail(TrialOut):
     proposed: Annotated[
         dict[str, Any],
         Field(
-            description="tools: the proposed rule of each tool (allow, ask or hide). Other keys: fields of the server."
+            description="Proposed rule (allow, ask or hide) for each of the `tools`, and proposed `fields` of the server."
         ),
     ]
 
@@ -65,7 +67,7 @@ def list_trials(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[TrialOut]:
-    """Trials, newest first."""
+    """List trials, newest first."""
     exact = {"server__slug": server, "verdict": verdict}
     rows = TrialReport.objects.select_related("server", "request__proposal")
     rows = rows.filter(**{key: value for key, value in exact.items() if value is not None})
@@ -76,7 +78,7 @@ def list_trials(
 
 @router.get("/maintenance/trials/{trial_id}", response=TrialDetail)
 def get_trial(request: HttpRequest, trial_id: lookup.Id) -> TrialDetail:
-    """One trial with all its results."""
+    """Get one trial with its whole report."""
     row = lookup.one(TrialReport.objects.select_related("server", "request__proposal"), "trial", pk=trial_id)
     return TrialDetail(
         **_short(row), server_revision=row.server_revision, findings=row.findings, figures=row.figures, starts=row.starts,

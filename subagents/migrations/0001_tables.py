@@ -649,6 +649,7 @@ class Migration(migrations.Migration):
                     ('raw_characters', models.PositiveIntegerField(default=0)),
                     ('details', models.JSONField(blank=True, default=dict, help_text='Links of the result, and the estimate of the context guard if it refused the call.')),
                     ('settled_by', models.CharField(blank=True, help_text='Who settled the call if its outcome was unknown.', max_length=150)),
+                    ('settled_by_id', models.BigIntegerField(blank=True, help_text="Id of that operator's account.", null=True)),
                     ('started_at', models.DateTimeField(blank=True, null=True)),
                     ('finished_at', models.DateTimeField(blank=True, null=True)),
                     ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='calls', to='subagents.run')),

@@ -285,6 +285,7 @@ class ToolCall(models.Model):
     settled_by = models.CharField(
         max_length=150, blank=True, help_text=_("Who settled the call if its outcome was unknown.")
     )
+    settled_by_id = models.BigIntegerField(null=True, blank=True, help_text=_("Id of that operator's account."))
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 

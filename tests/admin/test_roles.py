@@ -273,7 +273,7 @@ def test_without_a_role_there_is_nothing_to_see(site: Site, who: str) -> None:
     for model in OURS:
         assert client.get(page(model, "changelist")).status_code in (302, 403)
     if who == "no role":
-        assert "no role was given to you" in client.get(reverse("admin:index")).content.decode()
+        assert "you do not have a role" in client.get(reverse("admin:index")).content.decode()
 
 
 def test_an_operator_cannot_make_a_changed_server_run(client_of: ClientOf, site: Site) -> None:

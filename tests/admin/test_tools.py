@@ -29,6 +29,7 @@ def verb(found: Tool, name: str) -> str:
     return reverse("admin:mcpregistry_tool_verb", args=[found.pk, name])
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("status", "names"),
     [

@@ -62,8 +62,8 @@ def test_cycles_name_their_conversation(client_of: ClientOf, site: Site) -> None
     shown = words(
         client_of("admin"), reverse("admin:subagents_effortagent_change", args=[EffortAgent.objects.get().pk])
     )
-    assert "Answers only Release notes" in shown
-    assert "Release notes: asks its model" in shown
+    assert "Answers only in Release notes" in shown
+    assert "Release notes: asking its model" in shown
     assert CONVERSATION not in shown
 
 

@@ -151,7 +151,7 @@ async def test_a_caller_that_leaves_takes_its_request_with_it(site: Make, asking
     with pytest.raises(asyncio.CancelledError):
         await call
     ended = await until(State.CANCELLED)
-    with pytest.raises(votes.AlreadyDecided, match="left"):
+    with pytest.raises(votes.AlreadyDecided, match="disconnected"):
         await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
     assert (ended.join_key, here.sent()) == (None, [])
 

@@ -46,12 +46,12 @@ def change_definition() -> None:
 CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     "server edited": (edit_server, "settings of the server echo were changed"),
     "definition changed": (change_definition, "definition was changed"),
-    "tool switched off": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "not there any more"),
-    "agent switched off": (lambda: Agent.objects.update(enabled=False), "switched off"),
+    "tool switched off": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "no longer exists"),
+    "agent switched off": (lambda: Agent.objects.update(enabled=False), "was disabled"),
     "grant withdrawn": (lambda: Grant.objects.all().delete(), "no longer granted"),
-    "grant narrowed": (lambda: Grant.objects.update(argument_pins={"n": 7}), "no longer granted with these arguments"),
-    "rule added": (lambda: PolicyRule(name="new", outcome="ask").save(), "was changed, or another one decides"),
-    "rule denies": (lambda: PolicyRule(name="new", outcome="deny").save(), "was changed, or another one decides"),
+    "grant narrowed": (lambda: Grant.objects.update(argument_pins={"n": 7}), "no longer allow these arguments"),
+    "rule added": (lambda: PolicyRule(name="new", outcome="ask").save(), "was changed, or another rule applies"),
+    "rule denies": (lambda: PolicyRule(name="new", outcome="deny").save(), "was changed, or another rule applies"),
     "approver switched off": (lambda: User.objects.update(is_active=False), "Bob may not approve it any more"),
     "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob may not approve it any more"),
     "approver deleted": (lambda: User.objects.all().delete(), "Bob may not approve it any more"),
@@ -103,7 +103,7 @@ async def test_an_edited_call_that_a_rule_has_come_to_deny_is_not_run(
     await db_call(lambda: PolicyRule(name="few", outcome="deny", condition="args.n > 50").save())
     outcome = await here.engine.approvals.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
-    assert "a rule denies the call now" in outcome.message
+    assert "a rule now denies the call" in outcome.message
     assert here.sent() == []
 
 
@@ -142,7 +142,7 @@ async def test_an_edited_call_that_a_stricter_rule_has_come_to_ask_about_is_not_
     await db_call(lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save())
     outcome = await here.engine.approvals.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
-    assert "the rule 'many' needs 2 approvers for the call with the edited arguments" in outcome.message
+    assert "the rule 'many' needs 2 approvers for the edited arguments" in outcome.message
     assert here.sent() == []
 
 

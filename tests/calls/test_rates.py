@@ -125,7 +125,7 @@ async def test_who_is_refused_asks_nobody_until_there_is_something_and_calls_tha
     found = await asyncio.gather(*(allowed(held, who) for _ in range(40)))
     assert sum(each == [True] for each in found) == 2
     assert len(asked) <= 4
-    said = r"2 calls a minute, wherever it makes them\. Call again in (\d+) seconds"
+    said = r"2 calls per minute, counted over all endpoints and processes\. Try again in (\d+) seconds"
     with pytest.raises(RateLimited, match=said) as caught:
         await held.take(who)
     found_in = re.search(said, str(caught.value))
@@ -136,7 +136,7 @@ async def test_who_is_refused_asks_nobody_until_there_is_something_and_calls_tha
 async def test_no_limit_asks_nobody_and_zero_means_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "lease", None)
     assert await allowed(Rates(), spec(None), 1000) == [True] * 1000
-    with pytest.raises(RateLimited, match=r"no calls\. Ask the operator"):
+    with pytest.raises(RateLimited, match=r"rate limit is 0\. Ask the operator"):
         await Rates().take(spec(0))
 
 

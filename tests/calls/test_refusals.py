@@ -192,7 +192,10 @@ async def test_who_keeps_asking_fills_no_disk_and_is_answered_more_slowly(
     here.engine.pipeline.close()
     last = await until(lambda: db_call(Invocation.objects.exclude(pk__in=before).first))
     assert (last.state, last.error_code) == ("rejected", "REJECTED")
-    assert f"19 more such calls were refused within a minute of {outcomes[0].invocation_id}" in last.reason
+    assert (
+        f"19 more identical calls were rejected within a minute after the call {outcomes[0].invocation_id}."
+        in last.reason
+    )
 
 
 def test_the_pause_grows_and_is_bounded() -> None:

@@ -51,7 +51,7 @@ async def test_one_that_had_to_be_cut_is_not_said_to_be_cancelled_by_its_caller(
     call = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.1}))
     await here.until_sent()
     here.engine.begin_stop(0.2)
-    with pytest.raises(DownstreamError, match="stopped before the answer came"):
+    with pytest.raises(DownstreamError, match="stopped before the answer arrived"):
         await call
     await here.engine.stop()
     record = await db_call(only_call)

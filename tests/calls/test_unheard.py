@@ -277,7 +277,7 @@ async def test_a_request_that_cannot_be_looked_up_either_is_unknown_in_words_and
     with failing("lookups.of_caller"):
         told = await here.call("echo__echo", {"n": 1})
     assert (told.state, told.error_code) == (State.UNKNOWN, "UNAVAILABLE")
-    assert "could not be looked up" in told.message
+    assert "It is not known" in told.message
     assert told.invocation_id in told.remedy
     await db_call(agrees, told, len(here.sent()))
     await until(State.CANCELLED)  # as soon as the database answers: nobody waits for it

@@ -319,7 +319,7 @@ async def rule_changed(cell: Cell) -> None:
     await outside(lambda: rule.update(execute_seconds=rule.get().execute_seconds + 1))
     await cell.vote()
     await outside(cell.place.settle)
-    await cell.void(request, "was changed, or another one decides now")
+    await cell.void(request, "was changed, or another rule applies now")
 
 
 async def second_approver(cell: Cell) -> None:

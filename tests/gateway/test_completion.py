@@ -84,7 +84,7 @@ async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched
         found = (await host.complete(ISSUE, {"name": "owner", "value": ""})).completion
         assert found.total is None  # how many there are of others is nobody's business
         assert await values(host, ISSUE, "number", "", owner="me") == ["me-1"]  # a rule denies the other
-        with pytest.raises(MCPError, match="may not be used like this"):
+        with pytest.raises(MCPError, match="not allowed to use it with these arguments"):
             await values(host, ISSUE, "number", "", owner="you")
         assert await values(host, ISSUE, "number", "", owner="mine") == []  # people would be asked about it
     assert not await outside(ApprovalRequest.objects.exists)

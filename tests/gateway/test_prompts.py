@@ -124,7 +124,7 @@ async def test_a_rule_denies_prompts_or_has_people_asked(stage, site, launched):
         assert not (await host.call_tool(scene.prompt, {})).is_error  # the rule is about prompts
         await outside(PolicyRule.objects.filter(pk=rule.pk).update, outcome="ask")
         pending = await refused(host, scene, "pending")
-        assert "ask for the same prompt again" in pending.message
+        assert "request the same prompt again" in pending.message
         held = await outside(ApprovalRequest.objects.select_related("call").get, pk=pending.data["approval"])
         assert (held.call.tool_name, held.call.state) == ("prompt:review", "pending")
         await outside(approve, held.pk)

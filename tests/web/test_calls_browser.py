@@ -38,7 +38,7 @@ def test_a_form_that_is_come_back_to_can_be_sent(window_of: Windows, crowd: Site
     )
     expect(button).to_contain_text("Calling…")
     window.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
-    expect(button).to_contain_text("Call it")
+    expect(button).to_contain_text("Call tool")
     assert button.get_attribute("aria-busy") is None
 
 

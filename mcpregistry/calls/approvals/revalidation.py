@@ -40,16 +40,16 @@ def resume(
     try:
         catalogue = catalogue_of(row.endpoint_slug, row.agent_slug)
     except NotFound as error:
-        raise GroundLost("the agent or the endpoint was switched off") from error
+        raise GroundLost("the agent or the endpoint was disabled") from error
     kind, name = read(row.tool_name)
     catalogue = catalogue.of_kind(kind)
     entry = catalogue.find(f"{row.server_slug}::{name}")
     if entry is None:
-        raise GroundLost("the tool is not there any more, or no longer granted")
+        raise GroundLost("the tool no longer exists or is no longer granted")
     _check_same(request, entry)
     arguments = json.loads(current_arguments(request))
     if not may_call(catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, now.timestamp()):
-        raise GroundLost("the tool is no longer granted with these arguments")
+        raise GroundLost("the agent's grants no longer allow these arguments")
     decision = _check_rules(request, catalogue, entry, policy=policy, now=now, arguments=arguments)
     asked = call.request if call else _request(request, catalogue, entry)
     return Call(
@@ -72,7 +72,7 @@ def _check_same(request: ApprovalRequest, entry: Entry) -> None:
     if tool.definition_hash != row.definition_hash:
         raise GroundLost("the tool's definition was changed")
     if binding_for(request) != row.binding:
-        raise GroundLost("the record is not what was approved")
+        raise GroundLost("the recorded call differs from the call that was approved")
 
 
 def _check_rules(
@@ -98,11 +98,11 @@ def _check_rules(
 
     asked = decided(json.loads(row.arguments), request.asked_at)
     if asked.terms is None or asked.terms.fingerprint != request.rule_fingerprint:
-        raise GroundLost(f"the rule that asked ({request.rule_name}) was changed, or another one decides now")
+        raise GroundLost(f"the rule that held the call ({request.rule_name}) was changed, or another rule applies now")
     if decided(arguments, now).outcome is Outcome.DENY:
-        raise GroundLost("a rule denies the call now")
+        raise GroundLost("a rule now denies the call")
     if request.edited and (objection := find_objection(request, decided(arguments, request.asked_at).terms)):
-        raise GroundLost(f"{objection} for the call with the edited arguments")
+        raise GroundLost(f"{objection} for the edited arguments")
     return asked
 
 

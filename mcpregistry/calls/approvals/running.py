@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-GONE = "The caller left before the call was made"
+GONE = "The caller disconnected"
 CLOSING_SECONDS = 10.0
 
 
@@ -240,7 +240,7 @@ class Approvals:
 
     async def _drop(self, call: Call) -> None:
         if ticket := await self.perhaps_held(call):
-            await self._leave(ticket, "The call failed inside the control plane")
+            await self._leave(ticket, "The call failed because of an internal error")
 
     async def cancel(self, ticket: Ticket, reason: str) -> State:
         """Withdraw the request on the caller's word."""

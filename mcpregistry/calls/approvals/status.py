@@ -13,23 +13,26 @@ def status_of(ticket: Ticket, state: State, kind: str = TOOL) -> dict[str, Any]:
     """How a held call stands and what its caller does next: ``message`` says all of it in words."""
     by = ticket.decide_by.isoformat(timespec="seconds").replace("+00:00", "Z")
     if state is State.PENDING:
-        what = f"PENDING APPROVAL: this call has not been made. It waits for {ticket.asked_of}, until {by}."
-        then = "Tell the user, who may know whom to ask. Afterwards"
+        what = (
+            f"PENDING APPROVAL: this call has not run. It waits for {ticket.asked_of}, until {by}. "
+            "Tell the user, who can ask for a decision."
+        )
+        when = "After the decision"
     elif state is State.READY:
-        what = "APPROVED: this call may run and has not run yet."
-        then = "Now"
+        what = "APPROVED: this call has not run yet and can run now."
+        when = "Now"
     else:
         what = "APPROVED: this call is running."
-        then = "In a moment"
-    repeat = "call the same tool again" if kind == TOOL else f"ask for the same {kind} again"
+        when = "In a moment"
+    repeat = "call the same tool again" if kind == TOOL else f"request the same {kind} again"
     again = (
-        f"{repeat} with exactly the same arguments: it runs once, and you get its result. "
-        f'Or call mcp_approval_status with the id "{ticket.id}". '
-        "Do not change the arguments, and do not try another way."
+        f"{when}, {repeat} with exactly the same arguments to get its result; the call runs only once. "
+        f'To see its status, call mcp_approval_status with the id "{ticket.id}". '
+        "Do not change the arguments, and do not try to reach the same goal in another way."
     )
     return {
         "status": "pending" if state is State.PENDING else "approved",
-        "message": f"{what} {then} {again} Page: {ticket.url}",
+        "message": f"{what} {again} Page: {ticket.url}",
         "approval": ticket.id,
         "call": ticket.call_id,
         "state": state.value,

@@ -28,18 +28,23 @@ _LISTING: Mapping[str, Any] = {
     "name": NAME,
     "title": "Status of a call that waits for approval",
     "description": (
-        "Tells how a tool call stands that was answered with 'pending approval': who is asked, how long is left, "
-        "what was decided and why, and the result once there is one. Give the id from that answer."
+        "Returns the status of a tool call that was answered with 'pending approval': who can approve it, how long it "
+        "still waits, what was decided and why, and its result as soon as there is one. Pass the id from that answer."
     ),
     "inputSchema": {
         "type": "object",
         "properties": {
-            "id": {"type": "string", "minLength": 1, "maxLength": 64, "description": "approval or call id"},
+            "id": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 64,
+                "description": "The id of the approval or of the call.",
+            },
             "approval": {
                 "type": "string",
                 "minLength": 1,
                 "maxLength": 64,
-                "description": "the same, as it is called there",
+                "description": "The same id, under the name that it has in that answer.",
             },
         },
         "minProperties": 1,
@@ -89,7 +94,7 @@ class ApprovalStatus:
         return _ended(ticket, await self._approvals.run(ticket))
 
 
-_UNKNOWN_TEXT = "You have no such held call. Give the id from the answer 'pending approval'."
+_UNKNOWN_TEXT = "None of your held calls has this id. Pass the id from the answer 'pending approval'."
 _UNKNOWN: dict[str, Any] = {
     "isError": True,
     "content": [{"type": "text", "text": _UNKNOWN_TEXT}],

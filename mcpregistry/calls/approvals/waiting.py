@@ -105,7 +105,9 @@ class Waiting:
             raise
         except _CallerGone:
             self._gone(call, ticket)
-            return CallOutcome(ticket.call_id, State.CANCELLED, error_code="CANCELLED", message="The caller is gone.")
+            return CallOutcome(
+                ticket.call_id, State.CANCELLED, error_code="CANCELLED", message="The caller disconnected."
+            )
         except Exception:  # ours, at whatever point: how the call stands is in its record, not in what failed
             log.exception("call.waiting_failed", call=ticket.call_id)
             return await self._as_recorded(ticket)
@@ -121,8 +123,8 @@ class Waiting:
                 raise error from None
             self._approvals.drop(call)
             doubt = Unavailable(
-                "Whether people are asked about this call could not be looked up.",
-                remedy=f"Ask mcp_approval_status with the id {call.id} in a moment.",
+                "It is not known whether this call waits for an approval, because the record cannot be read.",
+                remedy=f"Call mcp_approval_status with the id {call.id} in a moment.",
             )
             return outcome_of(call, State.UNKNOWN, error=doubt)
         if ticket is None:
@@ -146,7 +148,7 @@ class Waiting:
             return outcome if outcome.state in TERMINAL else await self._tell_pending(ticket)
         except Exception:  # the database does not answer either
             log.exception("call.not_looked_up", call=ticket.call_id)
-            message = f"The record cannot be read. Ask mcp_approval_status with the id {ticket.id} in a moment."
+            message = f"The record cannot be read. Call mcp_approval_status with the id {ticket.id} in a moment."
             return CallOutcome(ticket.call_id, State.UNKNOWN, None, Unavailable.code, message, LOOK_FIRST)
 
     async def _tell_pending(self, ticket: Ticket) -> CallOutcome:
@@ -254,7 +256,7 @@ class Waiting:
         answer = meant(reply.action, confirmed=reply.confirmed or reply.url, seconds=reply.seconds)
         if reply.url and answer is Answer.YES:
             answer = Answer.NOBODY  # went to the page, and decides there
-        by = f"the person at {call.request.host.title or 'the host'}"
+        by = f"the user of {call.request.host.title or 'the host'}"
         with suppress(SlipsnisseError):  # somebody decided meanwhile, or the rule has changed: that stands
             if answer is Answer.YES:
                 return await self._approvals.confirm(ticket, by)
@@ -292,7 +294,7 @@ def _question(call: Call, *, arguments: bool = True) -> str:
     offer = call.entry.offer
     lines = [
         "May this tool call run?" if offer.tool.kind == TOOL else f"May this {offer.tool.kind} be used?",
-        f"{offer.tool.kind.capitalize()}: {printable(offer.tool.name)} of the server {offer.server.slug}",
+        f"{offer.tool.kind.capitalize()}: {printable(offer.tool.name)} on the server {offer.server.slug}",
         f"Agent: {call.request.catalogue.agent.slug}",
         f"Why you are asked: {printable(call.decision.reason)}",
     ]
@@ -300,7 +302,7 @@ def _question(call: Call, *, arguments: bool = True) -> str:
         shown = json.dumps(json.loads(call.arguments_json), ensure_ascii=False, indent=1)
         lines.append(f"Arguments:\n{printable(shown)}")
     else:
-        lines.append("The page shows its arguments, which are too long for this question.")
+        lines.append("The arguments are too long to show here. Open the approval page to read them.")
     return "\n".join(lines)
 
 

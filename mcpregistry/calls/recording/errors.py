@@ -13,13 +13,13 @@ class NotRecorded(SlipsnisseError):
 
 def not_recorded() -> NotRecorded:
     """Of a call that was not made for that."""
-    remedy = "The database does not accept it: it is full, locked, read-only or unavailable. Ask the operator."
+    remedy = "Ask the operator: the database is full, locked, read-only or unavailable."
     return NotRecorded("The call was not made: it could not be recorded.", remedy=remedy)
 
 
 def recorder_stopped() -> NotRecorded:
     """Of a call that nobody could record until the process starts again."""
-    remedy = "Restart this process; its log says why the recorder stopped."
+    remedy = "Restart this process. Its log shows why the recorder stopped."
     return NotRecorded("The call was not made: the recorder of this process has stopped.", remedy=remedy)
 
 

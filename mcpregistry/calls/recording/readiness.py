@@ -24,7 +24,7 @@ def obstacle() -> str:
     if connection.vendor == "postgresql" and _read_only():
         return "the database is read-only"
     if connection.vendor == "sqlite" and (reason := unwritable(Path(connection.settings_dict["NAME"]).parent)):
-        return f"the disk of the database cannot be written: {reason}"
+        return f"the disk of the database is not writable: {reason}"
     for model in _WRITTEN:
         for column in sorted(_demanded(model._meta.db_table) - _known(model)):
             return f"the column {model._meta.db_table}.{column} is newer than this process and has no default"

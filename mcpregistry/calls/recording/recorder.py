@@ -133,10 +133,10 @@ class Recorder:
     def _put(self, item: Item) -> asyncio.Future[None]:
         # An end is always taken: its call has happened, whatever the queue looks like.
         if item.begin and self._waiting.qsize() >= MAX_WAITING:
-            raise Busy("The site is recording as many calls as it can.", remedy="Call again in a moment.")
+            raise Busy("The site cannot record more calls at the moment.", remedy="Try again in a moment.")
         with self._door:
             if self._closing or self._loop is None:
-                raise NotRecorded("The site is shutting down.", remedy="Call again in a moment.")
+                raise NotRecorded("The site is shutting down.", remedy="Try again in a moment.")
             if self._stopped:
                 raise recorder_stopped()
             item.done = self._loop.create_future()
@@ -272,7 +272,7 @@ class Recorder:
         self._chain = chain
         ended = self._checked(batch, changed)
         return [
-            NotClaimed("The call is in other hands.") if item in lost else error
+            NotClaimed("Another process has claimed the call.") if item in lost else error
             for item, error in zip(batch, ended, strict=True)
         ]
 
@@ -288,7 +288,10 @@ class Recorder:
             log.exception("recorder.not_corrected", about=[each.fact.subject for each in ends])
             self._start_afresh(error)
             return [error if item.end else None for item in batch]
-        return [EndedOtherwise("It has ended otherwise.") if item.end and not next(stand) else None for item in batch]
+        return [
+            EndedOtherwise("The call already has another outcome.") if item.end and not next(stand) else None
+            for item in batch
+        ]
 
     def _work(self, batch: list[Item]) -> tuple[ledger.Work, Chain]:
         """The statements for these items, and where the audit chain stands after them."""

@@ -33,6 +33,7 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.repairs import repair_result
 from mcpregistry.models.feed import TASKS
@@ -66,13 +67,14 @@ def check_kind(result: Mapping[str, Any], forwarding: Forwarding) -> None:
     if kind == "complete" or (kind == "task" and forwarding.tasks):
         return
     if kind != "input_required":
-        raise ProtocolError(f"The server answered with a {str(kind)[:40]}, which nobody has asked for.", sent=True)
+        message = f'The server answered with a result of the type "{plain(str(kind), 40)}", which was not requested.'
+        raise ProtocolError(message, sent=True)
     requests = result.get("inputRequests")
     missing = unbearable(requests, forwarding.capabilities) if isinstance(requests, dict) else []
     if missing or not forwarding.capabilities.keys() & set(QUESTIONS.values()):
         raise InputNeeded(
-            f"The server asks for input before it answers ({', '.join(missing) or 'in rounds'}), and it cannot be given here.",
-            remedy="Call it from a host that can ask its user, without an approval in between.",
+            f"The server requires input ({', '.join(missing) or 'in several rounds'}) that this host cannot provide.",
+            remedy="Make the call from a host that can ask its user, and without an approval in between.",
         )
 
 
@@ -117,7 +119,7 @@ class Adoption:
     async def _adopted(self, call: Call, made: Mapping[str, Any]) -> Followed:
         task_id, catalogue = made.get("taskId"), call.request.catalogue
         if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_ID:
-            raise ProtocolError("The server made a task without a usable id.", sent=True)
+            raise ProtocolError("The server created a task without a valid id.", sent=True)
         return await db_call(
             remote_tasks.adopt, call_id=call.id, fence=call.fence,
             agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug,
@@ -181,7 +183,7 @@ class _Follower:
         if self.followed.remote:
             await db_call(remote_tasks.release, followed=self.followed)
         else:
-            await self._end(State.UNKNOWN, "SITE_STOPPED", "The site stopped before the server's task had ended.")
+            await self._end(State.UNKNOWN, "SITE_STOPPED", "The site stopped before the server's task ended.")
 
     async def _run(self) -> None:
         failing_since, retry = 0.0, _FIRST_RETRY
@@ -236,11 +238,11 @@ class _Follower:
             told = _rpc_error(error)
             await self._end(State.TOOL_ERROR, ToolRefused.code, told["message"], outcome={"error": told})
         elif status == "cancelled" and self._cancel_sent:
-            await self._end(State.UNKNOWN, "CANCELLED", "The caller cancelled it while it ran.")
+            await self._end(State.UNKNOWN, "CANCELLED", "The caller cancelled the task while it was running.")
         elif status == "cancelled":
-            await self._end(State.UNKNOWN, "TASK_CANCELLED", "The server cancelled its task. Look what it has done.")
+            await self._end(State.UNKNOWN, "TASK_CANCELLED", "The server cancelled its task. Check what it has done.")
         else:
-            reason = "The server said something about its task that the protocol does not know. Look whether it ran."
+            reason = "The server reported an invalid status of its task. Check what it has done."
             await self._end(State.UNKNOWN, ProtocolError.code, reason)
         return True
 
@@ -251,8 +253,8 @@ class _Follower:
             with contextlib.suppress(SlipsnisseError):
                 await self._ask("tasks/cancel")
             raise ProtocolError(
-                f"It asks for {', '.join(missing)}, which this host cannot give.",
-                remedy="Use a host that can be asked.",
+                f"The server's task requires {', '.join(missing)}, which this host cannot provide.",
+                remedy="Use a host that can ask its user.",
                 sent=True,
             )
         await db_call(
@@ -276,7 +278,8 @@ class _Follower:
     async def _gave_up(self, error: SlipsnisseError) -> None:
         code = TimedOut.code if isinstance(error, TimedOut) else "TASK_LOST"
         reason = (
-            f"The server's task cannot be followed any more: {error.message} Look what it has done before repeating."
+            f"The status of the server's task is no longer available: {error.message} "
+            "Check what it has done before you repeat the call."
         )
         await self._end(State.UNKNOWN, code, reason)
 

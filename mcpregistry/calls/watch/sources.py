@@ -207,8 +207,8 @@ class Postgres:
 
 
 REMEDY = (
-    "NOTIFY does not reach this process, so it asks each second. Point DATABASE_URL at PostgreSQL itself, or at a "
-    "PgBouncer pool in session mode."
+    "This process receives no NOTIFY messages, so it polls once per second. Let DATABASE_URL point to PostgreSQL itself, "
+    "or to a PgBouncer pool in session mode."
 )
 
 

@@ -91,7 +91,7 @@ async def test_when_the_host_can_wait_no_longer_it_is_told_pending_completely_in
     for said in (words(result), result["structuredContent"]["message"]):
         for part in (
             request.pk, f"http://127.0.0.1:8000/approvals/{request.pk}/", "exactly the same arguments",
-            "mcp_approval_status", "has not been made", "an approver",
+            "mcp_approval_status", "has not run", "an approver",
         ):  # fmt: skip
             assert part in said
     assert result["structuredContent"] | {"message": ""} == {

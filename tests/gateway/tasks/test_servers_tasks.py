@@ -102,7 +102,7 @@ async def test_a_task_that_the_server_has_forgotten_ends_as_unknown(opened, serv
         seen = await until(host, await begin(host, f"{server}__vanish", seconds=0.3))
     assert seen["status"] == "completed"
     assert seen["result"]["isError"] is True
-    assert "Look what it has done" in text_of(seen["result"])
+    assert "Check what it has done" in text_of(seen["result"])
     assert seen["result"]["structuredContent"]["state"] == "unknown"
 
 

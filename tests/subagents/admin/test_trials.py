@@ -59,7 +59,7 @@ def report() -> TrialReport:
 def test_the_verdict_stands_first_and_the_trial_before_beside_it(report: TrialReport) -> None:
     viewer = client_as("viewer")
     html = viewer.get(f"{TRIALS}{report.pk}/change/").content.decode()
-    assert html.index("Needs attention") < html.index("Findings") < html.index("Measured") < html.index("whitelist")
+    assert html.index("Needs attention") < html.index("Findings") < html.index("Measurements") < html.index("whitelist")
     assert "40 MB" in html
     assert "10 MB" in html
     assert "offer, and ask an approver" in html

@@ -98,7 +98,7 @@ def test_secrets_of_a_refused_form_are_kept_and_never_shown_again(client_of: Cli
     ("wrong", "where", "says"),
     [
         ({"command": ""}, "command", "must be a list of words"),
-        ({"command": '["a"'}, "command", "none"),
+        ({"command": '["a"'}, "command", "not a valid JSON list"),
         ({"command": "[1, 2]"}, "command", "list of texts"),
         ({"slug": "two__lines"}, "slug", "single underscores"),
         ({"slug": "git"}, "slug", "already exists"),
@@ -275,7 +275,7 @@ def test_a_draft_cannot_be_tested_and_says_why(client_of: ClientOf, site: Site) 
 
 
 def test_reconnecting_raises_the_revision_for_every_process(client_of: ClientOf, site: Site) -> None:
-    assert "drops its connection" in press(client_of("operator"), site.servers["git"], "reconnect")
+    assert "close their connections" in press(client_of("operator"), site.servers["git"], "reconnect")
     assert Server.objects.get(slug="git").revision == 2
 
 

@@ -416,7 +416,10 @@ def test_strict_ports_and_limits_are_set_on_the_form_shown_and_confirmed(client_
     monkeypatch.setattr(confinement, "abi", lambda: 7)
     wanted = {"sandbox": "strict", "sandbox_network": "ports", "sandbox_connect": "443, 53", "max_memory_mb": 500}
     refused = client_of("operator").post(ADD, LOCAL | wanted | {"sandbox_connect": "https", "sandbox_listen": "70000"})
-    assert ("not a number" in errors(refused)["sandbox_connect"][0], "65535" in errors(refused)["sandbox_listen"][0]) == (
+    assert (
+        "not a number" in errors(refused)["sandbox_connect"][0],
+        "65535" in errors(refused)["sandbox_listen"][0],
+    ) == (
         True,
         True,
     )

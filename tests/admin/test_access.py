@@ -139,7 +139,7 @@ def test_a_grant_needs_one_holder_and_one_object(client_of: ClientOf, site: Site
     nothing = {"agent": agent.pk, "argument_pins": "{}"}
     assert "Choose either a server or one tool." in str(errors(client.post(add("grant"), nothing)))
     odd = {"agent": agent.pk, "server": server.pk, "argument_pins": "[1]"}
-    assert "Write an object" in str(errors(client.post(add("grant"), odd))["argument_pins"])
+    assert "Use a JSON object" in str(errors(client.post(add("grant"), odd))["argument_pins"])
     broken = odd | {"argument_pins": "{"}
     assert list(errors(client.post(add("grant"), broken))) == ["argument_pins"]
 

@@ -40,7 +40,7 @@ def test_a_tick_becomes_a_grant_for_that_tool_alone(client_of: ClientOf, site: S
     agent, tool = (int(key) for key in tick.split("."))
     sent = {"endpoint": "default", "tick": [tick], "from": ""}
     asked = client.post(reverse("who-grant"), sent)
-    assert "this alone" in asked.content.decode()
+    assert "only this tool" in asked.content.decode()
     assert Grant.objects.count() == before
     sure = re.search(r'name="sure" value="([^"]+)"', asked.content.decode())
     assert sure is not None

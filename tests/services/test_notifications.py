@@ -198,7 +198,7 @@ def test_the_doctor_names_channels_whose_newest_message_failed():
         Delivery.objects.filter(pk=delivery.pk).update(state=state, attempts=1, last_error="HTTP 500")
     (finding,) = doctor._channels()
     assert (finding.ok, finding.what) == (False, "the channel 'bad' cannot send messages: HTTP 500")
-    assert "Send a test" in finding.remedy
+    assert "send a test message" in finding.remedy
 
 
 def test_a_server_in_trouble_is_told_once_and_so_is_its_return():

@@ -220,7 +220,7 @@ def test_a_channels_page_fits_and_offers_a_test(page: Any, site: Site) -> None:
     page.goto(reverse("admin:mcpregistry_channel_change", args=[Channel.objects.get(name="On call").pk]))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.get_by_role("button", name="Send test message").click()
-    page.get_by_text("A test message is on its way").wait_for()
+    page.get_by_text("A test message is being sent").wait_for()
 
 
 @pytest.mark.exhaustive

@@ -91,7 +91,7 @@ def test_it_is_applied_by_one_click_of_who_may_do_each_part(report: TrialReport)
     assert "approve_definition" in refused
     assert Tool.objects.get().pinned is None
     done = client_as("admin").post(url, follow=True).content.decode()
-    assert "Done, as your own change." in done
+    assert "The proposal is applied as your own change." in done
     assert Tool.objects.get().status == "approved"
     assert Server.objects.get().sandbox == "enforce"
     assert f"{TRIALS}{report.pk}/do/apply" not in done

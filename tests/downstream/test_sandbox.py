@@ -48,7 +48,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 MAY = {"read given", "read kept", "write kept", "empty kept", "link", "command line of another", "runs"}
 # What a probe may get at besides where the page has these words.
 TOLD = {
-    "empty other": "emptied", "empty given": "emptied", "signal": "signals can reach",
+    "empty other": "truncated", "empty given": "truncated", "signal": "signals can reach",
     **dict.fromkeys(("tcp", "tcp to another port", "fast open", "listens", "listens anywhere"), "TCP is open"),
     "udp": "UDP", **dict.fromkeys(("raw", "ping", "multipath", "udp-lite"), "other protocols"),
     **dict.fromkeys(("path's socket", "path's datagrams", "abstract socket"), "sockets of other programs"),

@@ -85,7 +85,7 @@ async def test_a_conversation_that_is_not_the_agents_or_over_is_refused_and_noth
     slug, ids = await outside(rows, stage)
     echo = Corpus("tools/call", named=f"{slug}-e__echo", name=f"{slug}-e__echo", arguments={})
     said = {
-        "unknown": ([("slipsnisse-conversation", "nope")], {}, "has no conversation 'nope'. Begin one with POST"),
+        "unknown": ([("slipsnisse-conversation", "nope")], {}, "has no conversation 'nope'. Start one with POST"),
         "foreign": ([("slipsnisse-conversation", ids["foreign"])], {}, "has no conversation"),
         "ended": ([], {KEY: ids["ended"]}, "has ended. Start another conversation"),
         "a number": ([], {KEY: 7}, "must be the id of a conversation"),

@@ -262,7 +262,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "an unknown kind": (config(tool(), providers={"p": {"kind": "what"}}), "/providers/p/kind", "Choose one"),
     "a misspelt key of a provider": (
-        config(tool(), providers={"p": {"kind": "google", "adress": "x"}}), "/providers/p", "Correct the name",
+        config(tool(), providers={"p": {"kind": "google", "adress": "x"}}), "/providers/p", "Correct or remove",
     ),
     "a model that is not among those of the file": (
         config(tool(model="n"), providers={"google": GOOGLE}), "/tools/0/model", "Available models: m",

@@ -100,7 +100,7 @@ def first_start(var: Path) -> str:
     """Make the site; the token of the agent that may call the demo's expert tool."""
     up = Up(var)
     try:
-        return up.says(r"Bearer token, shown this once:  (\S+)")
+        return up.says(r"Bearer token, shown only once:  (\S+)")
     finally:
         up.read_on()
         up.end()

@@ -39,7 +39,7 @@ def main() -> None:
         up = Up(var)
         try:
             url = up.says(r"the site answers at (http\S+?)/ ")
-            token = up.says(r"Bearer token, shown this once:  (\S+)")
+            token = up.says(r"Bearer token, shown only once:  (\S+)")
             up.read_on()
             _measure(f"{url}/mcp/default", token, var, options.calls, options.servers)
         finally:

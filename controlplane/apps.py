@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class ControlPlaneConfig(AppConfig):
     """Django's configuration of the project's own app."""
 
     name = "controlplane"
-    verbose_name = "Control plane"
+    verbose_name = _("Control plane")
 
     def ready(self) -> None:
         """Load the Celery app and the system checks; begin to say in each version from where it came."""

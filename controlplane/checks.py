@@ -20,7 +20,8 @@ TAG = "slipsnisse"
 _BROWSERS_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]+)?")
 _USUAL_PORT = re.compile(r"^https:.*:443$|^http:.*:80$")
 _ORIGIN = (
-    "Write scheme, host in lower case, and a port that is not the scheme's usual one, as in http://localhost:6274."
+    "Use a scheme, a host in lower case, and a port unless it is the default of the scheme, for example "
+    "http://localhost:6274."
 )
 _LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
 
@@ -41,7 +42,7 @@ def folder_is_private(**_: Any) -> list[CheckMessage]:
     if not var.exists() or not _others_may(var):
         return []
     return [
-        Warning(f"Other users of this machine can look into {var}.", hint=f"Run: chmod 700 {var}", id="slipsnisse.W001")
+        Warning(f"Other users of this machine can access {var}.", hint=f"Run: chmod 700 {var}", id="slipsnisse.W001")
     ]
 
 
@@ -50,8 +51,10 @@ def connections_are_not_kept_by_age(**_: Any) -> list[CheckMessage]:
     """E002: with CONN_MAX_AGE, each request's thread would keep a connection of its own."""
     if settings.DATABASES["default"].get("CONN_MAX_AGE", 0) == 0:
         return []
-    hint = "Remove conn_max_age from DATABASE_URL; the site keeps a pool of its own."
-    return [Error("CONN_MAX_AGE must be 0: every web request has its own thread.", hint=hint, id="slipsnisse.E002")]
+    hint = "Remove conn_max_age from DATABASE_URL. The site has its own connection pool."
+    return [
+        Error("CONN_MAX_AGE must be 0, because each web request has its own thread.", hint=hint, id="slipsnisse.E002")
+    ]
 
 
 @register(TAG)
@@ -61,7 +64,13 @@ def tracebacks_stay_at_home(**_: Any) -> list[CheckMessage]:
     if not settings.DEBUG or not abroad:
         return []
     hint = "Unset SLIPSNISSE_DEBUG."
-    return [Error(f"DEBUG shows tracebacks to whoever reaches {', '.join(abroad)}.", hint=hint, id="slipsnisse.E003")]
+    return [
+        Error(
+            f"DEBUG is on and shows tracebacks to everyone who can reach {', '.join(abroad)}.",
+            hint=hint,
+            id="slipsnisse.E003",
+        )
+    ]
 
 
 @register(TAG)
@@ -69,7 +78,7 @@ def any_host_is_no_host(**_: Any) -> list[CheckMessage]:
     """E004: ``*`` as a host name lets web pages reach the site by DNS rebinding."""
     if "*" not in settings.ALLOWED_HOSTS:
         return []
-    hint = "List the real names; a web page could otherwise reach the site by DNS rebinding."
+    hint = "List the real host names. With '*', a web page could reach the site by DNS rebinding."
     return [Error("SLIPSNISSE_HOSTS must not contain '*'.", hint=hint, id="slipsnisse.E004")]
 
 
@@ -77,7 +86,11 @@ def any_host_is_no_host(**_: Any) -> list[CheckMessage]:
 def origins_are_origins(**_: Any) -> list[CheckMessage]:
     """W004: what is no origin, or is written otherwise than browsers write it, lets no page in."""
     return [
-        Warning(f"SLIPSNISSE_ORIGINS names '{origin}', which no browser sends.", hint=_ORIGIN, id="slipsnisse.W004")
+        Warning(
+            f"SLIPSNISSE_ORIGINS contains '{origin}', which is not an origin that browsers send.",
+            hint=_ORIGIN,
+            id="slipsnisse.W004",
+        )
         for origin in settings.MCP_ALLOWED_ORIGINS[1:]
         if not _BROWSERS_ORIGIN.fullmatch(origin) or _USUAL_PORT.search(origin)
     ]
@@ -88,7 +101,7 @@ def places_of_seals_can_be_used(**_: Any) -> list[CheckMessage]:
     """E005: a place outside for the audit log's seals that cannot work would be noticed when it is needed."""
     from mcpregistry.services.records import sinks
 
-    hint = "Correct the setting (docs/audit.md), or unset it to keep no seals there."
+    hint = "Correct the setting (see docs/audit.md), or unset it to send no checkpoints there."
     return [Error(problem, hint=hint, id="slipsnisse.E005") for problem in sinks.problems()]
 
 
@@ -101,7 +114,7 @@ def broker_fits_the_database(**_: Any) -> list[CheckMessage]:
     ):
         return []
     hint = "Set CELERY_BROKER_URL, for example redis://broker:6379/0."
-    return [Warning("The embedded broker serves this machine only.", hint=hint, id="slipsnisse.W002")]
+    return [Warning("Other machines cannot use the embedded broker.", hint=hint, id="slipsnisse.W002")]
 
 
 @register(TAG, deploy=True)
@@ -111,8 +124,8 @@ def keys_are_given(**_: Any) -> list[CheckMessage]:
         env.text("SLIPSNISSE_SECRET_KEY") and env.text("SLIPSNISSE_KEYS")
     ):
         return []
-    hint = "Set SLIPSNISSE_SECRET_KEY and SLIPSNISSE_KEYS, or their _FILE forms, to the same values everywhere."
-    return [Warning("The keys come from a file of this machine.", hint=hint, id="slipsnisse.W003")]
+    hint = "Set SLIPSNISSE_SECRET_KEY and SLIPSNISSE_KEYS, or their _FILE forms, to the same values on all machines."
+    return [Warning("The keys are read from a file on this machine.", hint=hint, id="slipsnisse.W003")]
 
 
 def _others_may(path: Path) -> bool:

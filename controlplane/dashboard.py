@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from controlplane.navigation import waiting
 from controlplane.unclaimed import MODELS, unclaimed
@@ -25,7 +26,7 @@ from subagents.queries import draft_providers, run_totals, runs_for_people, sile
 
 _CHART_HEIGHT = 100.0
 _MOST_NAMED = 10
-_LEFT_OUT = "lists what hosts cannot get: read why, then correct the server or its limits"
+
 _USAGE = {"day": "24h", "week": "7d", "month": "30d"}  # what usage calls these periods
 
 
@@ -35,7 +36,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     ``templates/admin/index.html`` shows it.
     """
     now, may = timezone.now(), request.user.has_perm
-    context |= {"title": "Overview", "seen": may("mcpregistry.view_server") or may("mcpregistry.view_invocation")}
+    context |= {"title": _("Overview"), "seen": may("mcpregistry.view_server") or may("mcpregistry.view_invocation")}
     if may("mcpregistry.view_server"):
         found = overview.first_steps(cast(User, request.user), now=now)
         context |= {"servers": servers.server_counts(), "steps": None if found.done else steps(found)}
@@ -59,17 +60,17 @@ class Step:
 def steps(found: overview.FirstSteps) -> list[Step]:
     """In the order in which they are taken."""
     return [
-        Step("Add a server", "Paste the command or the address from its README.",
+        Step(_("Add a server"), _("Paste the command or the address from the server's README."),
              reverse("admin:mcpregistry_server_set_up"), found.server),
-        Step("Approve its definitions", "What it offers is used by nobody before a person has read it.",
+        Step(_("Approve its definitions"), _("Agents can use its tools after a user has approved their definitions."),
              reverse("definitions:inbox"), found.definitions),
-        Step("Grant it to an agent", "Nothing is visible by default: a grant says who may use what.",
+        Step(_("Grant it to an agent"), _("Agents see only the tools that are granted to them."),
              reverse("admin:mcpregistry_grant_add"), found.grant),
-        Step("Connect a host", "Claude Code, Cursor, VS Code or any other program that speaks MCP.",
+        Step(_("Connect a host"), _("Use Claude Code, Cursor, VS Code or another program that supports MCP."),
              reverse("connect"), found.connected),
-        Step("See the first call", "Choose a tool and try it, or ask the model in your host for what it does.",
+        Step(_("See the first call"), _("Choose a tool and try it, or ask the model in your host to use it."),
              reverse("admin:mcpregistry_tool_changelist"), found.called),
-        Step("Decide on a call", "A rule can hold calls until a person has said yes; they wait under Approvals.",
+        Step(_("Decide on a call"), _("A rule can hold calls until a user approves them. Held calls are listed under Approvals."),
              reverse("approvals:queue"), found.approved),
     ]  # fmt: skip
 
@@ -97,29 +98,34 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
     of = _lists()
     down, drafts = (known.down, known.drafts) if known else (0, 0)
     every = [
-        Need(waits.calls, "call is held for a decision", "calls are held for a decision", reverse("approvals:queue"), True),
-        Need(down, "server is down", "servers are down", f"{of['server']}?state=unavailable", True),
+        Need(waits.calls, _("call is held for a decision"), _("calls are held for a decision"), reverse("approvals:queue"), True),
+        Need(down, _("server is down"), _("servers are down"), f"{of['server']}?state=unavailable", True),
         *_unclaimed(request),
-        Need(also.get("pools", 0), "energy pool is empty", "energy pools are empty", reverse("admin:mcpregistry_energypool_changelist"),
-             True),
-        Need(also.get("runs", 0), "run waits for people", "runs wait for people", reverse("admin:subagents_run_changelist")),
-        Need(waits.definitions, "definition waits to be read", "definitions wait to be read", reverse("definitions:inbox")),
-        Need(waits.proposals, "proposal of the sub-agent waits", "proposals of the sub-agent wait",
+        Need(also.get("pools", 0), _("energy pool is empty"), _("energy pools are empty"),
+             reverse("admin:mcpregistry_energypool_changelist"), True),
+        Need(also.get("runs", 0), _("run waits for a decision"), _("runs wait for a decision"),
+             reverse("admin:subagents_run_changelist")),
+        Need(waits.definitions, _("definition waits for approval"), _("definitions wait for approval"),
+             reverse("definitions:inbox")),
+        Need(waits.proposals, _("proposal of the sub-agent waits for a decision"),
+             _("proposals of the sub-agent wait for a decision"),
              reverse("admin:subagents_proposal_changelist") + "?state__exact=waiting"),
-        Need(also.get("packages", 0), "package waits for approval", "packages wait for approval",
+        Need(also.get("packages", 0), _("package waits for approval"), _("packages wait for approval"),
              reverse("admin:mcpregistry_install_changelist") + f"?state__exact={InstallState.WAITING}"),
-        Need(drafts, "server is a draft: confirm its launch", "servers are drafts: confirm their launches",
+        Need(drafts, _("server is a draft: confirm its launch"), _("servers are drafts: confirm their launches"),
              f"{of['server']}?lifecycle__exact=draft"),
         *(_incomplete() if known and known.incomplete else ()),
-        Need(also.get("providers", 0), "provider is a draft: confirm it before its models are asked",
-             "providers are drafts: confirm them before their models are asked", reverse("admin:subagents_provider_changelist")),
-        Need(also.get("agents", 0), "hosted agent does not answer: its selected conversation has ended",
-             "hosted agents do not answer: their selected conversations have ended",
+        Need(also.get("providers", 0), _("provider is a draft: confirm it to use its models"),
+             _("providers are drafts: confirm them to use their models"), reverse("admin:subagents_provider_changelist")),
+        Need(also.get("agents", 0), _("hosted agent does not answer: its selected conversation has ended"),
+             _("hosted agents do not answer: their selected conversations have ended"),
              reverse("admin:subagents_effortagent_changelist")),
-        Need(also.get("registries", 0), "registry could not be read", "registries could not be read",
+        Need(also.get("registries", 0), _("registry could not be read"), _("registries could not be read"),
              reverse("admin:mcpregistry_registrysource_changelist")),
-        Need(also.get("tokens", 0), "token ends within two weeks", "tokens end within two weeks", f"{of['token']}?validity=soon"),
-        Need(also.get("grants", 0), "grant ends within two weeks", "grants end within two weeks", f"{of['grant']}?validity=soon"),
+        Need(also.get("tokens", 0), _("token expires within two weeks"), _("tokens expire within two weeks"),
+             f"{of['token']}?validity=soon"),
+        Need(also.get("grants", 0), _("grant expires within two weeks"), _("grants expire within two weeks"),
+             f"{of['grant']}?validity=soon"),
     ]  # fmt: skip
     return [need for need in every if need.count]
 
@@ -128,7 +134,7 @@ def _unclaimed(request: HttpRequest) -> Iterator[Need]:
     for each in unclaimed({model for model in MODELS if _may_view(request, model)}):
         of_calls = each.model == "mcpregistry.approvalrequest"  # these are listed on a page of their own
         name = "approvals:history" if of_calls else f"admin:{each.model.replace('.', '_')}_changelist"
-        words = f"{each.words}; see manage.py doctor"
+        words = _("%(work)s; run manage.py doctor") % {"work": each.words}
         yield Need(each.count, words, words, reverse(name), True)
 
 
@@ -137,10 +143,12 @@ def _incomplete() -> Iterator[Need]:
     found = attention.incomplete_servers()
     for each in found[:_MOST_NAMED]:
         link = f"{reverse('admin:mcpregistry_server_change', args=[each.pk])}#left-out"
-        yield Need(1, _LEFT_OUT, "", link, name=each.slug)
+        words = _("offers something that hosts do not get: see why, then correct the server or its limits")
+        yield Need(1, words, "", link, name=each.slug)
     more = len(found) - _MOST_NAMED
     link = f"{reverse('definitions:inbox')}#left-out"
-    yield Need(max(0, more), f"more server {_LEFT_OUT}", "more servers list what hosts cannot get: read why", link)
+    one = _("more server offers something that hosts do not get: see why")
+    yield Need(max(0, more), one, _("more servers offer something that hosts do not get: see why"), link)
 
 
 def _may_view(request: HttpRequest, model: str) -> bool:

@@ -76,7 +76,7 @@ def examine() -> list[Finding]:
 def _settings() -> Iterable[Finding]:
     problems = run_checks(tags=[checks.TAG])
     if not problems:
-        yield Finding(True, f"settings, keys and the modes under {settings.VAR_DIR}")
+        yield Finding(True, f"the settings, the keys and the file modes in {settings.VAR_DIR} are correct")
     for problem in problems:
         yield Finding(False, problem.msg, problem.hint or "")
 
@@ -90,15 +90,15 @@ def _database() -> Iterable[Finding]:
             cursor.execute(f"CREATE TABLE {table} (n integer)")
             transaction.set_rollback(True)
     except DatabaseError as error:
-        yield Finding(False, f"the database refuses writes ({type(error).__name__})", _database_remedy())
+        yield Finding(False, f"the database cannot be written ({type(error).__name__})", _database_remedy())
     else:
         yield Finding(True, f"the database ({connection.vendor}) can be written")
 
 
 def _database_remedy() -> str:
     if connections[DEFAULT_DB_ALIAS].vendor == "sqlite":
-        return f"Check free space and the owner of {settings.DATABASES['default']['NAME']} and its folder."
-    return "Check DATABASE_URL, that the server runs, and that the role may create tables."
+        return f"Check the free space, and the owner of {settings.DATABASES['default']['NAME']} and its folder."
+    return "Check DATABASE_URL, that the database server runs, and that the role can create tables."
 
 
 def _migrations() -> Iterable[Finding]:
@@ -111,23 +111,23 @@ def _migrations() -> Iterable[Finding]:
         yield Finding(False, f"the migrations cannot be read ({type(error).__name__})", _database_remedy())
         return
     if missing:
-        yield Finding(False, f"{len(missing)} migrations are not applied", "Run: python manage.py migrate")
+        yield Finding(False, f"{len(missing)} migrations are not applied", "Run `manage.py migrate`.")
     elif lacking:
         yield Finding(False, lacking)
     elif altered:
         yield Finding(
             False,
-            f"{len(altered)} triggers of the database do something else than they should, such as {altered[0]}",
-            "Find out who changed them, then run: python manage.py migrate",
+            f"{len(altered)} triggers of the database were changed, for example {altered[0]}",
+            "Find out who changed them, then run `manage.py migrate`.",
         )
     elif unknown:
         yield Finding(
             False,
-            f"{len(unknown)} triggers or rules of the site's tables are not the site's own, such as {unknown[0]}",
-            "Find out who made them and what they do. If you have not made them on purpose, drop them.",
+            f"{len(unknown)} triggers or rules of the site's tables do not belong to the site, for example {unknown[0]}",
+            "Find out who created them and what they do. Drop them, unless they were created on purpose.",
         )
     else:
-        yield Finding(True, "all migrations are applied; triggers and roles are there")
+        yield Finding(True, "all migrations are applied, and all triggers and roles exist")
 
 
 def _keys() -> Iterable[Finding]:
@@ -141,16 +141,16 @@ def _keys() -> Iterable[Finding]:
     newest = next(iter(settings.SLIPSNISSE_KEYS))
     for key, count in sorted(used.items()):
         if key not in settings.SLIPSNISSE_KEYS:
-            remedy = "Put that key back into SLIPSNISSE_KEYS (or var/keys.json), or enter the secrets again."
+            remedy = "Add that key to SLIPSNISSE_KEYS (or var/keys.json) again, or enter the secrets again."
             yield Finding(
-                False, f"{count} secrets are sealed with the key '{key}', which this site does not have", remedy
+                False, f"{count} secrets are encrypted with the key '{key}', which this site does not have", remedy
             )
         elif key != newest:
             yield Finding(
-                False, f"{count} secrets are still sealed with the key '{key}'", "Run: python manage.py rekey"
+                False, f"{count} secrets are still encrypted with the old key '{key}'", "Run `manage.py rekey`."
             )
     if {*used} <= {newest}:
-        yield Finding(True, "every secret is sealed with the newest key")
+        yield Finding(True, "all secrets are encrypted with the newest key")
 
 
 def _secrets_in_words() -> Iterable[Finding]:
@@ -160,7 +160,7 @@ def _secrets_in_words() -> Iterable[Finding]:
     except DatabaseError:
         return  # said already
     if found:
-        what = f"a command or an address holds a secret in the clear, also in backups and versions: {', '.join(found)}"
+        what = f"the command or address contains a secret that is not encrypted, in backups and versions too: {', '.join(found)}"
         yield Finding(True, what, REMEDY)
 
 
@@ -175,9 +175,9 @@ def _changes() -> Iterable[Finding]:
     except DatabaseError:
         return  # said already
     if heard:
-        yield Finding(True, "NOTIFY is delivered: changes reach processes at once")
+        yield Finding(True, "NOTIFY is delivered, so changes reach processes immediately")
     else:
-        yield Finding(False, "NOTIFY is not delivered: processes ask for changes each second", sources.REMEDY)
+        yield Finding(False, "NOTIFY is not delivered, so processes ask for changes every second", sources.REMEDY)
 
 
 def _connections() -> Iterable[Finding]:
@@ -194,10 +194,12 @@ def _connections() -> Iterable[Finding]:
     except DatabaseError:
         return  # said already
     if most >= needed:
-        yield Finding(True, f"PostgreSQL takes {most} connections; a web and a worker process use up to {needed}")
+        yield Finding(True, f"PostgreSQL allows {most} connections; a web process and a worker use up to {needed}")
     else:
-        remedy = "Raise max_connections, put a pooler in between, or lower SLIPSNISSE_DATABASE_POOL."
-        yield Finding(False, f"PostgreSQL takes {most} connections, and two processes want {needed}", remedy)
+        remedy = "Raise max_connections, use a connection pooler, or lower SLIPSNISSE_DATABASE_POOL."
+        yield Finding(
+            False, f"PostgreSQL allows only {most} connections; a web process and a worker use up to {needed}", remedy
+        )
 
 
 def _machines() -> Iterable[Finding]:
@@ -211,16 +213,16 @@ def _machines() -> Iterable[Finding]:
         return  # said already
     if len(machines) > 1:
         remedy = (
-            "Set SLIPSNISSE_PEER_ADDRESS on every machine, and start the processes again (docs/several-machines.md)."
+            "Set SLIPSNISSE_PEER_ADDRESS on every machine, and restart the processes (see docs/several-machines.md)."
         )
-        what = f"servers that keep state for a session have a connection on each of {len(machines)} machines"
+        what = f"servers that keep state for a session have a separate connection on each of {len(machines)} machines"
         yield Finding(False, what, remedy)
     if not settings.PEER_ADDRESS:
         return
     sockets.identify(settings.SLIPSNISSE_KEYS.values())
     for address in addresses:
         if trouble := asyncio.run(sockets.trouble_with(address)):
-            remedy = "Check that process, the network between the machines, and that all have the same SLIPSNISSE_KEYS."
+            remedy = "Check this process and the network, and that all machines have the same SLIPSNISSE_KEYS."
             yield Finding(False, f"the process of this site at {address} cannot be reached: {trouble}", remedy)
         else:
             yield Finding(True, f"the process of this site at {address} can be reached")
@@ -233,14 +235,16 @@ def _broker() -> Iterable[Finding]:
         # All that answer at once are counted; a worker that loads or is starved may take longer to say that it is there.
         answers = app.control.ping(timeout=2) or app.control.ping(timeout=8, limit=1)
     except Exception as error:  # noqa: BLE001 (each transport throws its own)
-        remedy = "Start the site (manage.py up), or check CELERY_BROKER_URL."
+        remedy = "Start the site with `manage.py up`, or check CELERY_BROKER_URL."
         yield Finding(False, f"the broker does not answer ({type(error).__name__})", remedy)
         return
     yield Finding(True, "the broker answers")
     if answers:
         yield Finding(True, f"{len(answers)} worker process{'es answer' if len(answers) > 1 else ' answers'}")
     else:
-        remedy = "Start one: manage.py up, or celery -A controlplane worker -P threads. Its log says why it ended."
+        remedy = (
+            "Start one with `manage.py up` or `celery -A controlplane worker -P threads`. Its log shows why it ended."
+        )
         yield Finding(False, "no worker answers", remedy)
 
 
@@ -251,7 +255,7 @@ def _work() -> Iterable[Finding]:
     except DatabaseError:
         return  # said already
     for each in found:
-        remedy = "If no worker answers, start one. If one does, its log says what it waits for: a server, a model, the database."
+        remedy = "If no worker answers, start one. Otherwise, see its log for what it waits for: a server, a model or the database."
         yield Finding(False, f"{each.count} {each.words}", remedy)
     if not found:
         yield Finding(True, "no work waits for a worker")
@@ -265,9 +269,13 @@ def _channels() -> Iterable[Finding]:
     except DatabaseError:
         return  # said already
     for name, error in failing:
-        yield Finding(False, f"the channel '{name}' gets no messages: {error}", "Correct it, then press Send a test.")
+        yield Finding(
+            False,
+            f"the channel '{name}' cannot send messages: {error}",
+            "Correct the channel, then send a test message.",
+        )
     if not failing:
-        yield Finding(True, "no notification channel fails")
+        yield Finding(True, "all notification channels work")
 
 
 def _seals() -> Iterable[Finding]:
@@ -281,20 +289,18 @@ def _seals() -> Iterable[Finding]:
             lacking = remote_sinks.lacking(name, url)
         except DatabaseError:
             return  # said already
-        remedy = (
-            f"The worker's log says why (audit.not_kept_outside). Look at SLIPSNISSE_AUDIT_{name.upper()} and its keys."
-        )
+        remedy = f"The log of the worker shows why (audit.not_kept_outside). Check SLIPSNISSE_AUDIT_{name.upper()} and its keys."
         behind = lacking > _SEALS_ON_THE_WAY
-        yield Finding(not behind, f"the {name} lacks {lacking} seals of the audit log", remedy if behind else "")
+        yield Finding(not behind, f"the {name} lacks {lacking} checkpoints of the audit log", remedy if behind else "")
 
 
 def _startup_code() -> Iterable[Finding]:
     strange = [path for folder in _folders() for path in sorted(folder.glob("*.pth")) if not _harmless(path)]
     if not strange:
-        yield Finding(True, "no unknown code runs at Python's start (.pth files)")
+        yield Finding(True, "no unknown code runs when Python starts (.pth files)")
     for path in strange:
-        remedy = "Find out which package brought it; unless you know it, rebuild .venv from the lock file."
-        yield Finding(False, f"{path} runs unknown code at every start of Python", remedy)
+        remedy = "Find out which package installed it. If you do not know it, rebuild .venv from the lock file."
+        yield Finding(False, f"{path} runs unknown code whenever Python starts", remedy)
 
 
 def _sandbox() -> Iterable[Finding]:
@@ -307,14 +313,14 @@ def _sandbox() -> Iterable[Finding]:
         return  # said already
     said = sandbox.protection_here()
     if said.level == "full":
-        yield Finding(True, "local servers can be confined in full (Landlock, seccomp)")
+        yield Finding(True, "local servers can be confined completely (Landlock, seccomp)")
     else:
-        remedy = "Use Linux 6.12 or newer with Landlock switched on (lsm=landlock,…), on x86-64 or ARM64."
-        yield Finding(False, f"the sandbox of local servers is not whole here: {said}", remedy)
+        remedy = "Use Linux 6.12 or newer with Landlock enabled (lsm=landlock,…), on x86-64 or ARM64."
+        yield Finding(False, f"the sandbox of local servers is incomplete on this machine: {said}", remedy)
     yield from _strict(sandbox.protection_here(strict=True), strict_ones)
     if open_ones:
         yield Finding(
-            True, f"local servers without a sandbox: {', '.join(open_ones)} (docs/sandbox.md says how to get one)"
+            True, f"local servers without a sandbox: {', '.join(open_ones)} (see docs/sandbox.md for how to use one)"
         )
 
 
@@ -325,9 +331,11 @@ def _strict(said: Protection, strict_ones: list[str]) -> Iterable[Finding]:
     if said.level == "full":
         yield Finding(True, "local servers can be confined strictly, in namespaces of their own (bubblewrap)")
     elif strict_ones:
-        yield Finding(False, f"servers with a strict sandbox ({', '.join(strict_ones)}): {said}", bubblewrap.REMEDY)
+        yield Finding(
+            False, f"servers with a strict sandbox cannot run ({', '.join(strict_ones)}): {said}", bubblewrap.REMEDY
+        )
     else:
-        yield Finding(True, f"no strict sandbox here, and no server asks for one: {said}. {bubblewrap.REMEDY}")
+        yield Finding(True, f"the strict sandbox is not available, but no server uses it: {said}. {bubblewrap.REMEDY}")
 
 
 def find_hidden_processes() -> Iterable[Finding]:
@@ -337,10 +345,10 @@ def find_hidden_processes() -> Iterable[Finding]:
     if callers.are_processes_hidden():
         yield Finding(
             False,
-            "/proc hides processes from this site (hidepid), so while a sandbox runs, its pages and REST refuse connections of "
-            "programs on this machine that it cannot see, such as an SSH tunnel",
-            "Mount /proc with the option gid=GROUP and let the site run in that group, or do without hidepid "
-            "(docs/sandbox.md).",
+            "/proc hides processes from this site (hidepid). While a sandbox runs, the pages and the REST API refuse connections "
+            "from programs on this machine that the site cannot see, for example an SSH tunnel",
+            "Mount /proc with the option gid=GROUP and run the site in that group, or mount it without hidepid "
+            "(see docs/sandbox.md).",
         )
 
 
@@ -353,9 +361,9 @@ def _installers() -> Iterable[Finding]:
         try:
             found = programs.version(find())
         except SlipsnisseError as error:  # of npm no defect: who installs none from there needs none
-            yield Finding(name == "npm", f"packages of servers, {name}: {error.message}", error.remedy)
+            yield Finding(name == "npm", f"packages cannot be installed with {name}: {error.message}", error.remedy)
         else:
-            yield Finding(bool(found), f"packages of servers can be installed with {name} {found}".strip())
+            yield Finding(bool(found), f"packages can be installed with {name} {found}".strip())
 
 
 def _folders() -> list[Path]:

@@ -86,7 +86,7 @@ def _binary() -> Path:
         return get_binary_path()
     except ValkeyBinaryNotFoundError as error:
         raise BrokerError(
-            "There is no embedded broker for this kind of machine. Install Redis or Valkey "
+            "The embedded broker is not available for this kind of machine. Install Redis or Valkey, "
             "and set CELERY_BROKER_URL=redis://127.0.0.1:6379/0."
         ) from error
 
@@ -97,6 +97,6 @@ def _private_folder(path: Path) -> Path:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise BrokerError(
-            f"{path} does not belong to this user alone. Remove it, or set SLIPSNISSE_VAR to a shorter path."
+            f"Other users can access {path}, or own it. Remove it, or set SLIPSNISSE_VAR to a shorter path."
         )
     return path

@@ -7,11 +7,16 @@ Lists of the admin go by their model, pages beside it by their address' name (an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
 
 from controlplane.navigation import AREAS
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,232 +24,280 @@ class Empty:
     """``would``: what would be here. ``do``: how it gets there. ``url``, ``label``: the page to do it on, by its URL name;
     where there is none, a list of the admin offers its own form. ``title``: where "No <records> yet" would be no English."""
 
-    would: str
-    do: str
+    would: StrOrPromise
+    do: StrOrPromise
     url: str = ""
-    label: str = ""
-    title: str = ""
+    label: StrOrPromise = ""
+    title: StrOrPromise = ""
 
 
-_ADD_SERVER = ("admin:mcpregistry_server_set_up", "Add a server")
-_CONNECT = ("connect", "Connect a host")
-_SERVERS = ("admin:mcpregistry_server_changelist", "Servers")
-_EXPERTS = ("admin:subagents_experttool_changelist", "Expert tools")
-_BUDGETS = ("admin:mcpregistry_budget_changelist", "Budgets")
+_ADD_SERVER = ("admin:mcpregistry_server_set_up", _("Add a server"))
+_CONNECT = ("connect", _("Connect a host"))
+_SERVERS = ("admin:mcpregistry_server_changelist", _("Servers"))
+_EXPERTS = ("admin:subagents_experttool_changelist", _("Expert tools"))
+_BUDGETS = ("admin:mcpregistry_budget_changelist", _("Budgets"))
 
 LISTS: dict[str, Empty] = {
     # Approvals
     "approvals:queue": Empty(
-        "Calls that wait for a decision because of a rule.",
-        "Nothing to do. New calls appear here automatically, if a rule with the outcome “ask” matches them.",
-        "admin:mcpregistry_policyrule_changelist", "Rules", "Nothing waits",
+        _("Calls that wait for a decision because of a rule."),
+        _("Nothing to do. New calls appear here automatically, if a rule with the outcome “ask” matches them."),
+        "admin:mcpregistry_policyrule_changelist",
+        _("Rules"),
+        _("Nothing waits"),
     ),
     "approvals:history": Empty(
-        "All calls that waited for a decision, with the decision, who made it, and why.",
-        "Add a rule with the outcome “ask”. Its calls wait under Held calls.",
-        "admin:mcpregistry_policyrule_changelist", "Rules", "No call was held yet",
+        _("All calls that waited for a decision, with the decision, who made it, and why."),
+        _("Add a rule with the outcome “ask”. Its calls wait under Held calls."),
+        "admin:mcpregistry_policyrule_changelist",
+        _("Rules"),
+        _("No call was held yet"),
     ),
     "approvals:figures": Empty(
-        "How long calls wait for a decision, and how many of them each approver decides, by rule.",
-        "Choose a longer period, or see the calls that wait now.", "approvals:queue", "Held calls", "No call was held in this time",
+        _("How long calls wait for a decision, and how many of them each approver decides, by rule."),
+        _("Choose a longer period, or see the calls that wait now."),
+        "approvals:queue",
+        _("Held calls"),
+        _("No call was held in this time"),
     ),
     "definitions:inbox": Empty(
-        "Tools and prompts that are new, or whose description differs from the approved one.",
-        "Nothing to do: all definitions are approved. Add a server to get new ones.",
-        *_ADD_SERVER, "Nothing waits",
+        _("Tools and prompts that are new, or whose description differs from the approved one."),
+        _("Nothing to do: all definitions are approved. Add a server to get new ones."),
+        *_ADD_SERVER,
+        _("Nothing waits"),
     ),
     "subagents.proposal": Empty(
-        "Changes that the background sub-agent proposes. You apply or decline them.",
-        "Request a new server, a test, a change or a search.",
-        "admin:subagents_maintenancerequest_changelist", "Requests to the sub-agent",
+        _("Changes that the background sub-agent proposes. You apply or decline them."),
+        _("Request a new server, a test, a change or a search."),
+        "admin:subagents_maintenancerequest_changelist",
+        _("Requests to the sub-agent"),
     ),
     "mcpregistry.permit": Empty(
-        "Approvals in advance: one agent may call one tool, with certain arguments, for a limited time.",
-        "Open a held call and choose “Also allow similar calls”.", "approvals:queue", "Held calls",
+        _("Approvals in advance: one agent may call one tool, with certain arguments, for a limited time."),
+        _("Open a held call and choose “Also allow similar calls”."),
+        "approvals:queue",
+        _("Held calls"),
     ),
     # Servers
     "mcpregistry.server": Empty(
-        "The MCP servers whose tools agents can call, with their launch and their state.",
-        "Paste a command, an address or the configuration file of a host, and follow five steps.", *_ADD_SERVER,
+        _("The MCP servers whose tools agents can call, with their launch and their state."),
+        _("Paste a command, an address or the configuration file of a host, and follow five steps."),
+        *_ADD_SERVER,
     ),
     "mcpregistry.tool": Empty(
-        "All tools, prompts and resources of your servers, and whether their definitions are approved.",
-        "Add a server, confirm its launch, and refresh its tools.", *_ADD_SERVER, title="No tools yet",
+        _("All tools, prompts and resources of your servers, and whether their definitions are approved."),
+        _("Add a server, confirm its launch, and refresh its tools."),
+        *_ADD_SERVER,
+        title=_("No tools yet"),
     ),
     "mcpregistry.definition": Empty(
-        "All versions of the definitions of tools.", "Refresh the tools of a server to read its definitions.", *_SERVERS,
+        _("All versions of the definitions of tools."),
+        _("Refresh the tools of a server to read its definitions."),
+        *_SERVERS,
     ),
     "mcpregistry.registryentry": Empty(
-        "Servers in your registries. You can search them and add a server with a form.",
-        "Add a registry. Its entries appear within a few minutes.", "admin:mcpregistry_registrysource_changelist", "Registries",
+        _("Servers in your registries. You can search them and add a server with a form."),
+        _("Add a registry. Its entries appear within a few minutes."),
+        "admin:mcpregistry_registrysource_changelist",
+        _("Registries"),
     ),
     "mcpregistry.registrysource": Empty(
-        "Registries of MCP servers that this site reads, for example the official registry.",
-        "Add a registry by its address. Then search its entries under “Find servers”.",
+        _("Registries of MCP servers that this site reads, for example the official registry."),
+        _("Add a registry by its address. Then search its entries under “Find servers”."),
     ),
     "mcpregistry.install": Empty(
-        "Packages of servers: the locked versions, who approved them, and whether they are installed.",
-        "Under “Find servers”, choose a server that is available as a package.", "admin:mcpregistry_registryentry_changelist", "Find servers",
+        _("Packages of servers: the locked versions, who approved them, and whether they are installed."),
+        _("Under “Find servers”, choose a server that is available as a package."),
+        "admin:mcpregistry_registryentry_changelist",
+        _("Find servers"),
     ),
     "mcpregistry.credential": Empty(
-        "Secrets for servers and providers, each with a list of where it may be sent.",
-        "Add a credential, then use its name in the headers or environment of a server. You can also store a secret "
-        "for one server on the server's page.",
+        _("Secrets for servers and providers, each with a list of where it may be sent."),
+        _(
+            "Add a credential, then use its name in the headers or environment of a server. You can also store a secret for one server on the server's page."
+        ),
     ),
     "subagents.maintenancerequest": Empty(
-        "Requests of people and agents to the background sub-agent, and their progress.",
-        "Request a new server, a test, a change or a search.",
+        _("Requests of users and agents to the background sub-agent, and their progress."),
+        _("Request a new server, a test, a change or a search."),
     ),
     "subagents.trialreport": Empty(
-        "Reports on servers that were tried in the sandbox: what they did and what they needed.",
-        "Press “Try in the sandbox” on the page of a server.", *_SERVERS,
+        _("Reports on servers that were tried in the sandbox: what they did and what they needed."),
+        _("Press “Try in the sandbox” on the page of a server."),
+        *_SERVERS,
     ),
     "mcpregistry.servertest": Empty(
-        "Tests of servers, with each step and its duration.", "Press “Test now” on the page of a server.", *_SERVERS,
+        _("Tests of servers, with each step and its duration."),
+        _("Press “Test now” on the page of a server."),
+        *_SERVERS,
     ),
     "mcpregistry.serverevent": Empty(
-        "Events of servers: connected, failed, definitions changed, disabled.",
-        "Events appear automatically after a server has been connected.", *_ADD_SERVER,
+        _("Events of servers: connected, failed, definitions changed, disabled."),
+        _("Events appear automatically after a server has been connected."),
+        *_ADD_SERVER,
     ),
     "mcpregistry.connection": Empty(
-        "Current connections between the processes of this site and your servers.",
-        "Press “Connect” on the page of a server, or wait for its first call.", *_SERVERS,
+        _("Current connections between the processes of this site and your servers."),
+        _("Press “Connect” on the page of a server, or wait for its first call."),
+        *_SERVERS,
     ),
     # Agents
     "mcpregistry.agent": Empty(
-        "The hosts and programs that call tools. Each agent has its own tokens, grants and limits.",
-        "Add an agent, grant it some tools, then connect its host.",
+        _("The hosts and programs that call tools. Each agent has its own tokens, grants and limits."),
+        _("Add an agent, grant it some tools, then connect its host."),
     ),
     "mcpregistry.grant": Empty(
-        "Which agent may use which servers and tools, and what an endpoint lists. Without a grant, an agent sees no "
-        "tools.",
-        "Add a grant, or select cells in the table “Who can call what”.",
+        _(
+            "Which agent may use which servers and tools, and what an endpoint lists. Without a grant, an agent sees no tools."
+        ),
+        _("Add a grant, or select cells in the table “Who can call what”."),
     ),
     "mcpregistry.token": Empty(
-        "Tokens with which agents log in over HTTP, with their last use and expiry.",
-        "Press “Issue token” on the page of an agent, or connect a host.", *_CONNECT,
+        _("Tokens that agents use over HTTP, with their last use and expiry."),
+        _("Press “Issue token” on the page of an agent, or connect a host."),
+        *_CONNECT,
     ),
     "mcpregistry.endpoint": Empty(
-        "Addresses for hosts. Each endpoint is one MCP server with the tools that you choose.",
-        "Add an endpoint, for example with the name “default”.",
+        _("Addresses for hosts. Each endpoint is one MCP server with the tools that you choose."),
+        _("Add an endpoint, for example with the name “default”."),
     ),
     "mcpregistry.workspace": Empty(
-        "Project folders, with the endpoint and agent for hosts that are started there.", "Add a project folder.",
+        _("Project folders, with the endpoint and agent for hosts that are started there."),
+        _("Add a project folder."),
     ),
     "mcpregistry.projectfile": Empty(
-        "Configuration files of directories in which hosts were started, with who has confirmed them.",
-        "Start a host with runmcp --workspace in a directory that has a file with MCP servers.",
+        _("Configuration files of directories in which hosts were started, with who has confirmed them."),
+        _("Start a host with `runmcp --workspace` in a directory that has a file with MCP servers."),
     ),
     "mcpregistry.conversation": Empty(
-        "Conversations of agents, with their messages and calls.",
-        "Agents and hosted agents start them. You can also add one for an agent.",
+        _("Conversations of agents, with their messages and calls."),
+        _("Agents and hosted agents start them. You can also add one for an agent."),
     ),
     "mcpregistry.hostsession": Empty(
-        "Hosts that are connected now, with their agent and the time of connection.", "Connect a host. It appears "
-        "here after its first request.",
+        _("Hosts that are connected now, with their agent and the time of connection."),
+        _("Connect a host. It appears here after its first request."),
         *_CONNECT,
     ),
     # Rules and limits
     "mcpregistry.policyrule": Empty(
-        "Rules decide which calls are allowed, which wait for an approval, and which are denied. If no rule matches, "
-        "the default in the configuration applies.",
-        "Add the starter rules, or your own rule. Begin with tools that delete or send something.",
+        _(
+            "Rules decide which calls are allowed, which wait for an approval, and which are denied. If no rule matches, the default in the configuration applies."
+        ),
+        _("Add the starter rules, or your own rule. Begin with tools that delete or send something."),
     ),
     "mcpregistry.budget": Empty(
-        "Limits on what an agent, or all callers of an endpoint, may spend in an hour, day, week or month.",
-        "Add a budget: its soft limit warns, its hard limit stops further calls.",
+        _("Limits on what an agent, or all callers of an endpoint, may spend in an hour, day, week or month."),
+        _("Add a budget: its soft limit warns, its hard limit stops further calls."),
     ),
     "mcpregistry.budgetentry": Empty(
-        "Amounts that were spent, for each call.", "Entries appear with the first call that a budget counts.", *_BUDGETS,
+        _("Amounts that were spent, for each call."),
+        _("Entries appear with the first call that a budget counts."),
+        *_BUDGETS,
     ),
     "mcpregistry.energypool": Empty(
-        "Energy that calls of agents use up. A pool refills automatically, and agents can share it.",
-        "Add a pool, then select it on the pages of your agents.",
+        _("Energy that calls of agents use up. A pool refills automatically, and agents can share it."),
+        _("Add a pool, then select it on the pages of your agents."),
     ),
     "mcpregistry.energyentry": Empty(
-        "Energy that was used from pools or added to them.", "Entries appear with the first call of an agent that "
-        "has a pool.",
-        "admin:mcpregistry_energypool_changelist", "Energy pools",
+        _("Energy that was used from pools or added to them."),
+        _("Entries appear with the first call of an agent that has a pool."),
+        "admin:mcpregistry_energypool_changelist",
+        _("Energy pools"),
     ),
     # Expert tools
     "subagents.experttool": Empty(
-        "Tools that a model answers, with its own prompt, tools and limits. Hosts call them like any other tool.",
-        "Add a provider and a model first, then the expert tool.",
+        _("Tools that a model answers, with its own prompt, tools and limits. Hosts call them like any other tool."),
+        _("Add a provider and a model first, then the expert tool."),
     ),
     "subagents.run": Empty(
-        "Executions of expert tools, with their turns, calls, cost and savings.", "A run appears when an expert tool "
-        "is called.",
+        _("Executions of expert tools, with their turns, calls, cost and savings."),
+        _("A run appears when an expert tool is called."),
         *_EXPERTS,
     ),
     "subagents.headend": Empty(
-        "Expert tools as models for chat clients and SDKs (OpenAI, Anthropic), or as a REST service.",
-        "Add a headend: choose the interface, and the endpoint whose expert tools it offers.",
+        _("Expert tools as models for chat clients and SDKs (OpenAI, Anthropic), or as a REST service."),
+        _("Add a headend: choose the interface, and the endpoint whose expert tools it offers."),
     ),
     "subagents.effortagent": Empty(
-        "A hosted agent is an expert tool that answers messages in conversations. The site runs it.",
-        "Add a hosted agent for an expert tool.",
+        _("A hosted agent is an expert tool that answers messages in conversations. The site runs it."),
+        _("Add a hosted agent for an expert tool."),
     ),
     "subagents.languagemodel": Empty(
-        "Models for expert tools, with their limits and prices.", "Add a provider first, then its models.",
+        _("Models for expert tools, with their limits and prices."),
+        _("Add a provider first, then its models."),
     ),
     "subagents.provider": Empty(
-        "Services that run models, with an address and an API key.", "Add a provider, confirm its address, and test "
-        "it.",
+        _("Services that run models, with an address and an API key."),
+        _("Add a provider, confirm its address, and test it."),
     ),
     # Record
     "mcpregistry.invocation": Empty(
-        "All calls of tools, with the decision, the arguments and the result.",
-        "Connect a host and call a tool, or press “Try it” on the page of a tool.", *_CONNECT,
+        _("All calls of tools, with the decision, the arguments and the result."),
+        _("Connect a host and call a tool, or press “Try it” on the page of a tool."),
+        *_CONNECT,
     ),
     "usage:index": Empty(
-        "Number, duration and cost of calls, for each tool, server and agent.",
-        "Choose a longer period, or connect a host and call a tool.", *_CONNECT, "No calls in this time",
+        _("Number, duration and cost of calls, for each tool, server and agent."),
+        _("Choose a longer period, or connect a host and call a tool."),
+        *_CONNECT,
+        _("No calls in this time"),
     ),
     "usage:index#expert": Empty(
-        "Number, duration and cost of runs, for each expert tool.",
-        "Choose a longer period, or call an expert tool.", *_EXPERTS, "No expert tool was called in this time",
+        _("Number, duration and cost of runs, for each expert tool."),
+        _("Choose a longer period, or call an expert tool."),
+        *_EXPERTS,
+        _("No expert tool was called in this time"),
     ),
     "usage:failures": Empty(
-        "Failed calls with their error, grouped by similar errors.",
-        "Nothing to do. You can choose a longer period.", title="No call has failed in this time",
+        _("Failed calls with their error, grouped by similar errors."),
+        _("Nothing to do. You can choose a longer period."),
+        title=_("No call has failed in this time"),
     ),
     "mcpregistry.auditentry": Empty(
-        "All changes and decisions, with time and person, in signed order.",
-        "Entries appear automatically. `manage.py audit` reads those that retention has moved into files.", title="No entries yet",
+        _("All changes and decisions, with time and user, as a signed chain."),
+        _("Entries appear automatically. `manage.py audit` reads entries that were moved to an archive."),
+        title=_("No entries yet"),
     ),
     "history-site": Empty(
-        "All changes of the configuration, as versions that you can restore.", "Change a setting. The change then "
-        "appears here.",
-        title="No change yet",
+        _("All changes of the configuration, as versions that you can restore."),
+        _("Change a setting. The change then appears here."),
+        title=_("No change yet"),
     ),
     # Site
     "auth.user": Empty(
-        "People who can log in, each with a role.", "Invite a person by a link, or add an account here.",
+        _("Users who can sign in, each with a role."),
+        _("Invite a person with a link, or add a user here."),
     ),
     "mcpregistry.invitation": Empty(
-        "Links with which people create their own account. Each has a role and an expiry.",
-        "Add an invitation and send its link.",
+        _("Links with which new users create their own account. Each has a role and an expiry."),
+        _("Add an invitation and send its link."),
     ),
     "auth.group": Empty(
-        "Groups of people. A rule can name a group whose members decide. The four roles are groups as well.",
-        "Add a group. `manage.py migrate` restores the four roles.",
+        _("Groups of users. A rule can name a group whose members decide. The four roles are groups as well."),
+        _("Add a group. `manage.py migrate` restores the four roles."),
     ),
     "mcpregistry.channel": Empty(
-        "Channels for notifications, for example about waiting calls and failed servers: e-mail, Slack or a webhook.",
-        "Add a channel and send a test message.",
+        _(
+            "Channels for notifications, for example about waiting calls and failed servers: e-mail, Slack or a webhook."
+        ),
+        _("Add a channel and send a test message."),
     ),
     "mcpregistry.delivery": Empty(
-        "Notifications that were sent or are waiting, with their state.", "Add a channel first.",
-        "admin:mcpregistry_channel_changelist", "Channels",
+        _("Notifications that were sent or are waiting, with their state."),
+        _("Add a channel first."),
+        "admin:mcpregistry_channel_changelist",
+        _("Channels"),
     ),
     "mcpregistry.slackidentity": Empty(
-        "Slack members who can decide on calls in Slack, each with their account on this site.",
-        "Add a person with their member ID, which Slack shows in their profile.",
+        _("Slack members who can decide on calls in Slack, each with their user on this site."),
+        _("Add a person with their member ID, which Slack shows in their profile."),
     ),
     "mcpregistry.configuration": Empty(
-        "The settings of the site.", "Run `manage.py migrate`, then reload this page.", title="There are no settings",
+        _("The settings of the site."),
+        _("Run `manage.py migrate`, then reload this page."),
+        title=_("There are no settings"),
     ),
-}  # fmt: skip
+}
 
 
 def may_open(url: str, request: HttpRequest) -> str:

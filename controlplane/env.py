@@ -1,7 +1,7 @@
 """Every environment variable that the site reads, in one table.
 
-``manage.py doctor --env`` prints it, and a test holds docs/settings.md to it. A value may also be
-given as a file: ``NAME_FILE=/path`` is read when ``NAME`` is unset (Docker and Kubernetes secrets).
+``manage.py doctor --env`` prints the table, docs/settings.md shows it, and a test compares the two. A value can also be in
+a file: ``NAME_FILE=/path`` is read if ``NAME`` is unset (Docker and Kubernetes secrets).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from environ import Env
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: default as text, what it is for, and whether its value may be printed."""
+    """One environment variable: its default as text, its purpose, and whether its value is a secret."""
 
     name: str
     default: str
@@ -27,111 +27,156 @@ class Variable:
 
 
 TABLE: tuple[Variable, ...] = (
-    Variable("SLIPSNISSE_VAR", "var", "folder for the database, keys, sockets and logs of an embedded site"),
-    Variable("SLIPSNISSE_DEBUG", "0", "1 shows tracebacks in the browser; never in production"),
+    Variable("SLIPSNISSE_VAR", "var", "Directory of the site: database, keys, sockets and logs."),
+    Variable("SLIPSNISSE_DEBUG", "0", "1 shows tracebacks in the browser. Do not use it in production."),
     Variable(
         "SLIPSNISSE_SECRET_KEY",
         "",
-        "signs sessions and forms, and hashes what people confirm; made under var/ when unset. With another one, servers, "
-        "providers and project files must be confirmed again",
+        "Signs sessions and forms, and hashes what users confirm. If unset, the site creates one in SLIPSNISSE_VAR. "
+        "If you change it, servers, providers and project files must be confirmed again.",
         secret=True,
     ),
     Variable(
-        "SLIPSNISSE_KEYS", "", "key ring for secrets in the database, newest first: k2:BASE64,k1:BASE64", secret=True
+        "SLIPSNISSE_KEYS",
+        "",
+        "Keys that encrypt secrets in the database, newest first: k2:BASE64,k1:BASE64. If unset, the site creates "
+        "keys.json in SLIPSNISSE_VAR.",
+        secret=True,
     ),
     Variable(
         "SLIPSNISSE_AUDIT_KEYS",
         "",
-        "key ring that signs the audit log, newest first, as SLIPSNISSE_KEYS; derived from that ring when unset",
+        "Keys that sign the audit log, newest first, in the form of SLIPSNISSE_KEYS. If unset, they are derived from "
+        "the keys that encrypt secrets.",
         secret=True,
     ),
-    Variable("SLIPSNISSE_AUDIT_FILE", "", "file to which a worker appends each seal of the audit log (docs/audit.md)"),
-    Variable("SLIPSNISSE_AUDIT_SYSLOG", "", "syslog that gets each seal: /dev/log or udp://HOST:PORT"),
-    Variable("SLIPSNISSE_AUDIT_WEBHOOK", "", "address to which a worker posts each seal"),
-    Variable("SLIPSNISSE_AUDIT_WEBHOOK_SECRET", "", "signs these posts (Standard Webhooks): whsec_BASE64", secret=True),
-    Variable("SLIPSNISSE_AUDIT_BUCKET", "", "S3-compatible bucket that gets each seal: https://HOST/BUCKET/PREFIX"),
-    Variable("SLIPSNISSE_AUDIT_BUCKET_REGION", "us-east-1", "the bucket's region"),
-    Variable("SLIPSNISSE_AUDIT_BUCKET_KEY_ID", "", "who writes to the bucket: the id of an access key"),
-    Variable("SLIPSNISSE_AUDIT_BUCKET_SECRET", "", "that access key's secret", secret=True),
     Variable(
-        "SLIPSNISSE_AUDIT_NETWORKS", "", "private networks in which webhook and bucket lie, comma-separated: 10.0.0.0/8"
+        "SLIPSNISSE_AUDIT_FILE", "", "File to which a worker appends each checkpoint of the audit log (docs/audit.md)."
     ),
-    Variable("SLIPSNISSE_HOSTS", "127.0.0.1,localhost,[::1]", "host names that the site answers to, comma-separated"),
-    Variable("SLIPSNISSE_ORIGINS", "", "browser origins allowed besides the site's own, comma-separated"),
+    Variable("SLIPSNISSE_AUDIT_SYSLOG", "", "Syslog that receives each checkpoint: /dev/log or udp://HOST:PORT."),
+    Variable("SLIPSNISSE_AUDIT_WEBHOOK", "", "Address to which a worker sends each checkpoint as a POST request."),
+    Variable(
+        "SLIPSNISSE_AUDIT_WEBHOOK_SECRET", "", "Signs these requests (Standard Webhooks): whsec_BASE64.", secret=True
+    ),
+    Variable(
+        "SLIPSNISSE_AUDIT_BUCKET", "", "S3-compatible bucket that receives each checkpoint: https://HOST/BUCKET/PREFIX."
+    ),
+    Variable("SLIPSNISSE_AUDIT_BUCKET_REGION", "us-east-1", "Region of the bucket."),
+    Variable("SLIPSNISSE_AUDIT_BUCKET_KEY_ID", "", "ID of the access key that writes to the bucket."),
+    Variable("SLIPSNISSE_AUDIT_BUCKET_SECRET", "", "Secret of this access key.", secret=True),
+    Variable(
+        "SLIPSNISSE_AUDIT_NETWORKS", "", "Private networks of the webhook and the bucket, comma-separated: 10.0.0.0/8."
+    ),
+    Variable(
+        "SLIPSNISSE_HOSTS",
+        "127.0.0.1,localhost,[::1]",
+        "Host names of the site, comma-separated. Requests to other names are refused.",
+    ),
+    Variable(
+        "SLIPSNISSE_ORIGINS", "", "Origins of web pages that may use the site in addition to its own, comma-separated."
+    ),
     Variable(
         "SLIPSNISSE_DOORS",
         "sse,ws",
-        "doors for hosts besides streamable HTTP, comma-separated: sse (older HTTP+SSE), ws (WebSocket); none when empty",
+        "Transports for hosts in addition to streamable HTTP, comma-separated: sse (HTTP+SSE of 2024-11-05) and ws "
+        "(WebSocket). Empty disables both.",
     ),
     Variable(
-        "SLIPSNISSE_URL", "", "address under which people and hosts reach the site; where it last started when unset"
+        "SLIPSNISSE_URL", "", "Address of the site for users and hosts. If unset, the address at which it last started."
     ),
-    Variable("SLIPSNISSE_HTTPS", "0", "1 when a TLS proxy stands in front: secure cookies, HSTS, redirect"),
+    Variable(
+        "SLIPSNISSE_HTTPS", "0", "1 if the site is behind a TLS proxy: secure cookies, HSTS, and a redirect to HTTPS."
+    ),
     Variable(
         "SLIPSNISSE_METRICS_LOCAL",
         "0",
-        "1 lets programs of this machine read /metrics without a token, where no proxy and no tunnel ends on it",
+        "1 lets programs on this machine read /metrics without a token. Do not set it if a proxy or tunnel ends on "
+        "this machine.",
     ),
-    Variable("SLIPSNISSE_REGISTRY_PUBLIC", "0", "1 lets everybody read at /registry which endpoints there are"),
-    Variable("SLIPSNISSE_FOUR_EYES", "0", "1: who made or changed a server's launch may not confirm it"),
+    Variable("SLIPSNISSE_REGISTRY_PUBLIC", "0", "1 lets anyone read the list of endpoints at /registry."),
+    Variable(
+        "SLIPSNISSE_FOUR_EYES", "0", "1 forbids users to confirm the launch of a server that they added or changed."
+    ),
     Variable(
         "SLIPSNISSE_MAINTENANCE",
         "",
-        "kinds of requests that this process's sub-agent works on, comma-separated; all when unset",
+        "Kinds of maintenance requests that the background sub-agent of this process handles, comma-separated. If "
+        "unset, all kinds.",
     ),
-    Variable("SLIPSNISSE_STDIO", "1", "0 forbids starting local (stdio) servers altogether"),
+    Variable("SLIPSNISSE_STDIO", "1", "0 forbids local (stdio) servers."),
     Variable(
-        "SLIPSNISSE_PASS_ENV", "", "variables that a server's ${NAME} may read, comma-separated; others stay unset"
+        "SLIPSNISSE_PASS_ENV",
+        "",
+        "Environment variables that the ${NAME} of a server can read, comma-separated. Others are not available.",
     ),
     Variable(
         "SLIPSNISSE_PYPI_INDEX",
         "",
-        "package index (PEP 503) from which servers' Python packages are installed; uv's own default, or what UV_DEFAULT_INDEX or PIP_INDEX_URL names, when unset",
+        "Package index (PEP 503) for the Python packages of servers. If unset, the one of UV_DEFAULT_INDEX or "
+        "PIP_INDEX_URL, or the default of uv.",
         secret=True,
     ),
     Variable(
         "SLIPSNISSE_NPM_REGISTRY",
         "",
-        "registry from which servers' npm packages are installed; npm's own default, or what npm_config_registry names, when unset",
+        "Registry for the npm packages of servers. If unset, the one of npm_config_registry, or the default of npm.",
         secret=True,
     ),
-    Variable("MCP_TOOL_APPROVAL", "true", "false: a call that no policy rule speaks about runs without being approved"),
+    Variable("MCP_TOOL_APPROVAL", "true", "false lets calls that match no rule run without an approval."),
     Variable(
         "MCP_AUTO_DISCOVERY",
         "",
-        "true: for agents that ask for a server the sub-agent searches registries by itself; false: never; the site's configuration says it when unset",
+        "true lets the background sub-agent search registries for agents that ask for a server; false forbids it. If "
+        "unset, the configuration of the site decides.",
     ),
     Variable(
         "SLIPSNISSE_HOLD",
         "",
-        "longest that a held call keeps its host waiting, in seconds; as long as the host bears when unset; agents and endpoints may have a shorter one",
+        "Longest time in seconds for which a held call keeps its host waiting. If unset, as long as the host "
+        "tolerates. Agents and endpoints can have a shorter time.",
     ),
-    Variable("SLIPSNISSE_GRACE", "30", "seconds that a web process which is told to stop lets calls in flight end"),
-    Variable("SLIPSNISSE_MAX_CONNECTIONS", "200", "live connections to servers per process; idle ones make way"),
+    Variable("SLIPSNISSE_GRACE", "30", "Seconds for which a stopping web process waits for running calls."),
+    Variable(
+        "SLIPSNISSE_MAX_CONNECTIONS",
+        "200",
+        "Maximum number of connections of a process to servers. Beyond it, idle connections are closed.",
+    ),
     Variable(
         "SLIPSNISSE_CONNECTIONS_PER_ADDRESS",
         "500",
-        "connections that one address may have to a web process; this machine and trusted proxies as many as they like",
+        "Maximum number of connections from one address to a web process. This machine and trusted proxies have no "
+        "limit.",
     ),
     Variable(
         "SLIPSNISSE_PEER_ADDRESS",
         "",
-        "address of this machine for the site's processes on other machines, with ports to choose from: 10.0.0.5:7000-7099 (docs/several-machines.md)",
+        "Address of this machine for the site's processes on other machines, and optionally a range of ports: "
+        "10.0.0.5:7000-7099 (docs/several-machines.md).",
     ),
-    Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
-    Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json"),
+    Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR."),
+    Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json."),
     Variable(
-        "SLIPSNISSE_DATABASE_POOL", "20", "most PostgreSQL connections that one process keeps in its pool, from 4 up"
+        "SLIPSNISSE_DATABASE_POOL",
+        "20",
+        "Maximum number of PostgreSQL connections in the pool of one process, at least 4.",
     ),
     Variable(
-        "SLIPSNISSE_BACKUP_PASSPHRASE", "", "seals the keys in backups; asked for on a terminal when unset", secret=True
+        "SLIPSNISSE_BACKUP_PASSPHRASE",
+        "",
+        "Encrypts the keys in backups. If unset, the command asks for it on a terminal.",
+        secret=True,
     ),
-    Variable("DATABASE_URL", "", "postgres://… ; SQLite under var/ when unset", secret=True),
+    Variable("DATABASE_URL", "", "Database: postgres://… If unset, SQLite in SLIPSNISSE_VAR.", secret=True),
     Variable(
-        "EMAIL_URL", "", "mail server for notifications: smtp+tls://USER:PASSWORD@mail.example.org:587", secret=True
+        "EMAIL_URL", "", "Mail server for notifications: smtp+tls://USER:PASSWORD@mail.example.org:587.", secret=True
     ),
-    Variable("SLIPSNISSE_MAIL_FROM", "slipsnisse@localhost", "sender of e-mail notifications"),
-    Variable("CELERY_BROKER_URL", "", "redis://… or amqp://… ; the embedded Valkey under var/ when unset", secret=True),
+    Variable("SLIPSNISSE_MAIL_FROM", "slipsnisse@localhost", "Sender of e-mail notifications."),
+    Variable(
+        "CELERY_BROKER_URL",
+        "",
+        "Broker: redis://… or amqp://… If unset, the embedded Valkey in SLIPSNISSE_VAR.",
+        secret=True,
+    ),
 )
 
 _HOST_AND_PORTS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})(?:-([0-9]{1,5}))?)?")

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from controlplane.navigation import navigation
 from mcpregistry.domain.text.display import printable
@@ -25,6 +27,9 @@ from mcpregistry.queries.setting_up import agents_of_people
 from mcpregistry.web.docs.search import search as search_docs
 from mcpregistry.web.pages import page, show
 from subagents.models import ExpertTool, Run
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 EACH, LONGEST = 6, 200  # hits of a kind, characters of a question
 _ID = re.compile(r"[0-9a-f]{12,32}")
@@ -43,7 +48,7 @@ class Hit:
 class Group:
     """Hits of one kind; ``all_at`` is the list with the same words, where there are more."""
 
-    kind: str
+    kind: StrOrPromise
     icon: str
     hits: list[Hit]
     all_at: str = ""
@@ -53,7 +58,7 @@ class Group:
 class _Kind:
     """How rows of one model are found by ``columns``: every word in one of them."""
 
-    kind: str
+    kind: StrOrPromise
     icon: str
     rows: Callable[[], QuerySet[Any]]
     columns: tuple[str, ...]
@@ -62,14 +67,14 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind("Servers", "dns", Server.objects.all, ("slug", "name", "description"), lambda s: s.slug, lambda s: s.name),
-    _Kind("Tools, prompts, resources", "build", lambda: Tool.offers.select_related("server"), ("name", "server__slug"),
+    _Kind(_("Servers"), "dns", Server.objects.all, ("slug", "name", "description"), lambda s: s.slug, lambda s: s.name),
+    _Kind(_("Tools, prompts, resources"), "build", lambda: Tool.offers.select_related("server"), ("name", "server__slug"),
           lambda t: t.name, lambda t: t.server.slug),
-    _Kind("Agents", "smart_toy", agents_of_people, ("slug", "name", "description"),
+    _Kind(_("Agents"), "smart_toy", agents_of_people, ("slug", "name", "description"),
           lambda a: a.slug, lambda a: a.name or a.description),
-    _Kind("Rules", "policy", PolicyRule.objects.all, ("name", "condition", "note"), lambda r: r.name, lambda r: r.outcome),
-    _Kind("Endpoints", "hub", Endpoint.objects.all, ("slug", "name"), lambda e: e.slug, lambda e: e.name),
-    _Kind("Expert tools", "psychology", ExpertTool.objects.all, ("name", "description"), lambda x: x.name,
+    _Kind(_("Rules"), "policy", PolicyRule.objects.all, ("name", "condition", "note"), lambda r: r.name, lambda r: r.outcome),
+    _Kind(_("Endpoints"), "hub", Endpoint.objects.all, ("slug", "name"), lambda e: e.slug, lambda e: e.name),
+    _Kind(_("Expert tools"), "psychology", ExpertTool.objects.all, ("name", "description"), lambda x: x.name,
           lambda x: x.description),
 )  # fmt: skip
 
@@ -104,7 +109,7 @@ def _pages(request: HttpRequest, words: list[str]) -> Group:
         for area, item in items
         if all(word.lower() in f"{area} {item['title']}".lower() for word in words)
     ]
-    return Group("Pages", "web", hits[:EACH])
+    return Group(gettext("Pages"), "web", hits[:EACH])
 
 
 def _of(kind: _Kind, request: HttpRequest, words: list[str]) -> Group:
@@ -124,7 +129,7 @@ def _ids(request: HttpRequest, question: str) -> Iterator[Group]:
     if not _ID.fullmatch(begun):
         return
     kinds: Iterable[tuple[type[Model], str, str]] = (
-        (Run, "Runs", "play_circle"), (Conversation, "Conversations", "forum"), (Invocation, "Calls", "history"),
+        (Run, gettext("Runs"), "play_circle"), (Conversation, gettext("Conversations"), "forum"), (Invocation, gettext("Calls"), "history"),
     )  # fmt: skip
     for model, words, icon in kinds:
         if _may(request, model):
@@ -134,13 +139,13 @@ def _ids(request: HttpRequest, question: str) -> Iterator[Group]:
     hits = [
         Hit(row.pk, reverse("approvals:detail", args=[row.pk]), row.rule_name) for row in held.order_by("pk")[:EACH]
     ]
-    yield Group("Approvals", "approval_delegation", hits)
+    yield Group(gettext("Approvals"), "approval_delegation", hits)
 
 
 def _calls(request: HttpRequest, question: str) -> Group:
     """The newest that hold the words."""
     if not _may(request, Invocation):
-        return Group("Calls", "history", [])
+        return Group(gettext("Calls"), "history", [])
     ids = calls_with(question)
     rows = Invocation.objects.filter(pk__in=ids).defer("arguments", "result").order_by("-received_at", "-id")[:EACH]
     hits = [
@@ -152,7 +157,7 @@ def _calls(request: HttpRequest, question: str) -> Group:
         for row in rows
     ]
     listed = reverse("admin:mcpregistry_invocation_changelist")
-    return Group("Calls", "history", hits, _with(listed, question) if len(ids) > EACH else "")
+    return Group(gettext("Calls"), "history", hits, _with(listed, question) if len(ids) > EACH else "")
 
 
 def _docs(question: str) -> Group:
@@ -160,7 +165,9 @@ def _docs(question: str) -> Group:
         Hit(hit.title, reverse("docs:document", args=[hit.slug]) + (f"#{hit.anchor}" if hit.anchor else ""), hit.page)
         for hit in search_docs(question)[:EACH]
     ]
-    return Group("Docs", "menu_book", hits, _with(reverse("docs:index"), question) if len(hits) == EACH else "")
+    return Group(
+        gettext("Docs"), "menu_book", hits, _with(reverse("docs:index"), question) if len(hits) == EACH else ""
+    )
 
 
 def _question(request: HttpRequest) -> str:
@@ -172,7 +179,9 @@ def whole(request: HttpRequest) -> HttpResponse:
     """The page of its own, which works without scripts."""
     question = _question(request)
     return show(
-        request, "find/page.html", {"title": "Search", "question": question, "groups": found(request, question)}
+        request,
+        "find/page.html",
+        {"title": gettext("Search"), "question": question, "groups": found(request, question)},
     )
 
 

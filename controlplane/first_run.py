@@ -18,6 +18,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connections, transaction
 
+from mcpregistry.domain import error_texts
 from mcpregistry.services.demo import ACTOR, DemoResult, set_up_demo
 from subagents.services import demo as experts
 
@@ -97,8 +98,8 @@ def new_password() -> str:
     if admin is None:
         others = ", ".join(User.objects.filter(is_superuser=True).values_list("username", flat=True))
         raise NoAdministrator(
-            f"There is no administrator '{ADMIN}' here. Administrators: {others}. "
-            "Give one of them a new password with: manage.py changepassword NAME"
+            f"{error_texts.not_found('administrator', ADMIN)} Administrators: {others}. "
+            "Set a new password for one of them with `manage.py changepassword NAME`."
         )
     password = secrets.token_urlsafe(15)
     admin.set_password(password)
@@ -117,7 +118,7 @@ def fill(say: Callable[[str], None]) -> Filled | None:
         made = demo(say, resume=True)
     except Exception:
         log.exception("The demo could not be set up")
-        say("the demo servers could not be set up; the site works without them, the next start tries again")
+        say("the demo servers could not be set up; the site works without them, and the next start tries again")
         return None
     finally:
         connections.close_all()  # this thread's own
@@ -132,7 +133,7 @@ def demo(say: Callable[[str], None], *, resume: bool = False) -> DemoResult | No
     """
     result = set_up_demo(say=say, resume=resume)
     if result is not None and experts.set_up(actor=ACTOR) is not None:
-        say(f"expert tool {experts.NAME}: ready (its model is scripted, no key needed)")
+        say(f"expert tool {experts.NAME}: ready (its model follows a script and needs no key)")
     return result
 
 
@@ -141,15 +142,15 @@ def next_steps(url: str, token: str | None) -> str:
     endpoint = f"   claude mcp add --transport http slipsnisse-http {url}/mcp/default"
     lines = [
         "Three things to do next:",
-        f"1. Look around in the admin:  {url}/admin/",
-        "2. Let Claude Code use the gateway over stdio (other hosts: the same command after the two dashes):",
+        f"1. Open the admin:  {url}/admin/",
+        "2. Connect Claude Code over stdio (other hosts use the command after the two dashes):",
         f"   {stdio_command()}",
-        f"3. Or over HTTP:  {url}/mcp/default",
+        f"3. Or connect over HTTP:  {url}/mcp/default",
     ]
     if token:
-        lines += [f"   Bearer token, shown this once:  {token}", f'{endpoint} --header "Authorization: Bearer {token}"']
+        lines += [f"   Bearer token, shown only once:  {token}", f'{endpoint} --header "Authorization: Bearer {token}"']
     else:
-        lines += [f"   Make a token for an agent in the admin:  {url}/admin/mcpregistry/agent/"]
+        lines += [f"   Create a token for an agent in the admin:  {url}/admin/mcpregistry/agent/"]
     return "\n".join(lines)
 
 

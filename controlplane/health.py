@@ -85,12 +85,12 @@ class HealthProbes:
             async with asyncio.timeout(PATIENCE):  # the thread that asks may hang for longer
                 self._migrated = self._migrated or not await db_call(unapplied_migrations)
                 if not self._migrated:
-                    return {"database": "ok", "migrations": "missing: run manage.py migrate"}
+                    return {"database": "ok", "migrations": "missing: run `manage.py migrate`"}
                 if lacking := await db_call(missing):
                     return {"database": "ok", "migrations": lacking}
                 return {"database": "ok", "migrations": "ok", "recording": await self._obstacle() or "ok"}
         except Exception:  # a probe reports, whatever the driver throws
-            log.warning("The database does not answer", exc_info=True)
+            log.warning("The database is unavailable", exc_info=True)
             return {"database": "unreachable", "migrations": "unknown"}
 
     async def _work(self) -> str:
@@ -105,7 +105,7 @@ class HealthProbes:
         try:
             self._unclaimed = await db_call(_unclaimed)
         except Exception:  # the database's own state is reported beside it
-            log.warning("It is not known what workers leave undone", exc_info=True)
+            log.warning("The work that waits for a worker could not be read", exc_info=True)
             self._unclaimed = "unknown"
         finally:
             self._look, self._looked = None, time.monotonic()

@@ -23,8 +23,8 @@ from controlplane import env
 _DERIVED = "ring."  # before the id of the key that an audit key was derived from
 _PURPOSE = b"slipsnisse audit log"
 NO_SITE = (
-    "There is no site in {}. Name its folder in SLIPSNISSE_VAR, in the host's entry (`manage.py connect --repair` mends "
-    "that), or start the site there once with `manage.py up`. Nothing was made."
+    "There is no site in {}. Nothing was created. Set SLIPSNISSE_VAR to the folder of the site, in the host's entry too "
+    "(`manage.py connect --repair` corrects it), or start a site there once with `manage.py up`."
 )
 _LONGEST_ID = 80  # characters: the columns that name a key have room for it
 
@@ -44,7 +44,7 @@ class Ring:
         derived = {f"{_DERIVED}{name}": hmac.digest(key, _PURPOSE, "sha256") for name, key in self.sealing.items()}
         if clash := own.keys() & derived.keys():
             raise ImproperlyConfigured(
-                f"SLIPSNISSE_AUDIT_KEYS: {min(clash)} is the id of a derived key. Choose another id."
+                f"SLIPSNISSE_AUDIT_KEYS: the id {min(clash)} is used by a derived key. Choose another id."
             )
         return own | derived
 
@@ -117,8 +117,8 @@ def _stored(file: Path) -> dict[str, str]:
         return {"secret_key": str(stored["secret_key"]), "sealing": str(stored["sealing"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ImproperlyConfigured(
-            f"{file} cannot be used as a key file ({type(error).__name__}). Restore it from a backup; "
-            "a new one cannot open the credentials stored so far."
+            f"{file} is not a valid key file ({type(error).__name__}). Restore it from a backup: "
+            "stored credentials cannot be decrypted with a new one."
         ) from None
 
 
@@ -156,8 +156,8 @@ def _parse(ring: str, origin: str) -> dict[str, bytes]:
             key = b""
         if len(key) != 32 or not 0 < len(key_id) <= _LONGEST_ID or key_id in keys:
             raise ImproperlyConfigured(
-                f"{origin}: each key must be ID:BASE64 of 32 bytes, the id of at most {_LONGEST_ID} characters, "
-                "and no id may come twice."
+                f"{origin} is not valid: each key must be ID:BASE64, with 32 bytes in base64 and a unique id of at most "
+                f"{_LONGEST_ID} characters."
             )
         keys[key_id] = key
     return keys

@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import get_script_prefix, reverse
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models import ApprovalRequest, Tool
 from mcpregistry.queries.counting import counts
 from subagents.queries import waiting_proposals
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 Counts = Callable[["Waiting"], int]
 
@@ -52,7 +56,7 @@ class Page:
     """One entry: its address by URL name, who may see it, how much waits there, and the key that leads to it after ``g``.
     ``also``: more permissions that the page needs."""
 
-    title: str
+    title: StrOrPromise
     url: str
     permission: str
     count: Counts | None = None
@@ -68,125 +72,125 @@ class Page:
 class Area:
     """What people come to do. One with a single page is that page."""
 
-    title: str
+    title: StrOrPromise
     icon: str
     pages: tuple[Page, ...]
 
 
-def _list(title: str, model: str, count: Counts | None = None, key: str = "") -> Page:
-    app, _, name = model.rpartition("_")
+def _list(title: StrOrPromise, model: str, count: Counts | None = None, key: str = "") -> Page:
+    app, _separator, name = model.rpartition("_")
     return Page(title, f"admin:{model}_changelist", f"{app}.view_{name}", count, key)
 
 
 AREAS = (
-    Area("Overview", "dashboard", (Page("Overview", "admin:index", "", key="o"),)),
+    Area(_("Overview"), "dashboard", (Page(_("Overview"), "admin:index", "", key="o"),)),
     Area(
-        "Approvals",
+        _("Approvals"),
         "approval_delegation",
         (
-            Page("Held calls", "approvals:queue", "mcpregistry.view_approvalrequest", lambda n: n.calls, "a"),
-            Page("Definitions", "definitions:inbox", "mcpregistry.view_definition", lambda n: n.definitions, "d"),
-            _list("Proposals of the sub-agent", "subagents_proposal", lambda n: n.proposals),
-            _list("Definition versions", "mcpregistry_definition"),
-            Page("History", "approvals:history", "mcpregistry.view_approvalrequest"),
-            Page("Figures", "approvals:figures", "mcpregistry.view_approvalrequest"),
-            _list("Permits", "mcpregistry_permit"),
+            Page(_("Held calls"), "approvals:queue", "mcpregistry.view_approvalrequest", lambda n: n.calls, "a"),
+            Page(_("Definitions"), "definitions:inbox", "mcpregistry.view_definition", lambda n: n.definitions, "d"),
+            _list(_("Proposals of the sub-agent"), "subagents_proposal", lambda n: n.proposals),
+            _list(_("Definition versions"), "mcpregistry_definition"),
+            Page(_("History"), "approvals:history", "mcpregistry.view_approvalrequest"),
+            Page(_("Figures"), "approvals:figures", "mcpregistry.view_approvalrequest"),
+            _list(_("Permits"), "mcpregistry_permit"),
         ),
     ),
     Area(
-        "Servers",
+        _("Servers"),
         "dns",
         (
-            _list("Servers", "mcpregistry_server", key="s"),
-            Page("Add a server", "admin:mcpregistry_server_set_up", "mcpregistry.add_server", key="n"),
-            _list("Tools, prompts, resources", "mcpregistry_tool", key="t"),
-            _list("Find servers", "mcpregistry_registryentry"),
-            _list("Registries", "mcpregistry_registrysource"),
-            _list("Packages", "mcpregistry_install"),
-            _list("Credentials", "mcpregistry_credential"),
-            _list("Requests to the sub-agent", "subagents_maintenancerequest"),
-            _list("Trials", "subagents_trialreport"),
-            _list("Server tests", "mcpregistry_servertest"),
-            _list("Server events", "mcpregistry_serverevent"),
-            _list("Connections", "mcpregistry_connection"),
+            _list(_("Servers"), "mcpregistry_server", key="s"),
+            Page(_("Add a server"), "admin:mcpregistry_server_set_up", "mcpregistry.add_server", key="n"),
+            _list(_("Tools, prompts, resources"), "mcpregistry_tool", key="t"),
+            _list(_("Find servers"), "mcpregistry_registryentry"),
+            _list(_("Registries"), "mcpregistry_registrysource"),
+            _list(_("Packages"), "mcpregistry_install"),
+            _list(_("Credentials"), "mcpregistry_credential"),
+            _list(_("Requests to the sub-agent"), "subagents_maintenancerequest"),
+            _list(_("Trials"), "subagents_trialreport"),
+            _list(_("Server tests"), "mcpregistry_servertest"),
+            _list(_("Server events"), "mcpregistry_serverevent"),
+            _list(_("Connections"), "mcpregistry_connection"),
         ),
     ),
     Area(
-        "Agents",
+        _("Agents"),
         "smart_toy",
         (
-            _list("Agents", "mcpregistry_agent", key="e"),
-            Page("Connect a host", "connect", "mcpregistry.view_agent", key="h"),
+            _list(_("Agents"), "mcpregistry_agent", key="e"),
+            Page(_("Connect a host"), "connect", "mcpregistry.view_agent", key="h"),
             Page(
-                "Who can call what",
+                _("Who can call what"),
                 "who",
                 "mcpregistry.view_grant",
                 key="q",
                 also=("mcpregistry.view_agent", "mcpregistry.view_tool", "mcpregistry.view_policyrule"),
             ),
-            Page("Access analyzer", "analyzer", "mcpregistry.view_grant", also=("mcpregistry.view_invocation",)),
+            Page(_("Access analyzer"), "analyzer", "mcpregistry.view_grant", also=("mcpregistry.view_invocation",)),
             Page(
-                "Context bill",
+                _("Context bill"),
                 "context-bill",
                 "mcpregistry.view_grant",
                 also=("mcpregistry.view_agent", "mcpregistry.view_tool", "mcpregistry.view_invocation"),
             ),
-            _list("Grants", "mcpregistry_grant", key="w"),
-            _list("Tokens", "mcpregistry_token", key="k"),
-            _list("Endpoints", "mcpregistry_endpoint"),
-            _list("Workspaces", "mcpregistry_workspace"),
-            _list("Project files", "mcpregistry_projectfile"),
-            _list("Conversations", "mcpregistry_conversation"),
-            _list("Host sessions", "mcpregistry_hostsession"),
+            _list(_("Grants"), "mcpregistry_grant", key="w"),
+            _list(_("Tokens"), "mcpregistry_token", key="k"),
+            _list(_("Endpoints"), "mcpregistry_endpoint"),
+            _list(_("Workspaces"), "mcpregistry_workspace"),
+            _list(_("Project files"), "mcpregistry_projectfile"),
+            _list(_("Conversations"), "mcpregistry_conversation"),
+            _list(_("Host sessions"), "mcpregistry_hostsession"),
         ),
     ),
     Area(
-        "Rules and limits",
+        _("Rules and limits"),
         "policy",
         (
-            _list("Rules", "mcpregistry_policyrule", key="r"),
-            Page("Why?", "admin:mcpregistry_policyrule_why", "mcpregistry.view_policyrule", key="y"),
-            _list("Budgets", "mcpregistry_budget"),
-            _list("Budget entries", "mcpregistry_budgetentry"),
-            _list("Energy pools", "mcpregistry_energypool"),
-            _list("Energy entries", "mcpregistry_energyentry"),
+            _list(_("Rules"), "mcpregistry_policyrule", key="r"),
+            Page(_("Why?"), "admin:mcpregistry_policyrule_why", "mcpregistry.view_policyrule", key="y"),
+            _list(_("Budgets"), "mcpregistry_budget"),
+            _list(_("Budget entries"), "mcpregistry_budgetentry"),
+            _list(_("Energy pools"), "mcpregistry_energypool"),
+            _list(_("Energy entries"), "mcpregistry_energyentry"),
         ),
     ),
     Area(
-        "Expert tools",
+        _("Expert tools"),
         "psychology",
         (
-            _list("Expert tools", "subagents_experttool", key="x"),
-            _list("Runs", "subagents_run"),
-            _list("Headends", "subagents_headend"),
-            _list("Hosted agents", "subagents_effortagent"),
-            _list("Models", "subagents_languagemodel"),
-            _list("Providers", "subagents_provider"),
+            _list(_("Expert tools"), "subagents_experttool", key="x"),
+            _list(_("Runs"), "subagents_run"),
+            _list(_("Headends"), "subagents_headend"),
+            _list(_("Hosted agents"), "subagents_effortagent"),
+            _list(_("Models"), "subagents_languagemodel"),
+            _list(_("Providers"), "subagents_provider"),
         ),
     ),
     Area(
-        "Record",
+        _("Record"),
         "history",
         (
-            _list("Calls", "mcpregistry_invocation", key="c"),
-            Page("Usage", "usage:index", "mcpregistry.view_invocation", key="u"),
-            Page("What fails", "usage:failures", "mcpregistry.view_invocation", key="f"),
-            _list("Audit log", "mcpregistry_auditentry", key="l"),
-            Page("History", "history-site", "mcpregistry.view_configuration"),
+            _list(_("Calls"), "mcpregistry_invocation", key="c"),
+            Page(_("Usage"), "usage:index", "mcpregistry.view_invocation", key="u"),
+            Page(_("What fails"), "usage:failures", "mcpregistry.view_invocation", key="f"),
+            _list(_("Audit log"), "mcpregistry_auditentry", key="l"),
+            Page(_("History"), "history-site", "mcpregistry.view_configuration"),
         ),
     ),
     Area(
-        "Site",
+        _("Site"),
         "settings",
         (
-            _list("People", "auth_user", key="p"),
-            _list("Invitations", "mcpregistry_invitation"),
-            _list("Groups", "auth_group"),
-            _list("Channels", "mcpregistry_channel"),
-            _list("Deliveries", "mcpregistry_delivery"),
-            _list("Slack people", "mcpregistry_slackidentity"),
-            _list("Configuration", "mcpregistry_configuration"),
-            Page("Docs", "docs:index", "", key="b"),
+            _list(_("People"), "auth_user", key="p"),
+            _list(_("Invitations"), "mcpregistry_invitation"),
+            _list(_("Groups"), "auth_group"),
+            _list(_("Channels"), "mcpregistry_channel"),
+            _list(_("Deliveries"), "mcpregistry_delivery"),
+            _list(_("Slack people"), "mcpregistry_slackidentity"),
+            _list(_("Configuration"), "mcpregistry_configuration"),
+            Page(_("Docs"), "docs:index", "", key="b"),
         ),
     ),
 )
@@ -195,7 +199,7 @@ AREAS = (
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     """Unfold's ``SIDEBAR.navigation``: the areas with the pages that this person may see, and where they are."""
     addresses = _addresses(get_script_prefix())
-    here = _nearest(request.path, [address for _, address in addresses])
+    here = _nearest(request.path, [address for page, address in addresses])
     shown = {page: address for page, address in addresses if page.opens(request)}
     return [_shown(area, shown, here, request) for area in AREAS if any(page in shown for page in area.pages)]
 
@@ -217,7 +221,7 @@ def _nearest(path: str, addresses: list[str]) -> str:
 def _shown(area: Area, shown: dict[Page, str], here: str, request: HttpRequest) -> dict[str, Any]:
     items = [
         {
-            "title": page.title,
+            "title": str(page.title),
             "link": shown[page],
             "active": shown[page] == here,
             "count": page.count(waiting(request)) if page.count else 0,
@@ -227,7 +231,7 @@ def _shown(area: Area, shown: dict[Page, str], here: str, request: HttpRequest) 
         if page in shown
     ]
     return {
-        "title": area.title,
+        "title": str(area.title),
         "icon": area.icon,
         "items": items,
         "here": any(item["active"] for item in items),

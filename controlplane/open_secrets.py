@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-REMEDY = "Use Store secrets as credentials on the server's page, write ${cred:NAME} there, or use the environment or a header."
+REMEDY = (
+    "Use “Store secrets as credentials” on the page of the server, write ${cred:NAME} instead of the secret, or move it to "
+    "the environment or a header."
+)
 
 
 def list_open_secrets() -> list[str]:

@@ -84,21 +84,21 @@ class Guarded:
 
     async def _answer(self, scope: HTTPScope, receive: ASGIReceiveCallable, request: _Request) -> None:
         if scope["path"] not in PROBES and not _host_is_ours(scope):
-            await request.refuse(
-                "This site does not answer to that host name. If it should, add the name to SLIPSNISSE_HOSTS.\n"
-            )
+            await request.refuse("This host name is not allowed. To allow it, add it to SLIPSNISSE_HOSTS.\n")
             return
         try:
             await self._app(scope, _punctual(receive), request.send)
         except _TooSlow:
             if request.status:
                 raise  # as below
-            await request.refuse("The request's body did not come in time.\n", status=408)
+            await request.refuse(f"The body of the request did not arrive within {BODY_SECONDS:g} s.\n", status=408)
         except Exception:
             log.exception("A request failed unexpectedly", path=scope["path"])
             if request.status:
                 raise  # the answer has begun: only cutting the connection can tell the client
-            await request.refuse("The site failed to answer. The log has the details.\n", status=500)
+            await request.refuse(
+                "The request failed because of an internal error. See the log of the site for details.\n", status=500
+            )
 
 
 class _TooSlow(Exception):

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 _KEY = "connection"  # in the ``state`` of a request
 _REFUSAL = {
     "code": "DENIED",
-    "message": "Programs in a sandbox of this site cannot use its pages or its REST interface.",
+    "message": "Programs in a sandbox of this site cannot use its pages or its REST API.",
     "remedy": "Call tools over MCP, or run the program outside of the sandbox.",
 }
 

@@ -33,7 +33,7 @@ def only_one(var: Path) -> Iterator[None]:
             lock.seek(0)
             raise StartError(
                 f"This site is already running (process {lock.read().strip() or 'unknown'}, folder {var}). "
-                "Stop that one first, or set SLIPSNISSE_VAR to another folder for a second site."
+                "Stop it first, or set SLIPSNISSE_VAR to another folder to run a second site."
             ) from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
@@ -54,7 +54,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise StartError(
             f"Cannot listen on {host} port {port}: {os.strerror(error.errno or 0).lower()}. "
-            f"Choose another port, for example: up --port {port + 1 if port else 8001}"
+            f"Choose another port, for example with `manage.py up --port {port + 1 if port else 8001}`."
         ) from error
 
 

@@ -20,16 +20,16 @@ from subagents.queries import unclaimed_work
 _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mcpregistry.approvalrequest": ("approved call has", "approved calls have", ("decided_at",)),
     "mcpregistry.delivery": ("notification has", "notifications have", ("next_at",)),
-    "mcpregistry.servertest": ("test of a server has", "tests of servers have", ("requested_at",)),
-    "mcpregistry.server": ("check of a server has", "checks of servers have", ("next_check_at",)),
+    "mcpregistry.servertest": ("server test has", "server tests have", ("requested_at",)),
+    "mcpregistry.server": ("server check has", "server checks have", ("next_check_at",)),
     "mcpregistry.install": ("package has", "packages have", ("state_at",)),
-    "mcpregistry.registrysource": ("reading of a registry has", "readings of registries have", ("asked_at",)),
-    "subagents.run": ("run of an expert tool has", "runs of expert tools have", ("lease_until", "wake_at", "created_at")),
+    "mcpregistry.registrysource": ("registry update has", "registry updates have", ("asked_at",)),
+    "subagents.run": ("run has", "runs have", ("lease_until", "wake_at", "created_at")),
     "subagents.maintenancerequest": (
         "request to the sub-agent has", "requests to the sub-agent have", ("lease_until", "created_at"),
     ),
     "subagents.effortagent": ("hosted agent has", "hosted agents have", ("lease_until", "wake_at", "idle_since")),
-    "subagents.provider": ("test of a provider has", "tests of providers have", ("test_asked_at",)),
+    "subagents.provider": ("provider test has", "provider tests have", ("test_asked_at",)),
 }  # fmt: skip
 MODELS = frozenset(_KINDS)
 
@@ -48,7 +48,7 @@ class Unclaimed:
         one, many, _ = _KINDS[self.model]
         minutes = max(1, round(self.since.total_seconds() / 60)) if self.since is not None else 1
         longest = f"{minutes} minute{'s' if minutes > 1 else ''}" if minutes < _HOURS else f"{minutes // 60} hours"
-        return f"{one if self.count == 1 else many} waited for a worker, the oldest for {longest}"
+        return f"{one if self.count == 1 else many} waited for a worker, the oldest one for {longest}"
 
 
 _HOURS = 120  # minutes from which on hours are told

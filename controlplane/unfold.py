@@ -8,24 +8,26 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 
 def environment(request: HttpRequest) -> list[str] | None:
     """Unfold's ``ENVIRONMENT``: the chip in the corner, for what nobody should overlook."""
-    return ["Debug", "danger"] if settings.DEBUG else None
+    return [gettext("Debug"), "danger"] if settings.DEBUG else None
 
 
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Slipsnisse",
     "ACCOUNT": {
         "navigation": [
-            {"title": "Change password", "link": reverse_lazy("admin:password_change")},
-            {"title": "Second factor", "link": reverse_lazy("second-factor")},
+            {"title": _("Change password"), "link": reverse_lazy("admin:password_change")},
+            {"title": _("Second factor"), "link": reverse_lazy("second-factor")},
         ]
     },
     "LOGIN": {"form": "mcpregistry.web.login.LoginForm"},
     "SITE_HEADER": "Slipsnisse",
-    "SITE_SUBHEADER": "MCP control plane",
+    "SITE_SUBHEADER": _("MCP control plane"),
     "SITE_URL": None,
     "SITE_SYMBOL": "hub",
     "SITE_FAVICONS": [

@@ -25,8 +25,8 @@ AFTER_GRACE = 5  # seconds for answers to leave once the last calls were cut; li
 def main() -> None:
     """Entry point of ``python -m controlplane.web``: wait for the gate, then serve until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fd", type=int, required=True, help="descriptor of the listening socket")
-    parser.add_argument("--gate", type=int, help="descriptor to wait on: it closes when the database is migrated")
+    parser.add_argument("--fd", type=int, required=True, help="Descriptor of the listening socket.")
+    parser.add_argument("--gate", type=int, help="Descriptor to wait on. It closes when the database is migrated.")
     options = parser.parse_args()
 
     with lasting():

@@ -14,7 +14,7 @@ from subagents.models import Run, ToolCall
 def runs_of(call: Invocation) -> Iterator[Kin]:
     """Both ways, each by its index; a call that is neither has none."""
     for run in Run.objects.filter(call_id=call.pk).only("expert_name", "created_at")[:5]:
-        yield _kin("Began the run", run)
+        yield _kin("Started the run", run)
     for made in ToolCall.objects.filter(invocation=call.pk).select_related("run")[:5]:
         yield _kin("Made by the run", made.run)
 

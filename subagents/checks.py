@@ -16,5 +16,5 @@ def kinds_of_work_are_known(**_: Any) -> list[CheckMessage]:
     unknown = sorted({*settings.MAINTENANCE_KINDS} - {*Kind})
     if not unknown:
         return []
-    names = f"SLIPSNISSE_MAINTENANCE names {', '.join(unknown)[:200]}."
-    return [Error(names, hint=f"Choose among {', '.join(Kind)}, or leave it unset.", id="slipsnisse.E020")]
+    problem = f"SLIPSNISSE_MAINTENANCE contains unknown types of requests: {', '.join(unknown)[:200]}."
+    return [Error(problem, hint=f"Use {', '.join(Kind)}, or leave it unset for all types.", id="slipsnisse.E020")]

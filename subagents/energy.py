@@ -22,7 +22,7 @@ from subagents.domain.maintenance import Priority, State, Wish
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Run
 
-PAUSED = "There is not enough energy; it goes on when there is."
+PAUSED = "Paused, because there is not enough energy. The request continues when there is enough."
 _CANCELLED = "there was not enough energy"
 _FINISHED_FROM, _CANCELLED_BELOW = 80, 50  # per cent, where the pool decides by how far the work is
 

@@ -53,7 +53,7 @@ def advance_due() -> None:
     """Every two seconds: runs whose wake-up was lost, whose worker died, or whose time has come."""
     _warm_if_used()
     for run_id in runs.left_alone():
-        runs.cancel(run_id=run_id, actor="clock", reason="its caller is gone")
+        runs.cancel(run_id=run_id, actor="clock", reason="its caller has disconnected")
     for run_id in [*runs.due(database_now()), *runs.decided()]:
         advance_run(run_id)
     work_maintenance()

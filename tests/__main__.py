@@ -125,10 +125,15 @@ class Outcome:
 
 def main(given: list[str]) -> int:
     """Return 0 when every leg has passed."""
-    parser = argparse.ArgumentParser(prog="python -m tests", allow_abbrev=False, add_help=False)
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--kept", type=Path, metavar="FOLDER")
-    parser.add_argument("--stress", type=int, metavar="N")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--all", action="store_true", help="include the exhaustive tests")
+    parser.add_argument("--kept", type=Path, metavar="FOLDER", help="leave out what passed in a run with this folder")
+    parser.add_argument("--stress", type=int, metavar="N", help="run the selected tests N times on a busy machine")
     options, arguments = parser.parse_known_args(given)
     if options.stress:
         return stress.main(options.stress, arguments)

@@ -46,6 +46,7 @@ class Knot:
         self.itself = self
 
 
+@pytest.mark.exhaustive
 async def test_a_settled_process_looks_for_garbage_once_no_call_is_made(monkeypatch):
     monkeypatch.setattr(collector, "_settled", False)
     monkeypatch.setattr(collector, "_IDLE_SECONDS", 0.01)

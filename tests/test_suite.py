@@ -83,6 +83,7 @@ def test_many_unstable_tests_fail_the_run(run: Run, tmp_path: Path) -> None:
     assert "RED: 11 tests are unstable, more than 10" in last_lines(output)
 
 
+@pytest.mark.exhaustive
 def test_hanging_test_does_not_run_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "options_of_legs", lambda _: [("SQLite", ["-o", "timeout=5"])])
     code, output = run(f"import time\n{PASSES}def test_hangs(): time.sleep(1_000)\n")
@@ -91,6 +92,7 @@ def test_hanging_test_does_not_run_again(run: Run, monkeypatch: pytest.MonkeyPat
     assert "FAILED on SQLite: test_it.py::test_hangs: Failed: Timeout" in last_lines(output)
 
 
+@pytest.mark.exhaustive
 def test_run_stops_after_twenty_failures(run: Run) -> None:
     code, output = run(
         "import pytest\n@pytest.mark.parametrize('number', range(60))\ndef test_broken(number): assert False\n"

@@ -81,6 +81,7 @@ def test_two(of_the_file):
 """
 
 
+@pytest.mark.exhaustive
 def test_fixtures_of_files_and_processes_are_ended(run: Run, tmp_path: Path) -> None:
     names = ("a", "b", "c")
     _, done = run(dict.fromkeys(names, SHARED))
@@ -121,6 +122,7 @@ def test_crash_fails_its_test_and_the_others_still_run(run: Run) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.exhaustive
 def test_error_beside_the_tests_fails_the_run_and_is_shown(run: Run, tmp_path: Path) -> None:
     with (tmp_path / "conftest.py").open("a") as conftest:
         conftest.write("""

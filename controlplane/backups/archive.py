@@ -23,7 +23,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 FORMAT = 1
 _LONGEST = 512 * 1024 * 1024  # bytes of one line; a call with its payloads is far below
 _LEVEL = 4  # of gzip: half the time of its default, a tenth more bytes
-_DAMAGED = "Take another copy of the backup, or an older one."
+_DAMAGED = "Use another copy of the backup, or an older backup."
 
 
 class Writer:
@@ -65,10 +65,13 @@ class Reader:
         first = self._read()
         head = _parsed(first)
         if not isinstance(head, dict) or head.get("slipsnisse") != "backup":
-            raise ConfigInvalid("This is no backup of Slipsnisse.", remedy="Name a file that `manage.py backup` made.")
+            raise ConfigInvalid(
+                "The file is not a backup of Slipsnisse.", remedy="Name a file that `manage.py backup` created."
+            )
         if head.get("format") != FORMAT:
             raise ConfigInvalid(
-                f"The backup is of format {head.get('format')}, made by release {head.get('release')}.",
+                f"The backup has the format {head.get('format')} of release {head.get('release')}, which this release cannot "
+                "read.",
                 remedy="Restore it with that release or a newer one.",
             )
         sealed = head.pop("keys", "")
@@ -87,19 +90,19 @@ class Reader:
                 return
             self._lock.signature.update(line)
             yield said
-        raise ConfigInvalid("The backup ends before its end: it was never finished, or was cut.", remedy=_DAMAGED)
+        raise ConfigInvalid("The backup is incomplete: it was not finished, or it was truncated.", remedy=_DAMAGED)
 
     def _whole(self, said: Mapping[str, Any]) -> None:
         if not hmac.compare_digest(str(said.get("signature", "")), self._lock.signature.hexdigest()):
-            raise ConfigInvalid("The backup was changed after it was made.", remedy=_DAMAGED)
+            raise ConfigInvalid("The backup was changed after it was created.", remedy=_DAMAGED)
 
     def _read(self) -> bytes:
         try:
             line = self._zip.readline(_LONGEST)
         except (OSError, EOFError, ValueError, zlib.error) as error:  # not gzip, or cut, or damaged
-            raise ConfigInvalid("The file is no backup, or was damaged or cut.", remedy=_DAMAGED) from error
+            raise ConfigInvalid("The file is not a backup, or it was damaged or truncated.", remedy=_DAMAGED) from error
         if line and not line.endswith(b"\n"):
-            raise ConfigInvalid("The backup holds a line without an end.", remedy=_DAMAGED)
+            raise ConfigInvalid("The backup contains a line that is truncated or too long.", remedy=_DAMAGED)
         return line
 
 
@@ -116,4 +119,4 @@ def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise ConfigInvalid("The backup holds a line that is no JSON.", remedy=_DAMAGED) from error
+        raise ConfigInvalid("The backup contains a line that is not valid JSON.", remedy=_DAMAGED) from error

@@ -103,7 +103,7 @@ def _keep_others_out(tables: list[Table]) -> None:
             cursor.execute(f"LOCK TABLE {names} IN SHARE MODE")
     except DatabaseError as error:
         raise Conflict(
-            "Somebody still writes to the database.", remedy="Stop the site everywhere, then again."
+            "The database is still being written to.", remedy="Stop the site on all machines, then try again."
         ) from error
 
 
@@ -124,13 +124,14 @@ def save(folder: Path, passphrase: str, say: Say) -> tuple[Path, int]:
             stream.flush()
             os.fsync(stream.fileno())
         report_open_secrets(say)
-        say("Reading it again.")
+        say("Checking the file.")
         verify(part, passphrase)
         part.rename(path)
         _settle(folder)
     except OSError as error:
         raise ConfigInvalid(
-            f"The backup cannot be written to {folder}: {error.strerror}.", remedy="Make room, or name another folder."
+            f"The backup cannot be written to {folder}: {error.strerror}.",
+            remedy="Free up space, or name another folder.",
         ) from error
     finally:
         with suppress(OSError):
@@ -156,10 +157,10 @@ def report_open_secrets(say: Say) -> None:
                 raise
             not_searched.append(rows)
     if found:
-        say(f"The file holds secrets of a command or an address in the clear: {', '.join(found)}. {REMEDY}")
+        say(f"The file contains unencrypted secrets in the command or address of: {', '.join(found)}. {REMEDY}")
     if not_searched:
         say(
-            "Because the database is of an earlier release, these were not searched for secrets in the clear: "
+            f"The following could not be searched for unencrypted secrets, because the database is of an earlier release: "
             f"{', '.join(not_searched)}. Run `manage.py doctor` after the upgrade."
         )
 
@@ -185,8 +186,8 @@ def compare(said: Mapping[str, Any], found: Tally) -> None:
     """Raises ConfigInvalid unless the rows that were found are those that a table's end speaks of."""
     if (said["rows"], said["digest"]) != (found.rows, found.digest):
         raise ConfigInvalid(
-            f"{said['end']}: {said['rows']:,} rows were written, {found.rows:,} came back, or not the same ones.",
-            remedy="Nothing was saved. Try again; if it happens again, the disk or the memory is not sound.",
+            f"{said['end']}: {said['rows']:,} rows were written, but {found.rows:,} rows or other rows were read.",
+            remedy="Nothing was saved. Try again. If this happens again, the disk or the memory is faulty.",
         )
 
 

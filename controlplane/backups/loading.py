@@ -33,8 +33,8 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
     reader = Reader(stream, passphrase)
     tables = {table.label: table for table in schema.tables(reader.head["migrations"])}
     schema.refuse_unless_empty()
-    _take_keys(keys.read(reader.keys, "the backup"), say)
-    say(f"Making the tables of release {reader.head['release']}.")
+    _take_keys(keys.read(reader.keys, "The backup"), say)
+    say(f"Creating the tables of release {reader.head['release']}.")
     schema.build(reader.head["migrations"])
     with transaction.atomic():
         rows = _fill(reader, tables, say)
@@ -42,14 +42,14 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
         if lost and not accept_older_log:
             raise Conflict(
                 f"The audit log of the backup is not the newest one of this machine. {lost}",
-                remedy="To restore it anyway, and have that in the log, run it again with --accept-older-log.",
+                remedy="To restore it anyway, and record this in the log, run the command again with --accept-older-log.",
             )
     call_command("migrate", verbosity=0, interactive=False)  # to this release; and with it triggers and roles
     if ended := reaping.bury_everything(database_now()):
-        say(f"Calls that were out at that moment, ended as unknown: {ended:,}.")
+        say(f"Calls that were running at the time of the backup, and were ended as unknown: {ended:,}.")
     if lost:
         newest_seal.accept_restored_log(actor="restore", reason="restored from a backup")
-        say(f"The audit log records that it goes on from an earlier state. {lost}")
+        say(f"The audit log records that it continues from an earlier state. {lost}")
     return rows
 
 
@@ -57,7 +57,7 @@ def problems() -> Iterator[str]:
     """What is wrong with the site's records: a restored one has nothing wrong that the original had not."""
     for finding in check(timezone.now()):  # the audit log's chains among them
         if finding.violations:
-            yield f"Broken {finding.violations} times: {finding.rule} {'; '.join(finding.examples)}"
+            yield f"Failed {finding.violations} times: {finding.rule} {'; '.join(finding.examples)}"
 
 
 def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:
@@ -72,8 +72,10 @@ def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:
         _finish(table, end)
     _check_references()
     if len(ends) != len(tables):
-        raise ConfigInvalid("The backup lacks a table.", remedy="Restore it with the release that has made it.")
-    say(f"Compared with the backup, row by row: {len(ends)} tables.")
+        raise ConfigInvalid(
+            "The backup does not contain all tables.", remedy="Restore it with the release that created it."
+        )
+    say(f"Compared the rows of {len(ends)} tables with the backup.")
     return sum(end["rows"] for _, end in ends)
 
 
@@ -98,8 +100,8 @@ def _named(said: dict[str, Any], tables: dict[str, Table]) -> Table:
     table = tables.get(said["table"])
     if table is None or table.columns != said["columns"]:
         raise ConfigInvalid(
-            f"The backup describes {said['table']} otherwise than its own release does.",
-            remedy="Restore it with the release that has made it.",
+            f"The backup describes the table {said['table']} differently from the release that created it.",
+            remedy="Restore it with the release that created it.",
         )
     return table
 
@@ -120,8 +122,8 @@ def _check_references() -> None:
         connections[DEFAULT_DB_ALIAS].check_constraints()
     except IntegrityError as error:
         raise ConfigInvalid(
-            f"A row of the backup refers to one that is not there: {error}.",
-            remedy="Mend the database that it comes from, and make another backup.",
+            f"A row of the backup refers to a row that does not exist: {error}.",
+            remedy="Repair the database that the backup comes from, and create another backup.",
         ) from error
 
 
@@ -132,12 +134,12 @@ def _take_keys(ring: keys.Ring, say: Say) -> None:
         other = sorted(key_id for key_id, key in ring.sealing.items() if here.get(key_id) != key)
         if other:
             raise Conflict(
-                f"The secrets in it are sealed with the key '{other[0]}', which SLIPSNISSE_KEYS does not hold.",
-                remedy="Unset SLIPSNISSE_KEYS, so that the keys come from the backup, or add that key to it.",
+                f'The secrets in the backup are encrypted with the key "{other[0]}", which SLIPSNISSE_KEYS does not contain.',
+                remedy="Unset SLIPSNISSE_KEYS to use the keys of the backup, or add that key to it.",
             )
     kept = keys.replace(settings.VAR_DIR, ring)
     if kept:
-        say(f"The keys are those of the backup now; the former ones are in {kept}.")
+        say(f"The site now uses the keys of the backup. The previous keys are in {kept}.")
     if not keys.sealing_is_given():
         settings.SLIPSNISSE_KEYS = ring.sealing
         settings.SLIPSNISSE_AUDIT_KEYS = ring.audit
@@ -145,5 +147,5 @@ def _take_keys(ring: keys.Ring, say: Say) -> None:
         settings.SECRET_KEY = ring.secret_key
     elif ring.secret_key != settings.SECRET_KEY:
         say(
-            "SLIPSNISSE_SECRET_KEY is not that of the backup: servers, providers and project files must be confirmed again."
+            "SLIPSNISSE_SECRET_KEY differs from that of the backup, so servers, providers and project files must be confirmed again."
         )

@@ -67,8 +67,8 @@ class Lock:
             return json.loads(AESGCM(self.sealing).decrypt(raw[:_NONCE], raw[_NONCE:], context))
         except (InvalidTag, ValueError) as error:
             raise ConfigInvalid(
-                "The passphrase does not open this backup.",
-                remedy="Give the one that it was made with. If that is the one, the head of the file was changed.",
+                "The passphrase does not open this file.",
+                remedy="Enter the passphrase with which the file was created. If it is correct, the file was changed.",
             ) from error
 
 
@@ -86,7 +86,7 @@ def locked(passphrase: str, cost: Mapping[str, Any] | Cost) -> Lock:
         key = Scrypt(base64.b64decode(given.salt), 64, given.n, given.r, given.p).derive(passphrase.encode())
     except (TypeError, ValueError) as error:
         raise ConfigInvalid(
-            "The backup's head does not say how its passphrase is used.", remedy="Take another copy of the file."
+            "The file does not contain how its passphrase is used.", remedy="Use another copy of the file."
         ) from error
     return Lock(sealing=key[:32], signing=key[32:])
 
@@ -99,8 +99,8 @@ def ask(*, new: bool) -> str:
     given = env.text(VARIABLE) or _typed(new=new)
     if new and len(given) < SHORTEST:
         raise ConfigInvalid(
-            f"The passphrase is shorter than {SHORTEST} characters.",
-            remedy="Take a longer one: it seals the keys of this site, wherever the backup goes.",
+            f"The passphrase must have at least {SHORTEST} characters.",
+            remedy="Choose a longer one. It protects the keys of this site in every copy of the file.",
         )
     return given
 
@@ -108,9 +108,9 @@ def ask(*, new: bool) -> str:
 def _typed(*, new: bool) -> str:
     if not sys.stdin.isatty():
         raise ConfigInvalid(
-            "There is no passphrase.", remedy=f"Set {VARIABLE}, or {VARIABLE}_FILE to the path of a file that holds it."
+            "A passphrase is required.", remedy=f"Set {VARIABLE}, or set {VARIABLE}_FILE to the path of a file with it."
         )
     given = getpass.getpass("Passphrase of the backup: ")
-    if new and getpass.getpass("Once more: ") != given:
-        raise ConfigInvalid("The two were not the same.", remedy="Start again.")
+    if new and getpass.getpass("Repeat the passphrase: ") != given:
+        raise ConfigInvalid("The passphrases do not match.", remedy="Run the command again.")
     return given

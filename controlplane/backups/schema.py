@@ -44,13 +44,13 @@ def tables(migrations: Migrations) -> list[Table]:
     if FIRST_MIGRATION not in nodes:
         raise Conflict(
             "The backup was made by a version before the first release, and this version cannot read it.",
-            remedy="Restore it with the version that made it. No upgrade leads from there to this version.",
+            remedy="Restore it with the version that created it. It cannot be upgraded to this version.",
         )
     loader = MigrationLoader(None)
     unknown = [f"{app}.{name}" for app, name in nodes if (app, name) not in loader.graph]
     if unknown:
         raise Conflict(
-            f"The backup comes from a newer release: this version does not know the migration {unknown[0]}.",
+            f"The backup comes from a newer release: this release does not know the migration {unknown[0]}.",
             remedy="Restore it with that release or a newer one.",
         )
     models = loader.project_state(nodes).apps.get_models(include_auto_created=True)
@@ -70,7 +70,7 @@ def refuse_unless_empty() -> None:
             if cursor.fetchone():
                 raise Conflict(
                     f"The database is not empty: {model._meta.db_table} has rows.",
-                    remedy="Name another with DATABASE_URL, or another folder with SLIPSNISSE_VAR. Nothing was changed. If a restore was "
+                    remedy="Nothing was changed. Set DATABASE_URL to another database, or SLIPSNISSE_VAR to another folder. If a restore was "
                     "interrupted here, all rows of its backup are there: run `manage.py migrate`, then `manage.py audit verify`.",
                 )
 

@@ -101,8 +101,9 @@ class Table:
             except DatabaseError as error:
                 vendor = connections[using].display_name
                 raise ConfigInvalid(
-                    f"{vendor} does not take the row {row[0]} of {self.name} ({type(error).__name__}).",
-                    remedy="Mend or delete that row where it comes from: a text is too long for its column, say, or holds NUL.",
+                    f"{vendor} does not accept the row {row[0]} of {self.name} ({type(error).__name__}).",
+                    remedy="Correct or delete that row in the source. For example, a text is too long for its column, or contains "
+                    "a NUL character.",
                 ) from error
 
     # Numbers that the database gives out itself: also those that were deleted are never given out again.
@@ -144,7 +145,7 @@ def _as_text(value: object) -> str:
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
         return str(value)
-    raise TypeError(f"A column holds a {type(value).__name__}, which backups do not know.")
+    raise TypeError(f"Backups do not support the type {type(value).__name__} of a column.")
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from controlplane.configuration.kinds import Kind
-from controlplane.configuration.values import Entry, references
+from controlplane.configuration.values import CORRECT, Entry, references
 from mcpregistry.domain.errors import ConfigInvalid
 
 DECIDED = ("confirmed", "approved")  # counts only when whoever imports says so
@@ -14,14 +14,14 @@ DECIDED = ("confirmed", "approved")  # counts only when whoever imports says so
 def checked(kind: Kind, entry: Any) -> Entry:
     """An entry as it may stand in a file of its kind. Raises ConfigInvalid."""
     if not isinstance(entry, dict):
-        raise ConfigInvalid("not an object.", remedy="Correct it in the file.")
+        raise ConfigInvalid("the entry is not an object.", remedy=CORRECT)
     if unknown := sorted(entry.keys() - kind.known()):
         raise ConfigInvalid(
-            f"the word '{unknown[0]}' is not known.", remedy=f"Known are {', '.join(sorted(kind.known()))}."
+            f'"{unknown[0]!s:.100}" is not a valid key.', remedy=f"Valid keys: {', '.join(sorted(kind.known()))}."
         )
     for word in ("enabled", *DECIDED):
         if word in entry and not isinstance(entry[word], bool):
-            raise ConfigInvalid(f"{word} is neither true nor false.", remedy="Correct it in the file.")
+            raise ConfigInvalid(f"{word} is neither true nor false.", remedy=CORRECT)
     return entry
 
 
@@ -31,6 +31,7 @@ def own(kind: Kind, name: str, entry: Entry) -> Entry:
         for place, secret in references(entry[word], f"{kind.section}/{name}/{word}"):
             if place != secret:
                 raise ConfigInvalid(
-                    f"the secret '{secret}' does not belong here.", remedy=f"Only '{place}' may stand here."
+                    f'the secret "{secret}" is not allowed here.',
+                    remedy=f'The only secret that is allowed here is "{place}".',
                 )
     return entry

@@ -13,6 +13,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.db.models import NOT_PROVIDED, Field, Model, Q, QuerySet
 
 from controlplane.configuration.values import Entry, Secrets, read, written
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.servers.shown_env import ADDRESSES
@@ -275,7 +276,8 @@ def kind_of(section: str) -> Kind:
     """Raises ConfigInvalid for a section that there is not."""
     if section not in _BY_SECTION:
         raise ConfigInvalid(
-            f"There is no section '{section}'.", remedy=f"There are {', '.join(_BY_SECTION)}; or take a newer release."
+            f'"{section!s:.100}" is not a valid section.',
+            remedy=f"Valid sections: {', '.join(_BY_SECTION)}. A newer release may have more.",
         )
     return _BY_SECTION[section]
 
@@ -288,6 +290,7 @@ def permissions(names: Iterable[str]) -> list[Permission]:
     found = {f"{each.content_type.app_label}.{each.codename}": each for each in there}
     if unknown := [name for name in names if name not in found]:
         raise ConfigInvalid(
-            f"There is no permission '{unknown[0]}'.", remedy="Take it off the role, or take that release."
+            error_texts.not_found("permission", f"{unknown[0]!s:.100}"),
+            remedy="Remove it from the role, or import the file with the release that has it.",
         )
     return [found[name] for name in names]

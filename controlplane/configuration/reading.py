@@ -15,9 +15,9 @@ from django.db.models import Model
 from controlplane.configuration.checking import DECIDED, checked, own
 from controlplane.configuration.kinds import KINDS, Kind, kind_of, lookup
 from controlplane.configuration.saving import ACTOR, DELETERS, SAVERS
-from controlplane.configuration.values import Entry, Secrets, read, unknown_address
+from controlplane.configuration.values import CORRECT, Entry, Secrets, read, unknown_address
 from controlplane.configuration.writing import VERSION, WHOLE
-from mcpregistry.domain import kinds
+from mcpregistry.domain import error_texts, kinds
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.domain.rights import Rights, all_rights
@@ -114,10 +114,15 @@ def _trial(save: bool) -> Iterator[None]:
 
 def _check_head(document: Mapping[str, Any]) -> None:
     if document.get("slipsnisse") != WHOLE:
-        raise ConfigInvalid("This is no document of a whole site.", remedy="Name one that `exportconfig --all` made.")
+        raise ConfigInvalid(
+            "The file is not the configuration of a whole site.", remedy="Name a file that `exportconfig --all` wrote."
+        )
     version = document.get("version")
     if version != VERSION:
-        raise ConfigInvalid(f"The document is of version {version!r:.20}.", remedy="Import it with a newer release.")
+        raise ConfigInvalid(
+            f"The file has the version {version!r:.20}, but this release reads version {VERSION}.",
+            remedy="Import it with a newer release.",
+        )
     for section in document.keys() - {"slipsnisse", "version"}:
         kind_of(section)
 
@@ -141,7 +146,7 @@ class _Taking:
         said, here = {} if said is None else said, self._all(kind.model)
         entries = {"site": said} if kind.model is Configuration else said
         if not isinstance(entries, dict):
-            raise ConfigInvalid(f"{kind.section}: not an object of entries by name.", remedy="Correct it in the file.")
+            raise ConfigInvalid(f"{kind.section} is not an object with entries by name.", remedy=CORRECT)
         for name, entry in sorted(entries.items(), key=_marks):
             with _at(f"{kind.section}/{name}"):
                 self._named(kind, name, own(kind, name, checked(kind, entry)), here.get(name))
@@ -180,7 +185,9 @@ class _Taking:
     def tell(self) -> None:
         """Who nobody can ask, and what the audit log says."""
         if self._all(Agent) and not approvers(None) and self._asks():
-            self.report.notes.append("Rules ask, and nobody may approve calls yet: give somebody the role approver.")
+            self.report.notes.append(
+                "Rules ask for approvals, but no user can approve calls yet. Give a user the role approver."
+            )
         report = self.report
         if report.made or report.changed:
             audit.record(kind="site.imported", actor=ACTOR, subject="site", made=report.made[:500],
@@ -196,7 +203,7 @@ class _Taking:
 
     def _unnamed(self, kind: Kind, said: Any, here: dict[str, Any]) -> None:
         if not isinstance(said, list):
-            raise ConfigInvalid(f"{kind.section}: not a list.", remedy="Correct it in the file.")
+            raise ConfigInvalid(f"{kind.section} is not a list.", remedy=CORRECT)
         there = [stored(kind.spelled(kind.entry(name, row, Secrets()))) for name, row in here.items()]
         for number, entry in enumerate(said, 1):
             place = f"{kind.section}/{number}"
@@ -209,7 +216,7 @@ class _Taking:
                 self._fill(kind, row, entry, Secrets())
                 if SAVERS[kind.section](self, row, entry):
                     self.report.made.append(place)
-        self.report.kept += [f"{kind.section}: one more" for _ in there]
+        self.report.kept += [f"{kind.section}: one more entry" for _ in there]
 
     def _named(self, kind: Kind, name: str, entry: Entry, row: Any) -> None:
         if row is not None and self._is_as(kind, name, entry, row):
@@ -227,7 +234,7 @@ class _Taking:
         if kind.named:
             self._all(kind.model)[name] = done
         if self._missing:
-            self.report.notes.append(f"{kind.section}/{name}: enter what nobody gave: {', '.join(self._missing)}.")
+            self.report.notes.append(f"{kind.section}/{name}: enter the missing secrets: {', '.join(self._missing)}.")
         (self.report.made if new else self.report.changed).append(f"{kind.section}/{name}")
 
     def _new(self, kind: Kind, name: str) -> Any:
@@ -301,7 +308,7 @@ class _Taking:
 
     def _related(self, model: type[Model], name: str) -> Any:
         if model is User and name not in self._all(User):
-            self.report.notes.append(f"There is no account '{name}'; left empty.")
+            self.report.notes.append(f"{error_texts.not_found('user', f'{name!s:.100}')} The field is left empty.")
             return None
         return self._found(model, name)
 
@@ -309,7 +316,7 @@ class _Taking:
         if not isinstance(name, str) or name not in self._all(model):
             what = model._meta.verbose_name
             raise ConfigInvalid(
-                f"There is no {what} '{name!s:.100}'.", remedy="Add it to the file, or correct the name."
+                error_texts.not_found(str(what), f"{name!s:.100}"), remedy="Add it to the file, or correct the name."
             )
         return self._all(model)[name]
 
@@ -321,7 +328,7 @@ class _Taking:
         for held in sealed(kind.model).values():
             value, missing = given.taken(entry.get(held, {}))
             if value and type(value) is not type(getattr(kind.model(), held)):
-                raise ConfigInvalid(f"{held} is of the wrong kind.", remedy="Correct it in the file.")
+                raise ConfigInvalid(f"{held} has a value of the wrong type.", remedy=CORRECT)
             self._missing += missing
             setattr(row, held, value)
 
@@ -380,5 +387,5 @@ def _at(place: str) -> Iterator[None]:
         DatabaseError,
     ) as error:
         raise ConfigInvalid(
-            f"{place}: a value in it is of the wrong kind.", remedy="Compare it with what `exportconfig --all` writes."
+            f"{place}: a value has the wrong type.", remedy="Compare the entry with the output of `exportconfig --all`."
         ) from error

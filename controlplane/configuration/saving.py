@@ -82,7 +82,7 @@ def _server(taking: Taking, row: Server, entry: Entry) -> Server:
     if taking.confirms(entry) and not row.launch_confirmed:
         row = lifecycle.confirm_launch(server=row, actor=taking.actor, launch_hash=row.launch_hash())
     if entry.get("confirmed") and not row.launch_confirmed:
-        taking.note(f"servers/{row.slug}: its launch waits for a person's confirmation.")
+        taking.note(f"servers/{row.slug}: the launch must be confirmed.")
     on = entry.get("enabled") is not False
     if on == row.enabled:
         return row
@@ -93,7 +93,7 @@ def _server(taking: Taking, row: Server, entry: Entry) -> Server:
 def _tool(taking: Taking, row: Tool, entry: Entry) -> Tool:
     body = _definition(entry.get("definition"))
     if body.get("name") != row.name:
-        raise ConfigInvalid("its definition is that of another tool.", remedy="Correct the name.")
+        raise ConfigInvalid("the definition belongs to another tool.", remedy="Correct the name.")
     known = [each.data for each in (row.pinned, row.latest) if row.pk and each is not None]
     tool = row if body in known else observe.described(server=row.server, key=row.key, body=body)
     if taking.confirms(entry) and tool.latest is not None:
@@ -116,7 +116,9 @@ def _definition(said: Any) -> dict[str, Any]:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise ConfigInvalid("it has no definition.", remedy="Leave the tool out; its server tells it.")
+        raise ConfigInvalid(
+            "the tool has no definition.", remedy="Leave the tool out. The site reads it from its server."
+        )
     return body
 
 
@@ -125,7 +127,7 @@ def _provider(taking: Taking, row: Any, entry: Entry) -> Any:
     if taking.confirms(entry) and row.draft_problem() is not None:
         row = providers.confirm_destination(provider=row, actor=taking.actor, shown=row.destination_hash())
     if entry.get("confirmed") and row.draft_problem() is not None:
-        taking.note(f"providers/{row.slug}: where its key goes waits for a person's confirmation.")
+        taking.note(f"providers/{row.slug}: the destination of its key must be confirmed.")
     return row
 
 
@@ -147,7 +149,7 @@ def _expert(taking: Taking, row: Any, entry: Entry) -> Any:
 def _channel(taking: Taking, row: Any, entry: Entry) -> Any:
 
     if taking.missing:
-        taking.note(f"channels/{row.name}: left out until somebody gives {', '.join(taking.missing)}.")
+        taking.note(f"channels/{row.name}: left out, because these secrets are missing: {', '.join(taking.missing)}.")
         return None
     return outbox.save_channel(
         channel=row, actor=taking.actor, servers=taking.many(Server, entry.get("servers")),

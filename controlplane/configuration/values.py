@@ -24,6 +24,7 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.redaction import secrets_in_word
 
 Entry = dict[str, Any]  # what stands in the document of one row
+CORRECT = "Correct it in the file."
 _REFERENCES = re.compile(r"(\$\{(cred:)?[\w.-]+\})+")  # a text that only names secrets is none itself
 
 
@@ -40,8 +41,8 @@ _TAKES: tuple[tuple[type[Field[Any, Any]], tuple[type, ...], str], ...] = (
     (FloatField, (int, float), "a number"),
     (DecimalField, (str, int, float), "a number"),
     (DateField, (str, date), "a time such as 2026-11-21T12:00:00Z"),
-    (CharField, (str,), "a text; in YAML in quotes"),
-    (TextField, (str,), "a text; in YAML in quotes"),
+    (CharField, (str,), "a text, in YAML with quotes"),
+    (TextField, (str,), "a text, in YAML with quotes"),
 )
 
 
@@ -57,13 +58,13 @@ def _wanted(field: Field[Any, Any], value: Any) -> str:
 def read(field: Field[Any, Any], value: Any) -> Any:
     """The column's value. Raises ConfigInvalid for what it cannot hold, or what is not of its kind."""
     if wanted := _wanted(field, value):
-        raise ConfigInvalid(f"{field.name}: {value!r:.60} does not fit.", remedy=f"Write {wanted}.")
+        raise ConfigInvalid(f"{value!r:.60} is not a valid value of {field.name}.", remedy=f"Use {wanted}.")
     if isinstance(field, DecimalField) and isinstance(value, float):
         value = str(value)  # 0.1 as it is written, not as the machine holds it
     try:
         return _as_kept(field, field.to_python(value))
     except (ValidationError, TypeError, ValueError, ArithmeticError) as error:
-        raise ConfigInvalid(f"{field.name}: {value!r:.60} does not fit.", remedy="Correct it in the file.") from error
+        raise ConfigInvalid(f"{value!r:.60} is not a valid value of {field.name}.", remedy=CORRECT) from error
 
 
 def _as_kept(field: Field[Any, Any], value: Any) -> Any:

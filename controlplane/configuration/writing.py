@@ -47,7 +47,7 @@ def opened_secrets(data: Mapping[str, Any], passphrase: str) -> dict[str, Any]:
     """The secrets of such a file by their names. Raises ConfigInvalid."""
     if data.get("slipsnisse") != _HIDDEN or not isinstance(data.get("passphrase"), dict):
         raise ConfigInvalid(
-            "This is no file of secrets.", remedy="Name the one that `exportconfig --all --secrets` made."
+            "The file is not a file of secrets.", remedy="Name the file that `exportconfig --all --secrets` wrote."
         )
     found = locked(passphrase, data["passphrase"]).open(str(data.get("sealed", "")), _CONTEXT)
     return dict(found)

@@ -25,6 +25,7 @@ from mcpregistry.api.permissions import TABLE, Rule
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Input, Page, Problem, Text, When, capped
 from mcpregistry.api.v1 import api
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Denied, SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.queries.versions import Version
@@ -42,7 +43,7 @@ Section = Annotated[Text, Field(max_length=60)]
 
 
 class ChangeOfField(Schema):
-    """Secrets, and what may hold one, are dots."""
+    """One changed field. Secrets and values that may contain secrets are shown as dots."""
 
     field: str
     before: str
@@ -52,46 +53,50 @@ class ChangeOfField(Schema):
 class VersionOut(Schema):
     """Who did what to a record, when and from where."""
 
-    id: int = Field(description="Its number among the versions of its kind.")
-    kind: str = Field(description="The section of the site's document, e.g. servers.")
-    record: str = Field(description="The record's name in the site's document; its number where it has no name.")
+    id: int = Field(description="Number of the version among the versions of its kind.")
+    kind: str = Field(description="Section of the configuration file, for example servers.")
+    record: str = Field(description="Name of the record in the configuration file, or its number if it has no name.")
     what: Literal["made", "changed", "deleted"]
     at: datetime
-    by: str | None = Field(description="The person's name; null where a program or a command did it.")
-    source: str = Field(description="From where: admin, REST, a command, the worker; with the reason, if there is one.")
-    changes: list[ChangeOfField] | None = Field(description="From the version before; null in lists of many records.")
+    by: str | None = Field(description="Name of the user. Null if a program or a command made the change.")
+    source: str = Field(
+        description="Where the change came from (admin, REST, a command or the worker), with the reason if there is one."
+    )
+    changes: list[ChangeOfField] | None = Field(
+        description="Differences from the previous version. Null in lists of several records."
+    )
 
 
 class RestoreOut(Schema):
-    """What putting it back would change, or has changed, in the words of `exportconfig --all`."""
+    """What restoring the version would change, or has changed, in the format of `exportconfig --all`."""
 
     saved: bool
-    diff: str = Field(description="Lines with + and -; empty: everything is so already.")
+    diff: str = Field(description="Lines that start with + or -. Empty if there is nothing to change.")
     made: list[str]
     changed: list[str]
     removed: list[str]
-    notes: list[str] = Field(description="What waits for a person then, and what has to be entered again.")
-    kept: list[str] = Field(description="Made since that time, and left as it is.")
-    shown: str = Field(description="Send it back to have exactly this done.")
+    notes: list[str] = Field(description="What then waits for a confirmation, and what must be entered again.")
+    kept: list[str] = Field(description="Records that were added after that time. They are not changed.")
+    shown: str = Field(description="Fingerprint of the changes. Send it back to make exactly these changes.")
 
 
 class VersionDetail(VersionOut):
-    """One version and what putting it back would change."""
+    """One version, and what restoring it would change."""
 
     proposal: RestoreOut | None = Field(
-        description="Null where it cannot be put back, or not by you: `problem` says why."
+        description="Null if the version cannot be restored, or you cannot restore it. `problem` contains the reason."
     )
     problem: str
 
 
 class Restore(Input):
-    """``shown``: of the proposal that was read; if anything else was changed since, nothing is done."""
+    """``shown``: fingerprint of the proposal that you read. If something else was changed since, nothing is changed."""
 
     shown: Annotated[Text, Field(min_length=1, max_length=100)]
 
 
 class RestoreSite(Restore):
-    """The time, and the proposal that was read."""
+    """The time, and the proposal that you read."""
 
     at: When
 
@@ -100,14 +105,16 @@ class RestoreSite(Restore):
 def list_history(
     request: HttpRequest,
     *,
-    kind: Annotated[Section | None, Query(description="A section of the site's document, e.g. servers.")] = None,
-    record: Annotated[Text | None, Query(max_length=500, description="Of this one: its name. Needs the kind.")] = None,
+    kind: Annotated[
+        Section | None, Query(description="Section of the configuration file, for example servers.")
+    ] = None,
+    record: Annotated[Text | None, Query(max_length=500, description="Name of one record. Requires `kind`.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[VersionOut]:
-    """Versions, newest first: of one record with what changed, of a kind (what was deleted too), or the newest of everything.
+    """List versions, newest first: of one record with its changes, of a kind (with deleted records), or of everything.
 
-    Without a kind it is one page of 50 at most.
+    Without a kind, there is one page with at most 50 versions.
     """
     if kind is None:
         newest = listing.newest(lambda model: may_see(_person(request), model))
@@ -125,7 +132,7 @@ def list_history(
 
 @router.get("/history/{kind}/{version_id}", response=VersionDetail)
 def get_version(request: HttpRequest, kind: Section, version_id: lookup.Id) -> VersionDetail:
-    """One version, and what putting it back would change now. Nothing is changed by this."""
+    """Get one version, and what restoring it would change now. This operation changes nothing."""
     row, words = listing.one(_kind(request, kind), version_id)
     proposal, problem = None, ""
     try:
@@ -140,7 +147,7 @@ def get_version(request: HttpRequest, kind: Section, version_id: lookup.Id) -> V
 @router.post("/history/{kind}/{version_id}/restore", response={200: RestoreOut, 409: Problem})
 @once()
 def restore_version(request: HttpRequest, kind: Section, version_id: lookup.Id, payload: Restore) -> RestoreOut:
-    """Put one version back, as an edit is done: the same checks and rights, and what people confirm waits anew."""
+    """Restore one version. Checks and permissions are those of an edit, and confirmations are required again."""
     row, _ = listing.one(_kind(request, kind), version_id)
     _check_may_change(request, row)
     return _done(request, _items(row), payload.shown, reason_of(row))
@@ -148,7 +155,7 @@ def restore_version(request: HttpRequest, kind: Section, version_id: lookup.Id, 
 
 @router.get("/config/as-of", response={200: RestoreOut, 409: Problem})
 def propose_site(request: HttpRequest, *, at: When) -> RestoreOut:
-    """What making the whole configuration as it was at a time would change. Nothing is changed by this."""
+    """Show what restoring the whole configuration as of a time would change. This operation changes nothing."""
     moment = min(at, timezone.now())
     found = propose(lambda: past.at(moment), actor=actor(request), user=_person(request))
     return _proposal(found, saved=False, kept=_since(moment))
@@ -157,7 +164,7 @@ def propose_site(request: HttpRequest, *, at: When) -> RestoreOut:
 @router.post("/config/as-of", response={200: RestoreOut, 409: Problem})
 @once()
 def restore_site(request: HttpRequest, payload: RestoreSite) -> RestoreOut:
-    """Make the whole configuration as it was at a time, in one transaction, exactly as it was shown."""
+    """Restore the whole configuration as of a time, in one transaction, exactly as it was shown."""
     moment = min(payload.at, timezone.now())
     return _done(request, lambda: past.at(moment), payload.shown, reason_at(moment), kept=_since(moment))
 
@@ -171,14 +178,19 @@ def _person(request: HttpRequest) -> User:
 def _kind(request: HttpRequest, section: str) -> Kind:
     kind = listing.kind_named(section)
     if not may_see(_person(request), kind.model):
-        raise Denied(f"You may not read {kind.section}.", remedy="Ask an admin for a role that may.")
+        raise Denied(
+            error_texts.not_permitted("view", kind.section),
+            remedy="Ask an administrator for a role with this permission.",
+        )
     return kind
 
 
 def _check_may_change(request: HttpRequest, row: Any) -> None:
     if not may_change(_person(request), row.instance_type):
         what = listing.section_of(row)
-        raise Denied(f"You may not change {what}.", remedy="Ask somebody with the right to change them.")
+        raise Denied(
+            error_texts.not_permitted("change", what), remedy="Ask an administrator for a role with this permission."
+        )
 
 
 def _items(row: Any) -> Items:

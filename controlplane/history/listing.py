@@ -10,7 +10,8 @@ from django.db.models import Model, QuerySet
 
 from controlplane.configuration.kinds import KINDS, WITH, Kind
 from controlplane.history import past
-from mcpregistry.domain import kinds
+from controlplane.history.past import VERSION_GONE
+from mcpregistry.domain import error_texts, kinds
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.domain.text.display import printable
@@ -27,8 +28,8 @@ def kind_named(section: str) -> Kind:
     """The kind of this section of the site's document. Raises NotFound, which says where else to look."""
     if section not in LISTED:
         raise NotFound(
-            f"No versions are kept of '{printable(section, 60)}'.",
-            remedy=f"They are of {', '.join(LISTED)}. Of accounts, memberships, calls and decisions the audit log tells.",
+            f'The site keeps no versions of "{printable(section, 60)}".',
+            remedy=f"It keeps versions of {', '.join(LISTED)}. See the audit log for accounts, memberships, calls and decisions.",
         )
     return LISTED[section]
 
@@ -44,8 +45,8 @@ def of_record(kind: Kind, name: str) -> QuerySet[Any]:
     key = _key(kind, name)
     if key is None:
         raise NotFound(
-            f"There is no '{printable(name, 100)}' among {kind.section}, and there was none.",
-            remedy="The list of its kind says which there are.",
+            f'There is no record named "{printable(name, 100)}" in {kind.section}, and there was none before.',
+            remedy="List the versions of this kind to see the names.",
         )
     return rows_of(kind).filter(**{_attname(kind): key})
 
@@ -59,7 +60,7 @@ def one(kind: Kind, number: int) -> tuple[Any, Version]:
     """A version by its number, as its row and in words. Raises NotFound."""
     row = rows_of(kind).filter(history_id=number).first()
     if row is None:
-        raise NotFound("There is no such version.", remedy="It may have been deleted by retention.")
+        raise NotFound(error_texts.no_such_number("version", number), remedy=VERSION_GONE)
     earlier = rows_of(kind).filter(**{_attname(kind): past.key_of(row)}, history_id__lte=number)
     words = in_words(earlier, 1)
     return row, words[0] if words else _unchanged(row)
@@ -73,7 +74,9 @@ def section_of(row: Any) -> str:
 def item_of(row: Any) -> Any:
     """What puts this version back. Raises Conflict where nothing does."""
     if row.instance_type is Permit:
-        raise Conflict("A permit that has ended does not begin again.", remedy="Approve the next call that asks.")
+        raise Conflict(
+            "A permit that has ended cannot be restored.", remedy="Create a new permit when you approve the next call."
+        )
     return past.item_of(row)
 
 

@@ -17,6 +17,8 @@ from django.urls import NoReverseMatch, Resolver404, resolve, reverse
 from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 from unfold.widgets import UnfoldAdminSplitDateTimeWidget
 
 from controlplane.history import listing, past, undoing
@@ -39,11 +41,11 @@ def version(request: HttpRequest, label: str, number: int) -> HttpResponse:
     if not may_change(request.user, found.instance_type):
         raise PermissionDenied
     name = printable(past.named(found), 200)
-    title = f"{name}, as of {timezone.localtime(found.history_date):%-d %b %Y %H:%M:%S}"
+    at = f"{timezone.localtime(found.history_date):%-d %b %Y %H:%M:%S}"
     return _proposed(
         request,
         lambda: [past.item_of(found)],
-        title=title,
+        title=_("%(record)s, as of %(time)s") % {"record": name, "time": at},
         reason=reason_of(found),
         back=_page_of(found),
         more={"version": found},
@@ -63,7 +65,9 @@ class _MomentWidget(UnfoldAdminSplitDateTimeWidget):
 class MomentForm(forms.Form):
     """The time that the site shall be as of."""
 
-    at = forms.SplitDateTimeField(label="As it was at", help_text="Date and time in UTC.", widget=_MomentWidget)
+    at = forms.SplitDateTimeField(
+        label=_lazy("Restore the state at"), help_text=_lazy("Date and time in UTC."), widget=_MomentWidget
+    )
 
 
 def site(request: HttpRequest) -> HttpResponse:
@@ -76,10 +80,10 @@ def site(request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(f"{request.path}?at={int(form.cleaned_data['at'].timestamp())}")
     more: dict[str, Any] = {"form": form, "may": request.user.has_perm(_SITE)}
     if moment is None:
-        return _shown(request, "History of the site", more | {"newest": newest(request)})
+        return _shown(request, _("History of the site"), more | {"newest": newest(request)})
     if not request.user.has_perm(_SITE):
         raise PermissionDenied
-    title = f"The site, as of {timezone.localtime(moment):%-d %b %Y %H:%M:%S}"
+    title = _("The site, as of %(time)s") % {"time": f"{timezone.localtime(moment):%-d %b %Y %H:%M:%S}"}
     more["moment"] = moment
     more["since"] = [f"{kind.section}: {printable(name, 100)}" for kind, name in past.since(moment)]
     return _proposed(
@@ -94,9 +98,13 @@ def undo(request: HttpRequest) -> HttpResponse:
     kept, back = request.session.get(LATEST), _back(request)
     try:
         if not kept:
-            raise NotFound("There is nothing to undo.", remedy="Put an earlier version back from a record's history.")
+            raise NotFound(
+                "There is nothing to undo.", remedy="Restore an earlier version from the history of a record."
+            )
         if request.POST.get("at") != undoing.identity(kept):
-            raise Conflict("You have done something else since.", remedy="Look at what the line says now.")
+            raise Conflict(
+                "You have made another change since.", remedy="Reload the page to see what can be undone now."
+            )
         request.session.pop(LATEST)
         report = undoing.undo(
             made=kept["made"], at=datetime.fromtimestamp(kept["at"], UTC), user=request.user, actor=actor(request),  # type: ignore[arg-type]
@@ -105,7 +113,7 @@ def undo(request: HttpRequest) -> HttpResponse:
     except SlipsnisseError as error:
         return _refused(request, error, back)
     request.session.pop(LATEST, None)
-    _tell(request, "Undone.", report.notes)
+    _tell(request, _("The change was undone."), report.notes)
     return HttpResponseRedirect(_page_or_list(request, back))
 
 
@@ -166,9 +174,9 @@ def _shown(request: HttpRequest, title: str, context: dict[str, Any], status: in
 
 
 def _counted(report: Any) -> str:
-    parts = [(report.changed, "changed"), (report.made, "made anew"), (report.removed, "removed")]
+    parts = [(report.changed, _("changed")), (report.made, _("added again")), (report.removed, _("deleted"))]
     told = ", ".join(f"{len(rows)} {word}" for rows, word in parts if rows)
-    return f"Put back: {told}." if told else "Everything was so already."
+    return _("Restored: %(changes)s.") % {"changes": told} if told else _("There was nothing to change.")
 
 
 def _tell(request: HttpRequest, told: str, notes: Sequence[str]) -> None:

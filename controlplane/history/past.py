@@ -15,6 +15,7 @@ from controlplane.configuration.kinds import KINDS, NAMES, WITH, Kind
 from controlplane.configuration.reading import Item
 from controlplane.configuration.saving import DELETERS
 from controlplane.configuration.values import Entry, Secrets
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Configuration, Tool
@@ -24,6 +25,7 @@ from subagents.models import ExpertTool, ExpertVersion, LanguageModel
 
 VERSIONED: Mapping[type[Model], Kind] = {kind.model: kind for kind in KINDS if hasattr(kind.model, "history")}
 _DELETED = "-"
+VERSION_GONE = "Retention may have deleted it. Choose another version."
 
 
 def kind_of_version(version: Any) -> Kind | None:
@@ -36,7 +38,7 @@ def find(label: str, version_id: int) -> Any:
     model = next((model for model in VERSIONED if model._meta.label_lower == label), None)
     found = model.history.filter(history_id=version_id).first() if model else None  # type: ignore[attr-defined]
     if found is None:
-        raise NotFound("There is no such version.", remedy="It may have been deleted by retention.")
+        raise NotFound(error_texts.no_such_number("version", version_id), remedy=VERSION_GONE)
     return found
 
 
@@ -68,14 +70,21 @@ def item_of(version: Any, others: Collection[Any] = ()) -> Item:
     """
     kind, live = VERSIONED[version.instance_type], live_row(version)
     if version.history_type == _DELETED:
-        raise Conflict("There is nothing to put back: it was deleted then.", remedy="Choose an earlier version.")
+        raise Conflict(
+            "This version cannot be restored: the record was deleted in it.", remedy="Choose an earlier version."
+        )
     if kind.model is Group and (version.name in ROLES or (live is not None and live.name in ROLES)):
-        raise Conflict("What a role may do is said by the release.", remedy="Put what differs into a group of yours.")
+        raise Conflict(
+            "The permissions of a role come with the release and cannot be restored.",
+            remedy="Add a group of your own for other permissions.",
+        )
     row = _as_it_was(version, live)
     if live is None and (live := _of_that_name(kind, row, others)) is not None:
         row = _as_it_was(version, live)
     if live is None and kind.model is Tool:
-        raise Conflict("The tool is not there any more.", remedy="It comes back when its server tells it again.")
+        raise Conflict(
+            "The tool does not exist any more.", remedy="Restore it after its server has listed the tool again."
+        )
     name = kind.name(live if live is not None else row)
     entry, secrets = _entry(kind, name, version, row, live)
     renamed = live is not None and _renamed(kind, live, row)
@@ -93,7 +102,7 @@ def removal_of(version: Any) -> Item:
     """What takes a record away that was made by this version. Raises Conflict where nothing does."""
     kind, live = VERSIONED[version.instance_type], live_row(version)
     if live is None or kind.section not in DELETERS:
-        raise Conflict("It cannot be removed.", remedy="Look at its page.")
+        raise Conflict("The record cannot be deleted.", remedy="See the page of the record for what you can do.")
     return Item(kind, kind.name(live), live, None)
 
 
@@ -132,7 +141,7 @@ def _item_at(version: Any, keys: Collection[Any], missing: Collection[tuple[type
     place = f"{kind.section}/{printable(named(version), 100)}"
     lacking = "" if kind.model is Tool else _lacking(version, kind, missing)
     if lacking:
-        return Item(kind, place, None, None, left_out=f"{place}, left out: {lacking} is not there any more.")
+        return Item(kind, place, None, None, left_out=f"{place} is left out: {lacking} no longer exists.")
     try:
         return item_of(version, keys)
     except Conflict as error:
@@ -238,7 +247,8 @@ def _recall(row: Any, column: Any) -> None:
         known = _remembered(model, getattr(row, column.attname))
         if known is None and not (model is User and column.null):
             raise Conflict(
-                f"Its {column.verbose_name} is not there any more.", remedy="Choose another version."
+                f'The field "{column.verbose_name}" of this version refers to a record that no longer exists.',
+                remedy="Choose another version.",
             ) from None
         setattr(row, column.name, known)
 
@@ -284,7 +294,10 @@ def _listed(version: Any, column: Any) -> list[str]:
     for key in keys:
         row = there.get(key) or _remembered(model, key)
         if row is None:
-            raise Conflict(f"One of its {column.name} is not known any more.", remedy="Choose another version.")
+            raise Conflict(
+                f'The field "{column.verbose_name}" of this version refers to a record that no longer exists.',
+                remedy="Choose another version.",
+            )
         names.append(NAMES[model](row))
     return sorted(names)
 
@@ -300,7 +313,7 @@ def _models(version: Any) -> list[str]:
         row.pk: NAMES[LanguageModel](row)
         for row in LanguageModel.objects.filter(pk__in=keys).select_related("provider")
     }
-    return [names.get(key, f"model {key}, which is gone") for key in keys]
+    return [names.get(key, f"model {key}, which no longer exists") for key in keys]
 
 
 def _renamed(kind: Kind, target: Any, row: Any) -> bool:

@@ -57,18 +57,20 @@ def carry_out(items: Items, *, actor: str, shown: str, reason: str, user: Person
     with transaction.atomic(), because(reason):
         proposal = _done(items, actor, user, save=True)
         if proposal.shown != shown:
-            raise Conflict("Something was changed after this was shown.", remedy="Look at it again.")
+            raise Conflict(
+                "The configuration was changed after these changes were shown.", remedy="Show the changes again."
+            )
     return proposal
 
 
 def reason_of(version: Any) -> str:
     """What versions say that are made by putting this one back."""
-    return f"the version of {version.history_date:%Y-%m-%d %H:%M} put back"
+    return f"restored the version of {version.history_date:%Y-%m-%d %H:%M}"
 
 
 def reason_at(moment: datetime) -> str:
     """What versions say that are made by putting the whole site back."""
-    return f"the site as of {moment:%Y-%m-%d %H:%M} put back"
+    return f"restored the site as of {moment:%Y-%m-%d %H:%M}"
 
 
 def _done(items: Items, actor: str, user: Person | None, *, save: bool) -> Proposal:
@@ -128,4 +130,6 @@ def _difference(before: list[str], after: list[str]) -> list[str]:
 
 def _secrets(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """That a secret would be another one is said, what it is is not."""
-    return [f"! {name}: another value" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]
+    return [
+        f"! {name}: different value" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.db.models import Model
 from django.http import HttpRequest
 
@@ -50,11 +50,18 @@ def check(user: Person, required: Iterable[Requirement]) -> None:
         lacking = sorted(right for right in rights if not user.has_perm(right))
         if lacking or not _page_lets(user, item):
             what = item.kind.model._meta.verbose_name
-            missing = f": this change needs the right {lacking[0].partition('.')[2]}" if lacking else ""
+            missing = f': it requires the permission "{_name_of(lacking[0])}"' if lacking else ""
             raise Denied(
                 f"You do not have permission to change this {what}{missing}.",
                 remedy="Ask an administrator to make the change.",
             )
+
+
+def _name_of(right: str) -> str:
+    """Return the name of a permission as the page of a group shows it."""
+    app, _, codename = right.partition(".")
+    found = Permission.objects.filter(content_type__app_label=app, codename=codename).first()
+    return found.name if found else codename
 
 
 def may_change(user: Person, model: type[Model]) -> bool:

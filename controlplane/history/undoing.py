@@ -16,6 +16,7 @@ from controlplane.history import past
 from controlplane.history.proposals import in_order
 from controlplane.history.recording import LATEST, because
 from controlplane.history.rights import check, requirements
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.domain.text.display import kind_and_name, printable
 from mcpregistry.domain.text.undo import MOST
@@ -23,6 +24,7 @@ from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
 
 FOR = timedelta(minutes=1)
+_SEE_HISTORY = "See the history of the record, and restore an earlier version if necessary."
 # Deleted, these take along what no version has: members, tokens, books, what a server tells.
 _TAKES_ALONG = {"roles", "tools", "agents", "budgets", "energy_pools", "registries"}
 Made = Sequence[tuple[str, int]]  # (model, version) of each that an action has made
@@ -98,10 +100,12 @@ def undo(*, made: Made, at: datetime, user: User, actor: str, now: datetime) -> 
     """Take an action back. Raises Conflict where something was changed since, or the minute is over; Denied where the
     person may not do the opposite."""
     if now - at > FOR:
-        raise Conflict("The minute in which this could be undone is over.", remedy="Put an earlier version back.")
+        raise Conflict(
+            "A change can be undone for one minute, which is over.", remedy="Restore an earlier version instead."
+        )
     versions = [past.find(label, number) for label, number in made]
     if not can_be_undone(versions):
-        raise Conflict("This cannot be taken back by itself.", remedy="Put earlier versions back, one by one.")
+        raise Conflict("This change cannot be undone as a whole.", remedy="Restore earlier versions one by one.")
     first, last = _ends(versions)
     for version in last.values():
         _check(version, user)
@@ -128,12 +132,14 @@ def _check(version: Any, user: User) -> None:
     newest = model.history.filter(**{model._meta.pk.attname: past.key_of(version)}).first()
     if newest is None or newest.history_id != version.history_id:
         what = model._meta.verbose_name
-        raise Conflict(f"The {what} '{row or version}' was changed since.", remedy="Look at its history.")
+        raise Conflict(f'The {what} "{row or version}" was changed since.', remedy=_SEE_HISTORY)
     if version.history_user_id != user.pk:
-        raise Conflict("Somebody else has done this.", remedy="Look at its history.")
+        raise Conflict("This change was made by another user.", remedy=_SEE_HISTORY)
     if version.history_type == "-" and past.is_there(version):
-        what = f"{model._meta.verbose_name} '{past.named(version)}'"
-        raise Conflict(f"There is a {what} again.", remedy="Look at its page.")
+        raise Conflict(
+            error_texts.already_exists(str(model._meta.verbose_name), past.named(version)),
+            remedy="See the page of the record. It was added again after the deletion.",
+        )
 
 
 def _item(version: Any) -> Item:

@@ -11,6 +11,8 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -39,19 +41,21 @@ class AgentForm(RecordForm[Agent]):
 
     capabilities = WordsField(
         rows=3,
-        placeholder="empty: it sees nothing, whatever is granted",
-        help_text="Upper bound for the grants of this agent, one per line: mcp_integration for every server, "
-        "mcp_github::* for one server, mcp_github::create_issue for one tool. If empty, the agent sees nothing.",
+        placeholder=_("If empty, the agent sees no tools."),
+        help_text=_(
+            "Upper bound for the grants of this agent, one per line: mcp_integration for every server, "
+            "mcp_github::* for one server, mcp_github::create_issue for one tool. If empty, the agent sees nothing."
+        ),
     )
 
     class Meta:
         model = Agent
         fields = "__all__"
         help_texts = {
-            "slug": "Short name of the agent, for example for manage.py runmcp --agent NAME.",
-            "name": "Name on the pages of this site. If empty, the slug is shown.",
-            "enabled": "If disabled, all tokens of the agent are refused and it sees no tools.",
-            "owner": "The person who is responsible for this agent.",
+            "slug": _("Short name of the agent, for example for manage.py runmcp --agent NAME."),
+            "name": _("Name on the pages of this site. If empty, the slug is shown."),
+            "enabled": _("If disabled, all tokens of the agent are refused and it sees no tools."),
+            "owner": _("The person who is responsible for this agent."),
         }
 
 
@@ -70,15 +74,16 @@ class AgentAdmin(AsksWhenSwitchedOff):
     fieldsets = (
         (None, {"fields": (("slug", "name"), "description", "enabled")}),
         (
-            "Permissions and limits",
+            _("Permissions and limits"),
             {"fields": ("capabilities", ("calls_per_minute", "owner"), ("hold_seconds", "energy_pool"))},
         ),
     )
     change_form_outer_before_template = "admin/mcpregistry/agent.html"
     verbs = (
-        Verb("token", "Issue token", "add_token", "key", "Make a new bearer token; it is shown once.",
+        Verb("token", _("Issue token"), "add_token", "key", _("Create a bearer token. It is shown once."),
              page="mcpregistry_agent_issue_token", style="primary"),
-        Verb("connect", "Connect a host", "view_agent", "cable", "What to enter in Claude Code, Cursor, VS Code and others.",
+        Verb("connect", _("Connect a host"), "view_agent", "cable",
+             _("Show what to enter in Claude Code, Cursor, VS Code and other hosts."),
              page="mcpregistry_agent_connect"),
     )  # fmt: skip
 
@@ -119,11 +124,11 @@ class AgentAdmin(AsksWhenSwitchedOff):
     def remove(self, request: HttpRequest, row: Agent) -> None:
         agents.delete_agent(agent=row, actor=actor(request), rights=request.user.has_perm)
 
-    @display(description="live tokens", ordering="live_tokens")
+    @display(description=_("valid tokens"), ordering="live_tokens")
     def token_count(self, agent: Agent) -> int:
         return agent.live_tokens  # type: ignore[attr-defined]
 
-    @display(description="grants", ordering="all_grants")
+    @display(description=_("grants"), ordering="all_grants")
     def grant_count(self, agent: Agent) -> int:
         return agent.all_grants  # type: ignore[attr-defined]
 
@@ -158,14 +163,17 @@ class EndpointForm(RecordForm[Endpoint]):
         model = Endpoint
         fields = "__all__"
         help_texts = {
-            "slug": "Short name of the endpoint, as in its address: /mcp/NAME.",
-            "name": "Name that hosts show. If empty, the slug is used.",
-            "enabled": "If disabled, hosts get the answer that the endpoint does not exist.",
-            "scope": "Choose whether hosts see all tools that the agent is granted, or only those that are also "
-            "granted to this endpoint.",
-            "naming_style": "How tool names are written for hosts. If you change it, all tools get other names in "
-            "hosts.",
-            "description_style": "Whether a tool's description says which server it comes from.",
+            "slug": _("Short name of the endpoint, as in its address: /mcp/NAME."),
+            "name": _("Name that hosts show. If empty, the slug is used."),
+            "enabled": _("If disabled, hosts get the answer that the endpoint does not exist."),
+            "scope": _(
+                "Choose whether hosts see all tools that the agent is granted, or only those that are also "
+                "granted to this endpoint."
+            ),
+            "naming_style": _(
+                "How tool names are written for hosts. If you change it, all tools get other names in hosts."
+            ),
+            "description_style": _("Whether a tool's description says which server it comes from."),
         }
 
 
@@ -181,7 +189,7 @@ class EndpointAdmin(AsksWhenSwitchedOff):
     fieldsets = (
         (None, {"fields": (("slug", "name"), "instructions", "instructions_limit", "enabled")}),
         (
-            "Listed tools",
+            _("Listed tools"),
             {
                 "fields": (
                     "scope",
@@ -191,7 +199,7 @@ class EndpointAdmin(AsksWhenSwitchedOff):
                 )
             },
         ),
-        ("Held calls", {"fields": ("hold_seconds",)}),
+        (_("Held calls"), {"fields": ("hold_seconds",)}),
     )
 
     def overview(self, request: HttpRequest, row: Endpoint) -> dict[str, Any]:
@@ -214,8 +222,10 @@ class EndpointAdmin(AsksWhenSwitchedOff):
         if too_long := definitions.shortened_names(row):
             messages.warning(
                 request,
-                f"Some hosts would shorten {len(too_long)} of the names on this endpoint, for example "
-                f"{printable(too_long[0], 80)}. Use a shorter naming style or shorter server slugs.",
+                gettext(
+                    "Some hosts would shorten {count} of the names on this endpoint, for example {name}. Use a shorter "
+                    "naming style or shorter server slugs."
+                ).format(count=len(too_long), name=printable(too_long[0], 80)),
             )
 
     def remove(self, request: HttpRequest, row: Endpoint) -> None:
@@ -228,15 +238,17 @@ class GrantForm(RecordForm[Grant]):
     class Meta:
         model = Grant
         fields = "__all__"
-        labels = {"tool": "Tool or prompt"}
+        labels = {"tool": _("Tool or prompt")}
         widgets = {"argument_pins": UnfoldAdminTextareaWidget(attrs={"rows": 3, "class": "sn-code"})}
         help_texts = {
-            "agent": "The agent that gets this grant. Choose either an agent or an endpoint.",
-            "endpoint": "The endpoint that gets this grant, if it shows only what is granted to it.",
-            "server": "Grants all approved tools of this server, including later ones. Choose either a server, or "
-            "one tool or prompt.",
-            "tool": "Grants only this tool or prompt.",
-            "note": "Why this grant exists. Shown on the pages of this site.",
+            "agent": _("The agent that gets this grant. Choose either an agent or an endpoint."),
+            "endpoint": _("The endpoint that gets this grant, if it shows only what is granted to it."),
+            "server": _(
+                "Grants all approved tools of this server, including later ones. Choose either a server, or "
+                "one tool or prompt."
+            ),
+            "tool": _("Grants only this tool or prompt."),
+            "note": _("Why this grant exists. Shown on the pages of this site."),
         }
 
 
@@ -247,16 +259,17 @@ class GrantAdmin(RecordAdmin):
     form = GrantForm
     list_display = ("holder", "object", "pinned_arguments", "expires_at", "note", "created_by", "created_at")
     list_filter = (
-        ExpiryFilter, "kind", by_name("agent", nobody="None, but an endpoint"),
-        by_name("endpoint", nobody="None, but an agent"), by_name("server", nobody="None, but a tool"),
+        ExpiryFilter, "kind", by_name("agent", nobody=_("No agent (granted to an endpoint)")),
+        by_name("endpoint", nobody=_("No endpoint (granted to an agent)")),
+        by_name("server", nobody=_("No server (only one tool is granted)")),
     )  # fmt: skip
     list_select_related = ("agent", "endpoint", "server", "tool__server", "created_by")
     search_fields = ("agent__slug", "endpoint__slug", "server__slug", "tool__name", "tool__server__slug", "note")
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
     fieldsets = (
-        ("Holder", {"fields": (("agent", "endpoint"),)}),
-        ("Granted tools", {"fields": (("server", "kind"), "uri", "tool", "argument_pins")}),
-        ("Duration", {"fields": ("expires_at", "note")}),
+        (_("Holder"), {"fields": (("agent", "endpoint"),)}),
+        (_("Granted tools"), {"fields": (("server", "kind"), "uri", "tool", "argument_pins")}),
+        (_("Duration"), {"fields": ("expires_at", "note")}),
     )
 
     def save(self, request: HttpRequest, row: Grant, form: forms.ModelForm[Grant]) -> None:
@@ -265,11 +278,11 @@ class GrantAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: Grant) -> None:
         grants.withdraw_grant(grant=row, actor=actor(request))
 
-    @display(description="who")
+    @display(description=_("holder"))
     def holder(self, grant: Grant) -> str:
         return f"agent {grant.agent}" if grant.agent else f"endpoint {grant.endpoint}"
 
-    @display(description="may use")
+    @display(description=_("granted"))
     def object(self, grant: Grant) -> str:
         return (
             printable(str(grant.tool), 100)
@@ -277,11 +290,10 @@ class GrantAdmin(RecordAdmin):
             else f"{grant.server}: {grant.get_kind_display()} {grant.uri}".strip()
         )
 
-    @display(description="with")
+    @display(description=_("arguments"))
     def pinned_arguments(self, grant: Grant) -> str:
-        return (
-            printable(", ".join(f"{name}={value}" for name, value in grant.argument_pins.items()), 100)
-            or "any arguments"
+        return printable(", ".join(f"{name}={value}" for name, value in grant.argument_pins.items()), 100) or gettext(
+            "any arguments"
         )
 
 

@@ -13,6 +13,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.admin.asking import question
 from mcpregistry.admin.base import actor
@@ -53,7 +55,7 @@ def who(request: HttpRequest) -> HttpResponse:
     endpoints = Endpoint.objects.order_by("slug")
     chosen = _chosen(endpoints, _text(request.GET, "endpoint"))
     context: dict[str, Any] = {
-        "title": "Who can call what", "endpoints": endpoints.values_list("slug", flat=True)[:_CHOICES], "endpoint": chosen, "said": request.GET,
+        "title": gettext("Who can call what"), "endpoints": endpoints.values_list("slug", flat=True)[:_CHOICES], "endpoint": chosen, "said": request.GET,
         "servers": Server.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
         "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
         "risks": list(Level), "kinds": list(KINDS), "narrowed": _narrowed(request.GET), "standings": _legend(),
@@ -74,7 +76,7 @@ def give(request: HttpRequest) -> HttpResponse:
     back = f"{reverse('who')}?{_text(request.POST, 'from')}"
     pairs = _pairs(request.POST.getlist("tick"))
     if endpoint is None or not pairs:
-        messages.warning(request, "Tick what is to be granted first.")
+        messages.warning(request, gettext("Select the tools to grant first."))
         return HttpResponseRedirect(back)
     table = Table(endpoint, [tool for _, tool in pairs], timezone.now())
     try:
@@ -83,7 +85,7 @@ def give(request: HttpRequest) -> HttpResponse:
         messages.error(request, printable(str(error), 1_000))
         return HttpResponseRedirect(back)
     if not rows:
-        messages.info(request, "All of that is granted already.")
+        messages.info(request, gettext("All selected tools are granted already."))
         return HttpResponseRedirect(back)
     sure, said = digest("sure", *sentences), request.POST.get("sure", "")
     return _given(request, rows, back) if said == sure else _asked(request, endpoint, sentences, sure, back)
@@ -92,7 +94,12 @@ def give(request: HttpRequest) -> HttpResponse:
 def _given(request: HttpRequest, rows: list[Grant], back: str) -> HttpResponse:
     try:
         made = grants.save_all(rows, actor=actor(request), user=request.user)  # type: ignore[arg-type]
-        messages.success(request, f"{made} grant{'' if made == 1 else 's'} given, each for one tool alone.")
+        messages.success(
+            request,
+            ngettext(
+                "{count} grant added, for one tool only.", "{count} grants added, each for one tool only.", made
+            ).format(count=made),
+        )
     except SlipsnisseError as error:
         messages.error(request, printable(str(error), 1_000))
     return HttpResponseRedirect(back)
@@ -102,15 +109,15 @@ def _asked(request: HttpRequest, endpoint: Endpoint, sentences: list[str], sure:
     kept = [("endpoint", endpoint.slug), ("from", _text(request.POST, "from"))]
     kept += [("tick", value) for value in request.POST.getlist("tick")]
     return question(
-        request, title="Grant selected tools", label="Grant", icon="add_task", sentences=sentences, sure=sure, back=back,
+        request, title=gettext("Grant selected tools"), label=gettext("Grant tools"), icon="add_task", sentences=sentences, sure=sure, back=back,
         kept=kept,
     )  # fmt: skip
 
 
 _THEN = {
-    Standing.ALLOW: "its calls run at once",
-    Standing.ASK: "people are asked about each call",
-    Standing.DENY: "a rule refuses its calls all the same",
+    Standing.ALLOW: _("its calls run without approval"),
+    Standing.ASK: _("each of its calls waits for an approval"),
+    Standing.DENY: _("a rule denies its calls"),
 }
 
 
@@ -119,11 +126,23 @@ def _sentences(table: Table, pairs: list[tuple[Agent, Tool]]) -> list[str]:
     for agent, tool in pairs:
         cell = table.cell(agent, tool)
         if "agent" in cell.lacks:
-            found.append(f"{agent} may use {tool}, this alone, until it is withdrawn.")
+            found.append(
+                gettext("{agent} can use {tool}, and only this tool, until the grant is revoked.").format(
+                    agent=agent, tool=tool
+                )
+            )
         if "endpoint" in cell.lacks:
-            found.append(f"{table.endpoint} lists {tool}, for every agent that is granted it.")
+            found.append(
+                gettext("{endpoint} lists {tool} for every agent that is granted it.").format(
+                    endpoint=table.endpoint, tool=tool
+                )
+            )
         if cell.then:
-            found.append(f"On {table.endpoint}, {agent} then sees {tool}, and {_THEN[cell.then]}.")
+            found.append(
+                gettext("On {endpoint}, {agent} then sees {tool}, and {then}.").format(
+                    endpoint=table.endpoint, agent=agent, tool=tool, then=_THEN[cell.then]
+                )
+            )
     return list(dict.fromkeys(found))
 
 
@@ -201,8 +220,8 @@ def _narrowed(said: QueryDict) -> Tool | None:
 
 def _legend() -> list[tuple[Standing, str, str]]:
     meant = {
-        Standing.ALLOW: "runs at once", Standing.ASK: "waits for people", Standing.DENY: "a rule refuses it",
-        Standing.HIDDEN: "the agent does not see it", Standing.ABSENT: "no agent can use it now",
+        Standing.ALLOW: gettext("runs without approval"), Standing.ASK: gettext("waits for an approval"), Standing.DENY: gettext("is denied by a rule"),
+        Standing.HIDDEN: gettext("is not visible to the agent"), Standing.ABSENT: gettext("is not available to any agent now"),
     }  # fmt: skip
     return [(each, _SIGNS[each], meant[each]) for each in Standing]
 

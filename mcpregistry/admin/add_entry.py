@@ -15,6 +15,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import escape
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, actor
@@ -58,8 +60,8 @@ class AddForm(WayForm):
     """The server's short name, and what the way asks for."""
 
     slug = forms.CharField(
-        label="Short name", max_length=63, widget=UnfoldAdminTextInputWidget,
-        help_text="Of the server on this site; it prefixes the names of its tools.",
+        label=_("Short name"), max_length=63, widget=UnfoldAdminTextInputWidget,
+        help_text=_("Name of the server on this site. It is the first part of the names of its tools."),
     )  # fmt: skip
 
     def find_digest(self, entry: RegistryEntry) -> None:
@@ -74,18 +76,18 @@ class AddForm(WayForm):
 
 
 def _field(asked: Input) -> forms.Field:
-    kind = f"({asked.place}, secret)" if asked.secret else f"({asked.place})"
+    kind = gettext("({place}, secret)").format(place=asked.place) if asked.secret else f"({asked.place})"
     about = escape(printable(asked.description, 500))  # forms show help as HTML, and this is a stranger's
     facts: dict[str, Any] = {
         "label": printable(asked.name, 100), "required": asked.required, "help_text": f"{about} {kind}".strip(),
         "initial": printable(asked.default, 500),
     }  # fmt: skip
     if asked.many:
-        facts |= {"help_text": f"One value a line. {about} {kind}".strip(), "initial": asked.default}
+        facts |= {"help_text": f"{gettext('One value per line.')} {about} {kind}".strip(), "initial": asked.default}
         return forms.CharField(max_length=20_000, widget=lines_widget(3, ""), **facts)
     if asked.choices:
         given = [(each, printable(each, 200)) for each in asked.choices]
-        empty = [] if asked.required and asked.default else [("", "not set")]
+        empty = [] if asked.required and asked.default else [("", gettext("not set"))]
         return forms.ChoiceField(choices=[*empty, *given], widget=UnfoldAdminSelectWidget, **facts)
     if asked.secret:
         widget = UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"})
@@ -137,7 +139,7 @@ class AddEntryPage:
     def _shown(self, request: HttpRequest, entry: RegistryEntry, form: AddForm, record: Model) -> HttpResponse:
         way = form.way
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"Add {printable(entry.name, 200)}", "opts": self.admin.opts, "original": record, "entry": entry,
+            "title": gettext("Add {name}").format(name=printable(entry.name, 200)), "opts": self.admin.opts, "original": record, "entry": entry,
             "way": way, "form": form, "back": page_of(record),
             "secrets": any(each.secret for each in way.inputs) and not request.user.has_perms(credentials.MAY_KEEP),
         }  # fmt: skip
@@ -147,8 +149,10 @@ class AddEntryPage:
 def told_of(made: Server | Install) -> str:
     """What has to be done next with what was added."""
     if isinstance(made, Install):
-        return "A worker finds out what it consists of; look at that, then approve it."
-    return "It is a draft: confirm its launch, and it can be tried."
+        return gettext(
+            "A worker determines the exact versions of the package. Check them, then approve the installation."
+        )
+    return gettext("The server is a draft. Confirm its launch, then it can be tested.")
 
 
 def page_of(row: Model) -> str:

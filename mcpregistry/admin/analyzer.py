@@ -12,6 +12,7 @@ from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext, ngettext
 
 from mcpregistry.admin.asking import question
 from mcpregistry.admin.base import actor
@@ -60,7 +61,7 @@ def analyzer(request: HttpRequest) -> HttpResponse:
     else:
         findings = load(shown, days=days)
     context = admin.site.each_context(request) | {
-        "title": "Access analyzer", "days": days, "periods": PERIODS, "agent": agent, "most": MOST_CALLS, "most_whole": MOST_WHOLE, "whole": whole,
+        "title": gettext("Access analyzer"), "days": days, "periods": PERIODS, "agent": agent, "most": MOST_CALLS, "most_whole": MOST_WHOLE, "whole": whole,
         "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
         "known": known, "known_period": max((each for each in PERIODS if each <= known), default=0),
         "looked_at": len(shown), "first": at * GRANTS + 1, "last": at * GRANTS + len(shown),
@@ -84,7 +85,11 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
     key, pins = request.POST.get("key", ""), request.POST.getlist("pin") if "pins" in request.POST else None
     if found is None or found.key != key:
         messages.error(
-            request, "Newer calls or changes contradict this proposal; nothing was changed. This is what holds now."
+            request,
+            gettext(
+                "Newer calls or changes contradict this proposal, so nothing was changed. This page shows the current "
+                "proposal."
+            ),
         )
         return HttpResponseRedirect(f"{reverse('analyzer')}?grant={grant.pk}&days={days}")
     sentences = _sentences(found, pins)
@@ -108,7 +113,7 @@ def _asked(request: HttpRequest, found: Proposal, sentences: list[str], sure: st
     names = ("days", "key", "page", "agent", "pins")
     kept = [(name, request.POST[name]) for name in names if name in request.POST]
     kept += [("pin", name) for name in request.POST.getlist("pin")]
-    label = "Withdraw grant" if found.kind == "withdraw" else "Narrow grant"
+    label = gettext("Revoke grant") if found.kind == "withdraw" else gettext("Narrow grant")
     return question(
         request, title=f"{label}: {printable(str(found.grant), 200)}", label=label, icon="compress", sentences=sentences,
         sure=sure, back=back, kept=kept,
@@ -116,25 +121,30 @@ def _asked(request: HttpRequest, found: Proposal, sentences: list[str], sure: st
 
 
 def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
-    said = [f"The grant {found.grant} is withdrawn within a second."]
+    said = [gettext("The grant {grant} is revoked within a second.").format(grant=found.grant)]
     for row in found.after:
         held = row.argument_pins
         if pins is not None:
             held = {name: value for name, value in held.items() if name not in found.pins or name in pins}
-        only = f", only with {canonical(held)}" if held else ""
-        said.append(f"New grant: {row}{f' ({row.uri})' if row.uri else ''}{only}.")
+        only = gettext(", only with {arguments}").format(arguments=canonical(held)) if held else ""
+        grant = f"{row} ({row.uri})" if row.uri else str(row)
+        said.append(gettext("New grant: {grant}{only}.").format(grant=grant, only=only))
     count = found.stops
     if found.after:
-        stopped = f"{count} of them would have been stopped" if count else "none of them would have been stopped"
-        said.append(f"{found.judged:,} calls of the period were replayed: {stopped}.")
+        replayed = gettext(
+            "{judged:,} calls of the period were checked. The new grants would have stopped {stopped:,} of them."
+        )
+        said.append(replayed.format(judged=found.judged, stopped=count))
     return [*said, undo_said(1 + len(found.after))]
 
 
 def _done(found: Proposal) -> str:
     if not found.after:
-        return "The grant is withdrawn."
+        return gettext("The grant is revoked.")
     count = len(found.after)
-    return f"{count} narrower grant{' replaces' if count == 1 else 's replace'} the grant."
+    return ngettext(
+        "{count} narrower grant replaces the grant.", "{count} narrower grants replace the grant.", count
+    ).format(count=count)
 
 
 def _pins(found: Proposal) -> list[tuple[str, str]]:

@@ -8,10 +8,11 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.functional import Promise
 
 
 def question(
-    request: HttpRequest, *, title: str, label: str, icon: str, sentences: Sequence[str], sure: str, back: str,
+    request: HttpRequest, *, title: str | Promise, label: str | Promise, icon: str, sentences: Sequence[str], sure: str, back: str,
     kept: Iterable[tuple[str, str]] = (), **more: Any,
 ) -> HttpResponse:  # fmt: skip
     """What will happen, with a form that sends ``kept`` once more, and ``sure`` as the yes to exactly that; ``back`` leads

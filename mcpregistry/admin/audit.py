@@ -10,6 +10,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin
@@ -22,7 +24,7 @@ from mcpregistry.services.records import verification
 from mcpregistry.services.records.chains import entry_problem
 
 _COLUMNS = {"writer", "seq", "at", "kind", "actor", "subject"}  # shown apart from the other facts
-_ASKED = "A worker verifies the log now. Load this page again to see what it has found."
+_ASKED = _("A worker verifies the audit log now. Reload this page to see the result.")
 
 
 @admin.register(AuditEntry)
@@ -31,7 +33,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     list_display = ("at", "kind", "shown_actor", "shown_subject", "verified", "writer", "shown_number")
     search_fields = ("kind", "actor", "subject")
-    search_help_text = "Kind, actor or subject, or how one begins, e.g. call:ID or server:NAME"
+    search_help_text = _("Kind, actor or subject, or their first characters, for example call:ID or server:NAME")
     sortable_by = ()
     fields = ("writer", "shown_number", "shown_before", "hash", "key_id")
     change_form_outer_before_template = "admin/mcpregistry/audit_entry.html"
@@ -55,18 +57,18 @@ class AuditEntryAdmin(ReadOnlyAdmin):
             messages.info(request, _ASKED if wake("verify_audit") else NO_BROKER)
             return HttpResponseRedirect(reverse("admin:mcpregistry_auditentry_verify"))
         context = self.admin_site.each_context(request) | {
-            "title": "Audit log verified",
+            "title": gettext("Verification of the audit log"),
             "opts": self.opts,
             "report": verification.last_report(),
             "archived": archived(),
         }
         return TemplateResponse(request, "admin/mcpregistry/audit_report.html", context)
 
-    @display(description="actor")
+    @display(description=_("actor"))
     def shown_actor(self, entry: AuditEntry) -> str:
         return printable(entry.actor)
 
-    @display(description="subject")
+    @display(description=_("subject"))
     def shown_subject(self, entry: AuditEntry) -> str:
         return printable(self._named(entry) or shortened(entry.subject))
 
@@ -74,11 +76,11 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         names: dict[str, str] = getattr(entry, "names", {})
         return names.get(entry.subject, "")
 
-    @display(description="number in its chain")
+    @display(description=_("number in the chain"))
     def shown_number(self, entry: AuditEntry) -> str:
         return f"{entry.seq:,}"
 
-    @display(description="hash of the entry before")
+    @display(description=_("hash of the previous entry"))
     def shown_before(self, entry: AuditEntry) -> str:
         return entry.prev
 
@@ -89,7 +91,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
             row.names = names
         return page
 
-    @display(description="holds", label={"yes": "success", "no": "danger"})
+    @display(description=_("valid"), label={"yes": "success", "no": "danger"})
     def verified(self, entry: AuditEntry) -> str:
         return "no" if entry.problem else "yes"  # type: ignore[attr-defined]
 

@@ -18,7 +18,8 @@ from django.db import models, transaction
 from django.forms import ModelForm
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils.functional import cached_property
+from django.utils.functional import Promise, cached_property
+from django.utils.translation import gettext
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -50,10 +51,10 @@ class Verb:
     """
 
     name: str
-    label: str
+    label: str | Promise
     permission: str
     icon: str
-    hint: str
+    hint: str | Promise
     run: Callable[[HttpRequest, Any], str] | None = None
     page: str = ""
     applies: Callable[[Any], bool] = lambda _: True
@@ -141,7 +142,10 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         listed, counts, _, protected = without_relations(super().get_deleted_objects(objs, request))
         found = [each for row in objs for each in find_dependents(row)]
         kept = [(kind, row) for kind, row in found if not request.user.has_perm(kind.permission)]
-        names = [f"{name} (you do not have permission to delete it)" for name in name_dependents(kept)]
+        names = [
+            gettext("{name} (you do not have permission to delete it)").format(name=name)
+            for name in name_dependents(kept)
+        ]
         return listed, counts, set(), [*protected, *names]
 
     def changeform_view(
@@ -191,7 +195,7 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
             show_unseen(obj)  # a form must hold what is stored, a page that is only read need not
             _hide_secrets(obj)
         if obj is not None and context.get("errors"):  # the form stands below the overview, out of sight
-            messages.error(request, "Nothing was saved. Correct the fields that are marked below.")
+            messages.error(request, gettext("Nothing was saved. Correct the fields that are marked below."))
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
@@ -292,7 +296,7 @@ def _told(name: str) -> Callable[[Any], str]:
         try:
             held = getattr(row, name)
         except ConfigInvalid:
-            return "stored, but it no longer opens"
+            return gettext("stored, but it cannot be decrypted")
         if isinstance(held, dict):
             return masked(held)
         return MASK if held else ""

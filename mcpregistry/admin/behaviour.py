@@ -12,6 +12,8 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from mcpregistry.admin.base import Verb, actor
@@ -25,11 +27,11 @@ from mcpregistry.services.policy import rules
 
 RISK_COLOURS = {"low": "success", "medium": "warning", "high": "danger"}
 WORDS = {
-    "read_only": ("Only reads", "It changes nothing anywhere."),
-    "destructive": ("Destructive", "It may delete or overwrite what was there."),
-    "open_world": ("Open world", "It reaches things outside the server's own, as the internet."),
+    "read_only": (_("Read-only"), _("The tool changes nothing anywhere.")),
+    "destructive": (_("Destructive"), _("The tool may delete or overwrite data.")),
+    "open_world": (_("Open world"), _("The tool reaches systems outside of its server, for example the internet.")),
 }
-_CHOICES = [("", "Not known: the worst is assumed"), ("true", "Yes"), ("false", "No")]
+_CHOICES = [("", _("Not known (the worst is assumed)")), ("true", _("Yes")), ("false", _("No"))]
 
 
 def rows_of(tool: Tool) -> list[dict[str, Any]]:
@@ -44,7 +46,7 @@ def rows_of(tool: Tool) -> list[dict[str, Any]]:
 
 def _confirm(request: HttpRequest, tool: Tool) -> str:
     behaviour.confirm_claims(tool=tool, actor=actor(request), seen=request.POST.get("seen", ""))
-    return "What the server claims about the tool now counts, because you vouch for it."
+    return gettext("You have confirmed what the server claims about this tool. This takes effect immediately.")
 
 
 def unconfirmed(tool: Tool) -> bool:
@@ -55,13 +57,15 @@ def unconfirmed(tool: Tool) -> bool:
 def _auto(request: HttpRequest, row: Tool | Server) -> str:
     what: dict[str, Any] = {"tool": row} if isinstance(row, Tool) else {"server": row}
     rules.auto_approve(actor=actor(request), **what)
-    return f"Granted calls of {printable(str(row), 150)} run at once now, unless a rule that a person wrote says otherwise."
+    return gettext(
+        "Granted calls of {name} now run without approval, unless a rule that a user wrote decides otherwise."
+    ).format(name=printable(str(row), 150))
 
 
 def _ask_again(request: HttpRequest, row: Tool | Server) -> str:
     what: dict[str, Any] = {"tool": row} if isinstance(row, Tool) else {"server": row}
     rules.withdraw_auto_approval(actor=actor(request), **what)
-    return f"{printable(str(row), 150)} is no longer approved ahead."
+    return gettext("Calls of {name} are no longer approved automatically.").format(name=printable(str(row), 150))
 
 
 def is_auto(row: Tool | Server) -> bool:
@@ -70,15 +74,17 @@ def is_auto(row: Tool | Server) -> bool:
 
 
 AUTO_VERBS = (
-    Verb("auto-approve", "Auto-approve", "add_policyrule", "bolt", "Let every granted call run without being asked.",
+    Verb("auto-approve", _("Auto-approve"), "add_policyrule", "bolt", _("Run every granted call without asking."),
          _auto, applies=lambda row: not is_auto(row)),
-    Verb("ask-again", "Stop auto-approving", "delete_policyrule", "back_hand", "Take the auto-approval back.",
+    Verb("ask-again", _("Stop auto-approval"), "delete_policyrule", "back_hand",
+             _("Delete the rule that approves the calls automatically."),
          _ask_again, applies=is_auto),
 )  # fmt: skip
 TOOL_VERBS = (
-    Verb("confirm-claims", "Confirm what it claims", "approve_definition", "verified",
-         "Vouch for the server's own claims about this tool.", _confirm, applies=unconfirmed),
-    Verb("behaviour", "Say what it does", "approve_definition", "tune", "Read-only, destructive, open world.",
+    Verb("confirm-claims", _("Confirm claims"), "approve_definition", "verified",
+         _("Confirm what the server claims about this tool."), _confirm, applies=unconfirmed),
+    Verb("behaviour", _("Edit annotations"), "approve_definition", "tune",
+             _("State whether the tool is read-only, destructive or open-world."),
          page="mcpregistry_tool_behaviour"),
     *AUTO_VERBS,
 )  # fmt: skip
@@ -112,7 +118,7 @@ class BehaviourPage(RecordPage[Tool]):
         if form.is_valid() and (done := self._save(request, tool, form)):
             return done
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"What does {printable(tool.name, 100)} do?",
+            "title": gettext("Annotations of {tool}").format(tool=printable(tool.name, 100)),
             "opts": self.admin.opts,
             "original": tool,
             "tool": tool,
@@ -128,20 +134,29 @@ class BehaviourPage(RecordPage[Tool]):
             behaviour.confirm_annotations(tool=tool, actor=actor(request), seen=seen, **form.cleaned_data)
         except Conflict as error:
             tool.refresh_from_db()
-            form.add_error(None, f"{error} {_confirmed(tool)} Save again to replace this.")
+            form.add_error(
+                None,
+                gettext("{error} {confirmed} Save again to replace this.").format(
+                    error=error, confirmed=_confirmed(tool)
+                ),
+            )
             return None
         except SlipsnisseError as error:
             form.add_error(None, str(error))
             return None
-        self.admin.message_user(request, f"{printable(tool.name, 100)}: what you said counts.", messages.SUCCESS)
+        self.admin.message_user(
+            request,
+            gettext("The annotations of {tool} are saved.").format(tool=printable(tool.name, 100)),
+            messages.SUCCESS,
+        )
         return HttpResponseRedirect(reverse("admin:mcpregistry_tool_change", args=[tool.pk]))
 
 
 def _confirmed(tool: Tool) -> str:
     """What is confirmed of the tool, in a sentence."""
-    words = {None: "not known", True: "yes", False: "no"}
+    words = {None: gettext("not known"), True: "yes", False: "no"}
     said = ", ".join(f"{label.lower()}: {words[getattr(tool, name)]}" for name, (label, _) in WORDS.items())
-    return f"Now confirmed is {said}."
+    return gettext("Currently confirmed: {annotations}.").format(annotations=said)
 
 
 def _word(value: bool | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, RecordAdmin, actor
@@ -31,14 +32,20 @@ class BudgetForm(RecordForm[Budget]):
         model = Budget
         fields = "__all__"
         help_texts = {
-            "slug": "Short name of the budget in REST and in error messages.",
-            "agent": "Counts all calls of this agent, and all calls of the expert tools that it uses. To limit one "
-            "expert tool for all its callers, choose the agent of that tool. Choose either an agent or an endpoint.",
-            "endpoint": "Counts all calls that come through this endpoint, by any agent, and all calls of the expert "
-            "tools that they use.",
-            "unit": "Dollars: prices of model turns and the estimated prices of calls. Tokens: read and written by "
-            "models. Calls: all calls that were sent to a server.",
-            "enabled": "If disabled, nothing is counted or refused. The amount spent so far is kept.",
+            "slug": _("Short name of the budget in REST and in error messages."),
+            "agent": _(
+                "Counts all calls of this agent, and all calls of the expert tools that it uses. To limit one "
+                "expert tool for all its callers, choose the agent of that tool. Choose either an agent or an endpoint."
+            ),
+            "endpoint": _(
+                "Counts all calls that come through this endpoint, by any agent, and all calls of the expert "
+                "tools that they use."
+            ),
+            "unit": _(
+                "Dollars: prices of model turns and the estimated prices of calls. Tokens: read and written by "
+                "models. Calls: all calls that were sent to a server."
+            ),
+            "enabled": _("If disabled, nothing is counted or refused. The amount spent so far is kept."),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,15 +65,15 @@ class BudgetAdmin(RecordAdmin):
         "unit",
         "period",
         "enabled",
-        by_name("agent", nobody="None, but an endpoint"),
-        by_name("endpoint", nobody="None, but an agent"),
+        by_name("agent", nobody=_("No agent (budget of an endpoint)")),
+        by_name("endpoint", nobody=_("No endpoint (budget of an agent)")),
     )
     list_select_related = ("agent", "endpoint")
     search_fields = ("slug", "description", "agent__slug", "endpoint__slug")
     autocomplete_fields = ("agent", "endpoint")
     fieldsets = (
         (None, {"fields": ("slug", ("agent", "endpoint"), "description", "enabled")}),
-        ("Limits", {"fields": (("unit", "period"), ("soft", "hard"), "time_zone")}),
+        (_("Limits"), {"fields": (("unit", "period"), ("soft", "hard"), "time_zone")}),
     )
     change_form_outer_before_template = "admin/mcpregistry/budget.html"
 
@@ -86,19 +93,19 @@ class BudgetAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: Budget) -> None:
         books.delete_budget(budget=row, actor=actor(request))
 
-    @display(description="of", ordering="agent__slug")
+    @display(description=_("holder"), ordering="agent__slug")
     def shown_holder(self, row: Budget) -> str:
         return row.whose.replace("'", "")
 
-    @display(description="spent")
+    @display(description=_("amount spent"))
     def shown_spent(self, row: Budget) -> str:
         return _spent(row, row.standing)  # type: ignore[attr-defined]
 
-    @display(description="state", label={each.value: colour for each, colour in LEVEL_COLOURS.items()})
+    @display(description=_("state"), label={each.value: colour for each, colour in LEVEL_COLOURS.items()})
     def shown_level(self, row: Budget) -> str:
         return row.standing.level.value  # type: ignore[attr-defined]
 
-    @display(description="until (UTC)")
+    @display(description=_("end of period (UTC)"))
     def shown_end(self, row: Budget) -> str:
         return f"{row.standing.ends:%d %b %H:%M}"  # type: ignore[attr-defined]
 
@@ -171,10 +178,10 @@ class BudgetEntryAdmin(ReadOnlyAdmin):
     list_filter = ("kind", "budget")
     list_select_related = ("budget",)
     search_fields = ("=reference", "agent_slug", "budget__slug")
-    search_help_text = "Call id, agent or budget"
+    search_help_text = _("Id of a call, agent or budget")
     sortable_by = ()
     fields = ("budget", "kind", "shown_amount", "agent_slug", "reference", "at")
 
-    @display(description="spent")
+    @display(description=_("amount"))
     def shown_amount(self, row: BudgetEntry) -> str:
         return shown(row.amount, row.budget.counts)

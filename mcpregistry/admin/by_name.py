@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.functional import Promise
 
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.models.visibility import VisibleQuerySet
@@ -49,7 +50,7 @@ class ByName(admin.SimpleListFilter):
         return queryset.filter(**{self.column: said}) if said else queryset
 
 
-def by_name(kind: str, column: str = "", *, nobody: str = "") -> type[ByName]:
+def by_name(kind: str, column: str = "", *, nobody: str | Promise = "") -> type[ByName]:
     """A filter by the slug of a server, agent or endpoint, for ``list_filter``.
 
     ``column`` holds the slug (``KIND__slug`` unless given); ``nobody`` is what rows are called that have none.

@@ -14,6 +14,8 @@ from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.by_name import by_name
@@ -38,11 +40,11 @@ CALL_COLOURS = {
     State.DISPATCHED.value: "info",
 }
 _PERIODS = {
-    "hour": ("Last hour", timedelta(hours=1)),
-    "day": ("Last 24 hours", timedelta(days=1)),
-    "week": ("Last 7 days", timedelta(days=7)),
-    "month": ("Last 30 days", timedelta(days=30)),
-    "quarter": ("Last 90 days", timedelta(days=90)),
+    "hour": (_("Last hour"), timedelta(hours=1)),
+    "day": (_("Last 24 hours"), timedelta(days=1)),
+    "week": (_("Last 7 days"), timedelta(days=7)),
+    "month": (_("Last 30 days"), timedelta(days=30)),
+    "quarter": (_("Last 90 days"), timedelta(days=90)),
 }
 _SHORT = 4_000
 
@@ -50,11 +52,11 @@ _SHORT = 4_000
 class PeriodFilter(admin.SimpleListFilter):
     """Calls received in the last hour, day, week or month."""
 
-    title = "time"
+    title = _("time")
     parameter_name = "period"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(key, label) for key, (label, _) in _PERIODS.items()]
+        return [(key, str(label)) for key, (label, _length) in _PERIODS.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         _, length = _PERIODS.get(self.value() or "", ("", None))
@@ -64,7 +66,7 @@ class PeriodFilter(admin.SimpleListFilter):
 class CallStateFilter(admin.SimpleListFilter):
     """Calls in one state, each by its index (``Calls.in_state``)."""
 
-    title = "state"
+    title = _("state")
     parameter_name = "state__exact"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -79,13 +81,13 @@ class CallStateFilter(admin.SimpleListFilter):
 class OriginFilter(admin.SimpleListFilter):
     """Calls by the door that they came through; the doors are known, so no calls are read for them."""
 
-    title = "origin"
+    title = _("origin")
     parameter_name = "origin"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
-            ("stdio", "stdio"), ("http", "MCP over HTTP"), ("rest", "REST, or tried here"), ("run", "A run"),
-            ("test", "A test of a server"), ("trial", "A trial of a server"),
+            ("stdio", "stdio"), ("http", gettext("MCP over HTTP")), ("rest", gettext("REST, or tried in the admin")), ("run", gettext("Run")),
+            ("test", gettext("Server test")), ("trial", gettext("Trial")),
         ]  # fmt: skip
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -95,7 +97,7 @@ class OriginFilter(admin.SimpleListFilter):
 class ConversationFilter(admin.SimpleListFilter):
     """The calls of the one conversation that a link names: to choose among thousands here would help nobody."""
 
-    title = "conversation"
+    title = _("conversation")
     parameter_name = "conversation"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -132,31 +134,31 @@ class InvocationAdmin(CallListAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Invocation]:
         return super().get_queryset(request).with_energy().defer("arguments", "result")  # type: ignore[attr-defined]
 
-    @display(description="called")
+    @display(description=_("called name"))
     def shown_name(self, call: Invocation) -> str:
         return printable(call.exposed_name, 80)
 
-    @display(description="state", label=CALL_COLOURS)
+    @display(description=_("state"), label=CALL_COLOURS)
     def shown_state(self, call: Invocation) -> tuple[str, str]:
         return call.state, call.state.replace("_", " ")
 
-    @display(description="agent")
+    @display(description=_("agent"))
     def shown_agent(self, call: Invocation) -> str:
         return printable(call.agent_slug)
 
-    @display(description="server")
+    @display(description=_("server"))
     def shown_server(self, call: Invocation) -> str:
         return printable(call.server_slug)
 
-    @display(description="took", ordering=Coalesce("duration_ms", 0.0))
+    @display(description=_("duration"), ordering=Coalesce("duration_ms", 0.0))
     def duration(self, call: Invocation) -> str:
         return milliseconds(call.duration_ms)
 
-    @display(description="result", ordering="result_bytes")
+    @display(description=_("result"), ordering="result_bytes")
     def size(self, call: Invocation) -> str:
         return filesizeformat(call.result_bytes) if call.result_bytes else "-"
 
-    @display(description="energy")
+    @display(description=_("energy"))
     def energy(self, call: Invocation) -> str:
         units = call.energy_consumed  # type: ignore[attr-defined]
         return "-" if units is None else f"{units:.2f}"
@@ -198,8 +200,11 @@ def _links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]
     may = request.user.has_perm
     found: list[tuple[str, str, str]] = []
     tool = Tool.offers.of_record(call.server_slug, call.tool_name).first() if call.server_slug else None
-    rows: list[tuple[str, str, Any]] = [("build", "Tool", tool), ("dns", "Server", tool and tool.server)]
-    rows += [("smart_toy", "Agent", Agent.objects.filter(slug=call.agent_slug).first())]
+    rows: list[tuple[str, str, Any]] = [
+        ("build", gettext("Tool"), tool),
+        ("dns", gettext("Server"), tool and tool.server),
+    ]
+    rows += [("smart_toy", gettext("Agent"), Agent.objects.filter(slug=call.agent_slug).first())]
     for icon, words, row in rows:
         name = f"mcpregistry_{row._meta.model_name}" if row else ""
         if row and may(f"mcpregistry.view_{row._meta.model_name}"):
@@ -211,6 +216,10 @@ def _links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]
     if tool and may("mcpregistry.call_tool") and may("mcpregistry.view_tool"):
         asked = {"agent": call.agent_slug, "endpoint": call.endpoint_slug, "raw": call_story.arguments_of(call)}
         found.append(
-            ("play_arrow", "Try it", f"{reverse('admin:mcpregistry_tool_try', args=[tool.pk])}?{urlencode(asked)}")
+            (
+                "play_arrow",
+                gettext("Try tool"),
+                f"{reverse('admin:mcpregistry_tool_try', args=[tool.pk])}?{urlencode(asked)}",
+            )
         )
     return found

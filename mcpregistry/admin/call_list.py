@@ -11,6 +11,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.views import ChangeList
 
 from mcpregistry.admin.base import ReadOnlyAdmin
@@ -54,7 +56,7 @@ class CallListAdmin(ReadOnlyAdmin):
 
     list_before_template = "admin/mcpregistry/calls_before.html"
     search_fields = ("id",)
-    search_help_text = "Words in arguments, errors, results, names; or a call's id"
+    search_help_text = _("Words in arguments, errors, results and names; or the id of a call")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CallList]:
         return CallList
@@ -73,7 +75,7 @@ class CallListAdmin(ReadOnlyAdmin):
         kept = saved_filters.filters_of(user) if user.has_perm("mcpregistry.view_invocation") else []
         here = "&".join(sorted(request.GET.urlencode().split("&"))) if request.GET else ""
         extra = {
-            "title": "Calls",
+            "title": gettext("Calls"),
             "saved": [(each, "&".join(sorted(each.query.split("&"))) == here) for each in kept],
             "tail": reverse("admin:mcpregistry_invocation_tail"),
             "most": MOST,
@@ -119,14 +121,20 @@ class CallListAdmin(ReadOnlyAdmin):
         try:
             if said.get("remove", "").isdecimal():
                 name = saved_filters.remove_filter(user=user, pk=int(said["remove"][:18]))
-                self.message_user(request, f"“{printable(name)}” is removed.", messages.SUCCESS)
+                self.message_user(
+                    request, gettext("The filter “{name}” is deleted.").format(name=printable(name)), messages.SUCCESS
+                )
             else:
                 shared = said.get("shared") == "yes"
                 kept = saved_filters.save_filter(
                     user=user, name=said.get("name", "").replace("\x00", ""), query=query, shared=shared, known=KEPT
                 )
                 query = kept.query
-                self.message_user(request, f"“{printable(kept.name)}” is kept.", messages.SUCCESS)
+                self.message_user(
+                    request,
+                    gettext("The filter “{name}” is saved.").format(name=printable(kept.name)),
+                    messages.SUCCESS,
+                )
         except SlipsnisseError as error:
             self.message_user(request, printable(str(error), 500), messages.ERROR)
         return HttpResponseRedirect(f"{reverse(_LIST)}?{query.lstrip('?')}")

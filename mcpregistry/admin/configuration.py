@@ -10,6 +10,8 @@ from django.contrib import admin
 from django.contrib.auth.models import Group
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
@@ -27,27 +29,27 @@ class CredentialForm(RecordForm[Credential]):
 
     value = SecretField(
         max_length=20_000,
-        help_text="The secret itself. It is never shown again. Leave it empty to keep the stored value.",
+        help_text=_("The secret itself. It is never shown again. Leave it empty to keep the stored value."),
     )
 
     scope = WordsField(
         rows=3, placeholder="server:github",
-        help_text="Where it may go, one per line: server:NAME or provider:NAME, also of one that will come. Empty: nowhere. "
-        "Only admins set it.",
+        help_text=_("Servers and providers that can use the credential, one per line: server:NAME or provider:NAME. "
+        "They do not have to exist yet. If empty, none of them can. Only administrators can change this."),
     )  # fmt: skip
 
     class Meta:
         model = Credential
         fields = "__all__"
         help_texts = {
-            "name": "Short name. Servers use the credential as ${cred:NAME} in their environment or headers.",
-            "description": "What the credential gives access to, and where to get a new one.",
+            "name": _("Short name. Servers use the credential as ${cred:NAME} in their environment or headers."),
+            "description": _("What the credential gives access to, and where to get a new one."),
         }
 
     def clean_value(self) -> str | None:
         value = self.cleaned_data["value"]
         if value is None and self.instance.needs_value:
-            raise forms.ValidationError("This credential has no value yet. Enter it.")
+            raise forms.ValidationError(_("This credential has no value yet. Enter a value."))
         return value
 
 
@@ -79,11 +81,11 @@ class CredentialAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: Credential) -> None:
         credentials.delete_credential(credential=row, actor=actor(request))
 
-    @display(description="may go to")
+    @display(description=_("scope"))
     def shown_scope(self, credential: Credential) -> str:
-        return ", ".join(credential.scope) or "nowhere: let an admin set its scope"
+        return ", ".join(credential.scope) or gettext("none: an administrator must set the scope")
 
-    @display(description="value", label={"stored": "success", "missing": "danger"})
+    @display(description=_("value"), label={"stored": "success", "missing": "danger"})
     def shown_state(self, credential: Credential) -> str:
         return "missing" if credential.needs_value else "stored"
 
@@ -92,19 +94,19 @@ class ConfigurationForm(RecordForm[Configuration]):
     """The site's settings; roles are chosen among those that there are."""
 
     second_factor_roles = forms.MultipleChoiceField(
-        label="Roles that need a second factor", required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        label=_("Roles that need a second factor"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=lambda: [(name, name) for name in Group.objects.order_by("id").values_list("name", flat=True)],
-        help_text="People with these roles must set up a second factor after logging in, before they can open any "
-        "other page.",
+        help_text=_("Users with these roles must set up a second factor after they sign in, before they can open any "
+        "other page."),
     )  # fmt: skip
 
     class Meta:
         model = Configuration
         fields = "__all__"
         labels = {
-            "keep_payloads_days": "Keep arguments and results (days)",
-            "keep_calls_days": "Keep records of calls (days)",
-            "keep_history_days": "Keep earlier versions (days)",
+            "keep_payloads_days": _("Keep arguments and results (days)"),
+            "keep_calls_days": _("Keep records of calls (days)"),
+            "keep_history_days": _("Keep earlier versions (days)"),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -113,7 +115,11 @@ class ConfigurationForm(RecordForm[Configuration]):
         if said is not None and "auto_discovery" in self.fields:
             field = self.fields["auto_discovery"]
             field.disabled = True  # the row keeps what it says, for when the variable goes away
-            field.help_text = f"Locked {'on' if said else 'off'} by the variable MCP_AUTO_DISCOVERY."
+            field.help_text = (
+                gettext("The variable MCP_AUTO_DISCOVERY enables this setting.")
+                if said
+                else gettext("The variable MCP_AUTO_DISCOVERY disables this setting.")
+            )
 
 
 @admin.register(Configuration)

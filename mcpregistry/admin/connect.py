@@ -13,6 +13,8 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from mcpregistry.admin.name_field import NameField
@@ -31,9 +33,9 @@ _HOSTS = [(group, list(titles.items())) for group, titles in CHOICES.items()]
 _AGENTS = agents_of_hosts()
 _ENDPOINTS = Endpoint.objects.filter(enabled=True)
 _WAYS = [
-    ("stdio", "stdio: the host starts a program on this machine"),
-    ("workspace", "stdio, with the MCP servers of each project's own file"),
-    ("http", "HTTP: the host connects over the network with a token"),
+    ("stdio", _("stdio: the host starts a program on this machine")),
+    ("workspace", _("stdio, with the MCP servers of the project files")),
+    ("http", _("HTTP: the host connects over the network with a token")),
 ]
 
 
@@ -41,12 +43,16 @@ class ConnectForm(forms.Form):
     """Which host, as which agent, to which endpoint, and which way."""
 
     host = forms.ChoiceField(choices=_HOSTS, widget=UnfoldAdminSelectWidget)
-    way = forms.ChoiceField(label="Connection", choices=_WAYS, widget=UnfoldAdminSelectWidget)
+    way = forms.ChoiceField(label=_("Connection"), choices=_WAYS, widget=UnfoldAdminSelectWidget)
     agent = NameField(
-        "agent", _AGENTS, usable=True, empty_label=None, help_text="The agent whose grants, rules and limits apply."
+        "agent",
+        _AGENTS,
+        usable=True,
+        empty_label=None,
+        help_text=_("The agent whose grants, rules and limits apply."),
     )
     endpoint = NameField(
-        "endpoint", _ENDPOINTS, usable=True, empty_label=None, help_text="The endpoint that the host connects to."
+        "endpoint", _ENDPOINTS, usable=True, empty_label=None, help_text=_("The endpoint that the host connects to.")
     )
 
 
@@ -55,7 +61,7 @@ def connect(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perms(("mcpregistry.view_agent", "mcpregistry.view_endpoint")):
         raise PermissionDenied
     form = ConnectForm(_defaults(request.GET) | request.GET.dict())
-    context: dict[str, Any] = admin.site.each_context(request) | {"title": "Connect a host", "form": form}
+    context: dict[str, Any] = admin.site.each_context(request) | {"title": gettext("Connect a host"), "form": form}
     if form.is_valid():
         context |= _shown(request, form.cleaned_data)
     return TemplateResponse(request, "admin/mcpregistry/connect.html", context)

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from mcpregistry.admin.asking import question
 from mcpregistry.admin.base import actor
@@ -45,7 +46,7 @@ def page(request: HttpRequest) -> HttpResponse:
         holder = holder_of(agent, endpoint, by_list=_by_list(request.GET))
         found = bill(agent, endpoint, now=now, days=days, holder=holder)
     context = admin.site.each_context(request) | {
-        "title": "Context bill", "agents": _names(agents), "endpoints": _names(endpoints), "agent": agent, "endpoint": endpoint,
+        "title": gettext("Context bill"), "agents": _names(agents), "endpoints": _names(endpoints), "agent": agent, "endpoint": endpoint,
         "days": days, "periods": _PERIODS, "bill": found, "shown": found.lines[:_SHOWN] if found else (),
         "left_out": max(0, len(found.lines) - _SHOWN) if found else 0, "may_hide": request.user.has_perms(_MAY_HIDE),
         "by_list": holder is not agent, "known": known_days(now), "then": found.total - found.wasted if found else 0,
@@ -76,7 +77,7 @@ def hide(request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(back)
     tools = _ticked(said, found)
     if not tools:
-        messages.warning(request, "Tick what is to be hidden first.")
+        messages.warning(request, gettext("Select the tools to hide first."))
         return HttpResponseRedirect(back)
     try:
         return _decided(request, holder, tools, _sentences(holder, agent, endpoint, found, tools), back)
@@ -93,27 +94,33 @@ def _decided(
         chosen = [("unused", "1")] if "unused" in request.POST else [("tick", str(tool.pk)) for tool in tools]
         kept = [*((name, _text(request.POST, name)) for name in _KEPT), *chosen]
         return question(
-            request, title=f"Hide tools from {holder}", label="Hide", icon="visibility_off", sentences=sentences, sure=sure,
+            request, title=gettext("Hide tools from {holder}").format(holder=holder), label=gettext("Hide tools"), icon="visibility_off", sentences=sentences, sure=sure,
             back=back, kept=kept,
         )  # fmt: skip
     gone, made = hiding.hide(holder, tools, actor=actor(request), user=request.user)  # type: ignore[arg-type]
-    withdrawn = f"{gone} grant{'' if gone == 1 else 's'} withdrawn"
-    messages.success(
-        request,
-        f"{len(tools)} tool{'' if len(tools) == 1 else 's'} hidden: {withdrawn}, {made} added for the other tools.",
-    )
+    done = gettext("Hidden tools: {tools}. Revoked grants: {gone}. New grants for the other tools: {made}.")
+    messages.success(request, done.format(tools=len(tools), gone=gone, made=made))
     return HttpResponseRedirect(back)
 
 
 def _sentences(holder: Agent | Endpoint, agent: Agent, endpoint: Endpoint, found: Bill, tools: list[Tool]) -> list[str]:
-    named = ", ".join(str(tool) for tool in tools[:10]) + (f" and {len(tools) - 10} more" if len(tools) > 10 else "")
-    whose = f"{holder}'s grants, on every endpoint" if holder is agent else f"what {holder} lists, for every agent"
+    named = ", ".join(str(tool) for tool in tools[:10])
+    if len(tools) > 10:
+        named = gettext("{tools} and {count} more").format(tools=named, count=len(tools) - 10)
+    if holder is agent:
+        whose = gettext("the grants of the agent {name}, on all endpoints").format(name=holder)
+    else:
+        whose = gettext("the list of the endpoint {name}, for all agents").format(name=holder)
     then = found.without({tool.pk for tool in tools})
     return [
-        f"These tools are removed from {whose}: {named}.",
-        "A grant of a whole server is replaced by grants of its other approved tools. Tools that the server offers later "
-        "have to be granted.",
-        f"Each turn of {agent} on {endpoint} then has about {then:,} tokens of definitions instead of {found.total:,}.",
+        gettext("These tools are removed from {whose}: {tools}.").format(whose=whose, tools=named),
+        gettext(
+            "A grant of a whole server is replaced by grants of its other approved tools. Tools that the server offers "
+            "later must be granted."
+        ),
+        gettext(
+            "Each turn of {agent} on {endpoint} then has about {then:,} tokens of definitions instead of {now:,}."
+        ).format(agent=agent, endpoint=endpoint, then=then, now=found.total),
         undo_said(hiding.changes(holder, tools)),
     ]
 

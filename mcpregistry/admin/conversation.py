@@ -11,6 +11,8 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, Verb, actor
@@ -35,19 +37,20 @@ class ConversationForm(RecordForm[Conversation]):
     """A conversation's fields; servers are entered one per line."""
 
     servers = WordsField(
-        rows=3, help_text="Short names of the servers whose tools are visible in the conversation, one per line. If "
-        "empty, the agent sees all tools that it is granted."
+        rows=3,
+        help_text=_("Short names of the servers whose tools are visible in the conversation, one per line. If "
+        "empty, the agent sees all tools that it is granted.")
     )  # fmt: skip
 
     class Meta:
         model = Conversation
         fields = ("agent", "title", "servers")
-        help_texts = {"agent": "The agent whose calls belong to the conversation. You cannot change it later."}
+        help_texts = {"agent": _("The agent whose calls belong to the conversation. You cannot change it later.")}
 
 
 def _end(request: HttpRequest, row: Conversation) -> str:
     lifecycle.end(conversation=row, actor=actor(request))
-    return "It has ended: calls that name it are refused."
+    return gettext("The conversation has ended. Calls that name it are refused.")
 
 
 @admin.register(Conversation)
@@ -64,13 +67,14 @@ class ConversationAdmin(LiveAdmin):
     list_filter = ("state", by_name("agent"))
     list_select_related = ("agent",)
     search_fields = ("=id", "title", "agent__slug", "created_by")
-    search_help_text = "Conversation id, title, agent or who began it"
+    search_help_text = _("Conversation id, title, agent or creator")
     sortable_by = ("created_at", "last_used_at")
     autocomplete_fields = ("agent",)
     fields = ("agent", "title", "servers")
     change_form_outer_before_template = "admin/mcpregistry/conversation.html"
     verbs = (
-        Verb("end", "End", "change_conversation", "stop_circle", "Take no more calls in it. This cannot be undone.", _end,
+        Verb("end", _("End conversation"), "change_conversation", "stop_circle",
+             _("Accept no more calls in the conversation. This cannot be undone."), _end,
              applies=lambda row: row.state != Conversation.State.ENDED, style="danger"),
     )  # fmt: skip
 
@@ -90,17 +94,17 @@ class ConversationAdmin(LiveAdmin):
     def save(self, request: HttpRequest, row: Conversation, form: forms.ModelForm[Conversation]) -> None:
         lifecycle.save_conversation(conversation=row, actor=actor(request))
 
-    @display(description="conversation")
+    @display(description=_("conversation"))
     def shown_title(self, row: Conversation) -> str:
         return printable(str(row), 100)
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: Conversation) -> str:
         return row.state
 
-    @display(description="sees")
+    @display(description=_("visible servers"))
     def shown_servers(self, row: Conversation) -> str:
-        return printable(", ".join(row.servers), 60) or "all servers"
+        return printable(", ".join(row.servers), 60) or gettext("all servers")
 
     def overview(self, request: HttpRequest, row: Conversation) -> dict[str, Any]:
         may_see = request.user.has_perm("mcpregistry.view_invocation")

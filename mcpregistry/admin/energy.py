@@ -9,6 +9,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, RecordAdmin, Verb, actor
@@ -40,17 +42,17 @@ class PoolForm(RecordForm[EnergyPool]):
         model = EnergyPool
         fields = "__all__"
         help_texts = {
-            "slug": "Short name of the pool, for the pages of agents and for REST.",
-            "capacity": "Maximum number of units. A new pool is full.",
-            "low_policy": "What happens to the work of the background sub-agent for these agents.",
-            "per_call": "Units for each call that is sent, even if it fails.",
-            "per_kilobyte": "Units for each KiB of arguments and result.",
+            "slug": _("Short name of the pool, for the pages of agents and for REST."),
+            "capacity": _("Maximum number of units. A new pool is full."),
+            "low_policy": _("What happens to the work of the background sub-agent for these agents."),
+            "per_call": _("Units for each call that is sent, even if it fails."),
+            "per_kilobyte": _("Units for each KiB of arguments and result."),
         }
 
 
 def _fill(request: HttpRequest, row: EnergyPool) -> str:
     entry = pools.grant(pool_id=row.pk, amount=row.capacity, actor=actor(request))
-    return f"It is full: {entry.after:g} units."
+    return gettext("The pool is full: {units:g} units.").format(units=entry.after)
 
 
 @admin.register(EnergyPool)
@@ -63,16 +65,17 @@ class EnergyPoolAdmin(RecordAdmin):
     search_fields = ("slug", "description", "agents__slug")
     fieldsets = (
         (None, {"fields": ("slug", "description", ("capacity", "regeneration"))}),
-        ("Energy of calls", {"fields": ("per_second", ("per_call", "per_kilobyte"))}),
+        (_("Energy of calls"), {"fields": ("per_second", ("per_call", "per_kilobyte"))}),
         (
-            "Energy of model turns",
+            _("Energy of model turns"),
             {"fields": (("per_1000_input", "per_1000_cached", "per_1000_output"),), "classes": ("collapse",)},
         ),
-        ("Low level", {"fields": ("on_empty", "max_wait", ("critical", "resume"), "low_policy")}),
+        (_("Low level"), {"fields": ("on_empty", "max_wait", ("critical", "resume"), "low_policy")}),
     )
     change_form_outer_before_template = "admin/mcpregistry/energy.html"
     verbs = (
-        Verb("fill", "Fill up", "change_energypool", "battery_charging_full", "Give as much as it holds.", _fill),
+        Verb("fill", _("Fill pool"), "change_energypool", "battery_charging_full",
+             _("Raise the level to the capacity of the pool."), _fill),
     )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EnergyPool]:
@@ -84,15 +87,15 @@ class EnergyPoolAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: EnergyPool) -> None:
         pools.delete_pool(pool=row, actor=actor(request))
 
-    @display(description="level")
+    @display(description=_("level"))
     def shown_level(self, row: EnergyPool) -> str:
         return f"{pools.standing(row).level:.1f}"
 
-    @display(description="state", label={each.value: colour for each, colour in LEVEL_COLOURS.items()})
+    @display(description=_("state"), label={each.value: colour for each, colour in LEVEL_COLOURS.items()})
     def shown_state(self, row: EnergyPool) -> str:
         return pools.standing(row).state.value
 
-    @display(description="agents")
+    @display(description=_("agents"))
     def shown_agents(self, row: EnergyPool) -> str:
         return printable(", ".join(agent.slug for agent in row.agents.all()), 100) or "none"
 
@@ -112,18 +115,18 @@ class EnergyEntryAdmin(ReadOnlyAdmin):
     list_select_related = ("pool",)
     # The turns of a run, and the work on a request, have references that begin with its id.
     search_fields = ("reference__startswith", "agent_slug")
-    search_help_text = "Id of a call, run or request, or agent"
+    search_help_text = _("Id of a call, run or request, or agent")
     sortable_by = ()
     fields = ("pool", "kind", "agent_slug", "shown_amount", "shown_before", "shown_after", "reference", "at")
 
-    @display(description="units")
+    @display(description=_("units"))
     def shown_amount(self, row: EnergyEntry) -> str:
         return f"{-row.amount:+.2f}"
 
-    @display(description="level before")
+    @display(description=_("level before"))
     def shown_before(self, row: EnergyEntry) -> str:
         return f"{row.before:.1f}"
 
-    @display(description="level after")
+    @display(description=_("level after"))
     def shown_after(self, row: EnergyEntry) -> str:
         return f"{row.after:.1f}"

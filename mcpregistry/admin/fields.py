@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.domain.errors import ConfigInvalid
@@ -20,7 +23,7 @@ MASK = "•••"
 _PAIR = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*[=:]\s*(.*)")
 
 
-def lines_widget(rows: int, placeholder: str) -> UnfoldAdminTextareaWidget:
+def lines_widget(rows: int, placeholder: str | Promise) -> UnfoldAdminTextareaWidget:
     """A text area for code-like text, without spell checking or completion."""
     attrs = {"rows": rows, "placeholder": placeholder, "class": "sn-code", "spellcheck": "false", "autocomplete": "off"}
     return UnfoldAdminTextareaWidget(attrs=attrs)
@@ -29,7 +32,7 @@ def lines_widget(rows: int, placeholder: str) -> UnfoldAdminTextareaWidget:
 class WordsField(forms.CharField):
     """A list of texts: one per line, or a JSON list. Cleans to ``list[str]``."""
 
-    def __init__(self, *, rows: int = 4, placeholder: str = "", **kwargs: Any) -> None:
+    def __init__(self, *, rows: int = 4, placeholder: str | Promise = "", **kwargs: Any) -> None:
         super().__init__(widget=lines_widget(rows, placeholder), strip=False, required=False, **kwargs)
 
     def prepare_value(self, value: Any) -> Any:
@@ -48,9 +51,9 @@ class WordsField(forms.CharField):
         try:
             words = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise forms.ValidationError('This starts like a JSON list but is none. Write e.g. ["a", "b"].') from error
+            raise forms.ValidationError(_('This is not a valid JSON list. Use a list such as ["a", "b"].')) from error
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise forms.ValidationError('Write a list of texts, e.g. ["a", "b"].')
+            raise forms.ValidationError(_('Use a list of texts, for example ["a", "b"].'))
         return words
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -74,7 +77,9 @@ class NumbersField(forms.CharField):
         words = (super().clean(value) or "").replace(",", " ").split()
         for word in words:
             if not (word.isascii() and word.isdigit() and len(word) < 10):
-                raise forms.ValidationError(f"'{word:.50}' is no number. Write e.g. 443 8443.")
+                raise forms.ValidationError(
+                    gettext('"{word}" is not a number. Use port numbers, for example 443 8443.').format(word=word[:50])
+                )
         return [*map(int, words)]
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -169,7 +174,9 @@ class SecretsField(forms.CharField):
             if line.strip():
                 name, text = self._pair(number, line.strip(), kept)
                 if name in pairs:
-                    raise forms.ValidationError(f"{name} is there twice. Keep one of the lines.")
+                    raise forms.ValidationError(
+                        gettext("{name} is set twice. Keep only one of the lines.").format(name=name)
+                    )
                 pairs[name] = text
         return pairs
 
@@ -178,13 +185,19 @@ class SecretsField(forms.CharField):
         if pair is None:
             # The line may hold a secret, so it is neither repeated here nor shown again.
             raise forms.ValidationError(
-                f"Line {number} was neither NAME=value nor Name: value, and was taken away. A name has no spaces."
+                gettext(
+                    "Line {number} was neither NAME=value nor Name: value and was removed. Names cannot contain spaces."
+                ).format(number=number)
             )
         name, text = pair[1], pair[2]
         if text != MASK:
             return name, text
         if name not in kept:
-            raise forms.ValidationError(f"{name} has no stored value yet. Write its value instead of {MASK}.")
+            raise forms.ValidationError(
+                gettext("{name} has no stored value yet. Enter its value instead of {mask}.").format(
+                    name=name, mask=MASK
+                )
+            )
         return name, kept[name]
 
     def has_changed(self, initial: Any, data: Any) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, Verb, actor
@@ -22,7 +24,10 @@ STATE_COLOURS = {"open": "success", "idle": "info", "ended": "warning"}
 
 def _end(request: HttpRequest, row: HostSession) -> str:
     host_sessions.end_by_hand(session=row, actor=actor(request))
-    return "It has ended, in every process, with its own connections. Its host may connect anew: to keep it out, revoke its token."
+    return gettext(
+        "The session and its own connections have ended in all processes. The host can connect again. To prevent this, "
+        "revoke its token."
+    )
 
 
 @admin.register(HostSession)
@@ -34,13 +39,14 @@ class HostSessionAdmin(ReadOnlyAdmin):
     list_display = ("shown_host", "agent", "endpoint", "shown_state", "shown_door", "own", "begun", "last_used")
     list_filter = (by_name("agent", "agent_slug"), by_name("endpoint", "endpoint_slug"))
     search_fields = ("id__startswith", "agent_slug", "endpoint_slug", "host_name")
-    search_help_text = "How the session's id begins, agent, endpoint or the host's name"
+    search_help_text = _("First characters of the session id, agent, endpoint or name of the host")
     ordering = ("-seen_at",)
     sortable_by = ("begun", "last_used")
     fields = ("log_level",)
     change_form_outer_before_template = "admin/mcpregistry/host_session.html"
     verbs = (
-        Verb("end", "End session", "change_hostsession", "stop_circle", "Its host is told that it has ended, and may connect anew.", _end,
+        Verb("end", _("End session"), "change_hostsession", "stop_circle",
+             _("End the session. Its host can connect again."), _end,
              applies=lambda row: row.ended_at is None, style="danger"),
     )  # fmt: skip
 
@@ -50,34 +56,34 @@ class HostSessionAdmin(ReadOnlyAdmin):
     def overview(self, request: HttpRequest, row: HostSession) -> dict[str, Any]:
         return {"session": queries.shown(row), "state_colour": STATE_COLOURS.get(queries.state(row), "")}
 
-    @display(description="agent")
+    @display(description=_("agent"))
     def agent(self, row: HostSession) -> str:
         return row.agent_slug
 
-    @display(description="endpoint")
+    @display(description=_("endpoint"))
     def endpoint(self, row: HostSession) -> str:
         return row.endpoint_slug
 
-    @display(description="begun", ordering="created_at")
+    @display(description=_("start"), ordering="created_at")
     def begun(self, row: HostSession) -> datetime:
         return row.created_at
 
-    @display(description="last used", ordering="seen_at")
+    @display(description=_("last use"), ordering="seen_at")
     def last_used(self, row: HostSession) -> datetime:
         return row.seen_at
 
-    @display(description="host")
+    @display(description=_("host"))
     def shown_host(self, row: HostSession) -> str:
         return printable(queries.host(row), 100)
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: HostSession) -> str:
         return queries.state(row)
 
-    @display(description="transport")
+    @display(description=_("transport"))
     def shown_door(self, row: HostSession) -> str:
         return ", ".join(filter(None, (row.door, printable(row.protocol_version, 20))))
 
-    @display(description="own connections")
+    @display(description=_("own connections"))
     def own(self, row: HostSession) -> str:
         return printable(", ".join(queries.servers(row)), 80) or "none"

@@ -10,6 +10,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
@@ -32,20 +34,22 @@ STATE_COLOURS = {
 PACKAGES_SHOWN = 300
 GOES_ON = {InstallState.REQUESTED, InstallState.RESOLVING, InstallState.APPROVED, InstallState.INSTALLING}
 _DOING = {
-    InstallState.REQUESTED: "It waits for a worker, which finds out what it consists of.",
-    InstallState.RESOLVING: "A worker finds out what it consists of. Nothing is installed.",
-    InstallState.APPROVED: "It waits for a worker, which installs it.",
-    InstallState.INSTALLING: "A worker installs it, in a sandbox. It takes some minutes at most.",
+    InstallState.REQUESTED: _("The package waits for a worker, which determines its exact versions."),
+    InstallState.RESOLVING: _(
+        "A worker determines the exact versions of the package and its dependencies. Nothing is installed."
+    ),
+    InstallState.APPROVED: _("The package waits for a worker, which installs it."),
+    InstallState.INSTALLING: _("A worker installs the package in a sandbox. This takes a few minutes at most."),
 }
 
 
 class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     """What people ask for: a name, and perhaps a version."""
 
-    ecosystem = forms.ChoiceField(label="From", choices=ECOSYSTEMS, widget=UnfoldAdminSelectWidget)
+    ecosystem = forms.ChoiceField(label=_("Source"), choices=ECOSYSTEMS, widget=UnfoldAdminSelectWidget)
     server = NameField(
         "server", Server.objects.filter(transport=Transport.STDIO), required=False,
-        help_text="The server that uses the package. If empty, a new server is created.",
+        help_text=_("The server that uses the package. If empty, a new server is created."),
     )  # fmt: skip
 
     class Meta:
@@ -63,11 +67,11 @@ class ApprovePage(ConfirmPage[Install]):
     permissions = ("mcpregistry.approve_install",)
 
     def title(self, record: Install) -> str:
-        return f"Approve {printable(str(record), 200)}"
+        return gettext("Approve {package}").format(package=printable(str(record), 200))
 
     def confirm(self, record: Install, *, shown: str, actor: str, user: object) -> str:
         requests.approve(install=record, lock_sha256=shown, actor=actor, user=user)
-        return "Approved. A worker installs it now. Nothing starts it yet."
+        return gettext("The package is approved. A worker installs it now. Nothing starts it yet.")
 
     def facts(self, record: Install) -> dict[str, Any]:
         return lock_facts(record) | {"shown": record.lock_sha256, "confirmed": record.state != InstallState.WAITING}
@@ -75,19 +79,23 @@ class ApprovePage(ConfirmPage[Install]):
 
 def _use(request: HttpRequest, row: Install) -> str:
     server = requests.use(install=row, actor=actor(request))
-    return f"The server {server.slug} uses this package now. It is a draft until you confirm its launch on its page."
+    return gettext(
+        "The server {server} now uses this package. It is a draft until you confirm its launch on its page."
+    ).format(server=server.slug)
 
 
 def _roll_back(request: HttpRequest, row: Install) -> str:
     if row.server is None:
-        return "No server uses it."
+        return gettext("No server uses this package.")
     requests.roll_back(server=row.server, actor=actor(request))
-    return f"The server {row.server.slug} uses the previous package again. It is a draft until you confirm its launch on its page."
+    return gettext(
+        "The server {server} uses the previous package again. It is a draft until you confirm its launch on its page."
+    ).format(server=row.server.slug)
 
 
 def _remove(request: HttpRequest, row: Install) -> str:
     requests.remove(install=row, actor=actor(request))
-    return "Removed. Its folder is gone within a minute."
+    return gettext("The package is removed. Its folder is deleted within a minute.")
 
 
 def _in_use(row: Install) -> bool:
@@ -111,20 +119,23 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
     list_filter = ("state", "ecosystem")
     list_select_related = ("server",)
     search_fields = ("package", "server__slug", "slug", "version", "requested_by", "=lock_sha256")
-    search_help_text = "Package, version, server, who asked, or the lock's SHA-256"
+    search_help_text = _("Package, version, server, requester, or SHA-256 of the lock")
     sortable_by = ("created_at",)
     change_form_outer_before_template = "admin/mcpregistry/install.html"
     verbs = (
-        Verb("approve", "Approve and install", "approve_install", "verified_user", "Look at its lock first.",
+        Verb("approve", _("Approve and install"), "approve_install", "verified_user",
+             _("Check the lock of the package, then approve it."),
              page="mcpregistry_install_approve", applies=lambda row: row.state == InstallState.WAITING, style="primary"),
-        Verb("use", "Use for the server", "change_server", "swap_horiz", "The server becomes a draft until it is confirmed.",
+        Verb("use", _("Use package"), "change_server", "swap_horiz",
+             _("Start the server from this package. The server becomes a draft until you confirm it."),
              _use, applies=lambda row: _usable(row) and (settings.way_for(row) is None or requests.runs_one(row)), style="primary"),
-        Verb("configure", "Use for the server …", "change_server", "tune", "Enter its settings. The server becomes a draft.",
+        Verb("configure", _("Configure and use package"), "change_server", "tune",
+             _("Enter the settings of the package. The server becomes a draft until you confirm it."),
              page="mcpregistry_install_configure", style="primary",
              applies=lambda row: row.state == InstallState.INSTALLED and settings.way_for(row) is not None),
-        Verb("roll-back", "Roll back", "change_server", "undo", "Switch the server back to the previous package.", _roll_back,
+        Verb("roll-back", _("Restore previous package"), "change_server", "undo", _("Start the server from the previous package again."), _roll_back,
              applies=lambda row: _in_use(row) and requests.previous(row.server) is not None),
-        Verb("remove", "Remove", "delete_install", "delete", "Delete the package and its folder.", _remove,
+        Verb("remove", _("Remove package"), "delete_install", "delete", _("Delete the package and its folder."), _remove,
              applies=_removable, style="danger"),
     )  # fmt: skip
 
@@ -158,23 +169,23 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    @display(description="package")
+    @display(description=_("package"))
     def shown(self, row: Install) -> str:
         return row.package
 
-    @display(description="version")
+    @display(description=_("version"))
     def shown_version(self, row: Install) -> str:
         return row.version or row.wanted or "newest"
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: Install) -> str:
         return row.state
 
-    @display(description="server")
+    @display(description=_("server"))
     def shown_server(self, row: Install) -> str:
         return row.server.slug if row.server else row.slug
 
-    @display(description="asked by")
+    @display(description=_("requester"))
     def shown_by(self, row: Install) -> str:
         return printable(row.requested_by, 80)
 
@@ -201,7 +212,7 @@ def lock_facts(row: Install) -> dict[str, Any]:
     new = set() if decided else {each.name for each in packages} - requests.known_packages(row)
     shown = [(each, row.licences.get(each.name, ""), each.name in new) for each in packages[:PACKAGES_SHOWN]]
     return {
-        "licences": Counter(row.licences.get(each.name) or "not known" for each in packages).most_common(),
+        "licences": Counter(row.licences.get(each.name) or gettext("not known") for each in packages).most_common(),
         "new": None if decided else len(new), "command": requests.command_of(row),
         "packages": shown, "count": len(packages), "more": len(packages) - len(shown),
         "before": requests.before_it(row), "changes": requests.changes_of(row)[:PACKAGES_SHOWN],

@@ -13,6 +13,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
@@ -29,19 +31,19 @@ class InviteForm(forms.Form):
     """Whom, as what, and for how long the link works."""
 
     name = forms.CharField(
-        label="For", max_length=200, help_text="Name of the invited person, for your own records.",
+        label=_("Name"), max_length=200, help_text=_("Name of the invited person, for your own records."),
         widget=UnfoldAdminTextInputWidget,
     )  # fmt: skip
     role = forms.ChoiceField(choices=ROLE_CHOICES, initial=roles.APPROVER, widget=UnfoldAdminSelectWidget)
     days = forms.IntegerField(
-        label="Works for", min_value=1, max_value=90, initial=invitations.DEFAULT_LIFE.days,
-        help_text="Days until the link expires. It can be used once.", widget=UnfoldAdminIntegerFieldWidget,
+        label=_("Validity (days)"), min_value=1, max_value=90, initial=invitations.DEFAULT_LIFE.days,
+        help_text=_("Number of days until the link expires. The link can be used once."), widget=UnfoldAdminIntegerFieldWidget,
     )  # fmt: skip
 
 
 def _withdraw(request: HttpRequest, invitation: Invitation) -> str:
     invitations.revoke(invitation=invitation, actor=actor(request))
-    return "The link no longer works."
+    return gettext("The link no longer works.")
 
 
 @admin.register(Invitation)
@@ -64,14 +66,14 @@ class InvitationAdmin(ReadOnlyAdmin):
         "revoked_at",
     )
     verbs = (
-        Verb("withdraw", "Withdraw", "change_invitation", "block", "The link works no longer.", _withdraw,
+        Verb("withdraw", _("Revoke invitation"), "change_invitation", "block", _("The link stops working."), _withdraw,
              applies=lambda invitation: invitation.state == "open", style="danger"),
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
         return request.user.has_perms(invitations.MAY_INVITE)
 
-    @display(description="state", label=COLOURS)
+    @display(description=_("state"), label=COLOURS)
     def shown_state(self, invitation: Invitation) -> str:
         return invitation.state
 
@@ -83,7 +85,7 @@ class InvitationAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         form = InviteForm(request.POST if request.method == "POST" else None)
         context: dict[str, Any] = self.admin_site.each_context(request) | {
-            "title": "Invite somebody", "opts": self.opts, "form": form,
+            "title": gettext("Invite a user"), "opts": self.opts, "form": form,
         }  # fmt: skip
         if form.is_valid():
             try:

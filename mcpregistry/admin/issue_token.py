@@ -11,6 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWidget
 
@@ -28,15 +30,15 @@ class LifeForm(forms.Form):
 
     name = forms.CharField(
         max_length=200,
-        help_text="What the token is for, for example the program and the machine.",
+        help_text=_("What the token is for, for example the program and the machine."),
         widget=UnfoldAdminTextInputWidget,
     )
     days = forms.IntegerField(
         min_value=1,
         max_value=3650,
         initial=tokens.DEFAULT_LIFE.days,
-        label="Valid for",
-        help_text="Days until the token expires.",
+        label=_("Validity (days)"),
+        help_text=_("Number of days until the token expires."),
         widget=UnfoldAdminIntegerFieldWidget,
     )
 
@@ -50,7 +52,7 @@ class IssueForm(LifeForm):
         usable=True,
         required=False,
         empty_label=None,
-        help_text="Endpoint for the connection instructions on the next page. The token is valid for all endpoints.",
+        help_text=_("Endpoint for the connection instructions on the next page. The token is valid for all endpoints."),
     )
 
 
@@ -63,7 +65,7 @@ class IssueTokenPage(RecordPage[Agent]):
         """Show the form, or on a valid POST the new token, once and uncached."""
         form = IssueForm(request.POST if request.method == "POST" else None, initial={"endpoint": "default"})
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"Issue a token for {agent.slug}",
+            "title": gettext("Issue a token for {agent}").format(agent=agent.slug),
             "opts": self.admin.opts,
             "agent": agent,
             "original": agent,
@@ -83,7 +85,7 @@ def own_token(request: HttpRequest, admin: RecordAdmin) -> HttpResponse:
     """The page behind "Add" of the list of tokens: one with which a program acts as this very person, and as nobody else."""
     form = LifeForm(request.POST if request.method == "POST" else None)
     context = admin.admin_site.each_context(request) | {
-        "title": "A token of your own",
+        "title": gettext("Create a token of your own"),
         "opts": admin.opts,
         "agent": None,
         "form": form,

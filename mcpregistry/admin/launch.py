@@ -6,6 +6,8 @@ import os
 import shutil
 from typing import Any
 
+from django.utils.translation import gettext
+
 from mcpregistry.admin.confirm_page import ConfirmPage
 from mcpregistry.domain.servers.shown_env import shown_env
 from mcpregistry.domain.text.display import printable
@@ -21,11 +23,11 @@ class LaunchPage(ConfirmPage[Server]):
     template = "admin/mcpregistry/confirm_launch.html"
 
     def title(self, record: Server) -> str:
-        return f"Confirm the launch of {printable(record.slug)}"
+        return gettext("Confirm the launch of {server}").format(server=printable(record.slug))
 
     def confirm(self, record: Server, *, shown: str, actor: str, user: object) -> str:
         server = lifecycle.confirm_launch(server=record, actor=actor, launch_hash=shown, user=user)
-        return f"{server.slug} is active. {_tested(server, actor, user)}"
+        return gettext("{server} is active. {test}").format(server=server.slug, test=_tested(server, actor, user))
 
     def facts(self, record: Server) -> dict[str, Any]:
         field = record._meta.get_field
@@ -43,9 +45,11 @@ class LaunchPage(ConfirmPage[Server]):
 def _tested(server: Server, actor: str, user: Any) -> str:
     """Have it tested at once by whoever may; what they are told of that."""
     if not user.has_perm("mcpregistry.test_server"):
-        return "Somebody who may test servers tests it next."
+        return gettext("Next, a user who can test servers must test it.")
     test = checks.request_test(server=server, actor=actor, user=user)
-    return f"Its test waits. {test.error}" if test.error else "Its test has begun."
+    return (
+        gettext("The test waits. {error}").format(error=test.error) if test.error else gettext("The test has started.")
+    )
 
 
 def _program(server: Server) -> dict[str, Any]:

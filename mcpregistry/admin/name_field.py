@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
+from django.utils.translation import gettext
 from unfold.widgets import INPUT_CLASSES, UnfoldAdminSelectWidget
 
 from mcpregistry.admin.by_name import FEW
@@ -35,7 +36,7 @@ class NameWidget(UnfoldAdminSelectWidget):
         return {
             "class": " ".join(INPUT_CLASSES),
             "list": f"names-of-{name}",
-            "placeholder": "Type a part of the name",
+            "placeholder": gettext("Type a part of the name"),
             "autocomplete": "off",
             "hx-get": f"{reverse('names', args=[self.kind])}?{urlencode(asked)}",
             "hx-trigger": "focus once, input changed delay:200ms",
@@ -53,7 +54,9 @@ class NameField(forms.ModelChoiceField):  # type: ignore[type-arg]
 
     def __init__(self, kind: str, rows: QuerySet[Any], *, usable: bool = False, **options: Any) -> None:
         errors = {
-            "invalid_choice": f'No {kind} named "%(value)s" can be chosen here. Type a part of its name to find it.'
+            "invalid_choice": gettext(
+                'No {kind} named "%(value)s" can be chosen here. Type a part of its name to find it.'
+            ).format(kind=kind)
         }
         widget = NameWidget(kind, usable=usable)
         super().__init__(rows, to_field_name="slug", widget=widget, error_messages=errors, **options)

@@ -12,6 +12,8 @@ from django.db.models import Count, Max, Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
 
@@ -30,36 +32,45 @@ _EVENTS = [(event.value, TITLES[event]) for event in Event if event is not Event
 
 def _test(request: HttpRequest, channel: Channel) -> str:
     outbox.send_test(channel=channel, actor=actor(request))
-    return "A test message is on its way. Under Deliveries you see in a moment how it went."
+    return gettext("A test message is being sent. The result appears under Deliveries.")
 
 
 def _redeliver(request: HttpRequest, delivery: Delivery) -> str:
     outbox.redeliver(delivery=delivery, actor=actor(request))
-    return "It is sent once more, with the same id."
+    return gettext("The message is sent once more, with the same id.")
 
 
 class ChannelForm(RecordForm[Channel]):
     """A channel's fields; its secrets are written and never shown."""
 
     url = forms.CharField(
-        label="URL", required=False, max_length=2_000, widget=UnfoldAdminTextInputWidget(attrs={"class": "sn-code"}),
-        help_text="Address of the webhook. For Slack, leave it empty to use https://slack.com/api. Stored encrypted.",
+        label=_("URL"), required=False, max_length=2_000, widget=UnfoldAdminTextInputWidget(attrs={"class": "sn-code"}),
+        help_text=_("Address of the webhook. For Slack, leave it empty to use https://slack.com/api. Stored encrypted."),
     )  # fmt: skip
     signing = SecretField(
-        label="Signing secret", max_length=2_000,
-        help_text='Webhook: echo "whsec_$(openssl rand -base64 32)". Slack: from the app\'s Basic Information; '
-        "without it nobody can decide there. Never shown again; left empty, the stored one stays.",
+        label=_("Signing secret"), max_length=2_000,
+        help_text=_('For a webhook, create a secret with: echo "whsec_$(openssl rand -base64 32)". For Slack, copy '
+        "it from Basic Information of the app; without it, nobody can decide in Slack. It is stored encrypted and "
+        "never shown. Leave it empty to keep the stored secret."),
     )  # fmt: skip
-    token = SecretField(label="Bot token", max_length=2_000, help_text="Slack only: xoxb-…, with the scope chat:write.")
-    addresses = WordsField(rows=2, placeholder="approvals@example.org", label="E-mail addresses")
+    token = SecretField(
+        label=_("Bot token"),
+        max_length=2_000,
+        help_text=_("For Slack: a token that begins with xoxb- and has the scope chat:write."),
+    )
+    addresses = WordsField(rows=2, placeholder="approvals@example.org", label=_("E-mail addresses"))
     allowed_networks = WordsField(
-        rows=2, placeholder="10.1.0.0/16", help_text="Private networks that the receiver may be in. Empty: none."
+        rows=2,
+        placeholder="10.1.0.0/16",
+        help_text=_(
+            "Private networks in which the receiver can be, one per line. If empty, only public addresses are allowed."
+        ),
     )
     events = forms.MultipleChoiceField(
         choices=_EVENTS,
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="If no event is selected, all events are sent.",
+        help_text=_("If no event is selected, all events are sent."),
     )
 
     class Meta:
@@ -94,16 +105,16 @@ class ChannelAdmin(RecordAdmin):
     autocomplete_fields = ("servers", "rules")
     fieldsets = (
         (None, {"fields": (("name", "kind"), "enabled")}),
-        ("Addresses", {"fields": ("addresses",), "classes": ("sn-kind-email",)}),
+        (_("Addresses"), {"fields": ("addresses",), "classes": ("sn-kind-email",)}),
         (
-            "Receiver",
+            _("Receiver"),
             {"fields": ("url", "signing", "allowed_networks"), "classes": ("sn-kind-webhook", "sn-kind-slack")},
         ),
-        ("Slack", {"fields": ("token", "room", "interactions"), "classes": ("sn-kind-slack",)}),
-        ("Events", {"fields": ("events", "minimum_risk", "servers", "rules")}),
+        (_("Slack"), {"fields": ("token", "room", "interactions"), "classes": ("sn-kind-slack",)}),
+        (_("Events"), {"fields": ("events", "minimum_risk", "servers", "rules")}),
     )
     verbs = (
-        Verb("test", "Send a test", "change_channel", "send", "Sends one message to see whether it arrives.", _test,
+        Verb("test", _("Send test message"), "change_channel", "send", _("Send one message to check whether it arrives."), _test,
              applies=lambda channel: channel.enabled),
     )  # fmt: skip
 
@@ -141,33 +152,36 @@ class ChannelAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: Channel) -> None:
         outbox.delete_channel(channel=row, actor=actor(request))
 
-    @display(description="goes to")
+    @display(description=_("destination"))
     def goes_to(self, channel: Channel) -> str:
         try:
             return printable(channel.origin, 200)
         except ConfigInvalid:
-            return "its address cannot be opened: enter it anew"
+            return gettext("the address cannot be decrypted; enter it again")
 
-    @display(description="Slack posts to")
+    @display(description=_("request URL for Slack"))
     def interactions(self, channel: Channel) -> str:
         """For the app's Request URL under Interactivity."""
         if channel.kind != "slack" or not channel.pk:
-            return "shown here once a Slack channel is saved"
+            return gettext("shown here after a Slack channel is saved")
         return f"{settings.SITE_URL}{reverse('slack', args=[channel.uid])}"
 
-    @display(description="sends")
+    @display(description=_("filters"))
     def shown_filters(self, channel: Channel) -> str:
-        parts = [", ".join(channel.events) or "everything"]
-        parts += [f"{channel.get_minimum_risk_display()} risk and above"] if channel.minimum_risk > 1 else []
-        parts += [f"servers {', '.join(server.slug for server in channel.servers.all())}"] * bool(channel.servers.all())
-        parts += [f"rules {', '.join(rule.name for rule in channel.rules.all())}"] * bool(channel.rules.all())
+        parts = [", ".join(channel.events) or gettext("everything")]
+        if channel.minimum_risk > 1:
+            parts.append(gettext("{risk} risk and above").format(risk=channel.get_minimum_risk_display()))
+        if servers := channel.servers.all():
+            parts.append(gettext("servers {names}").format(names=", ".join(server.slug for server in servers)))
+        if chosen := channel.rules.all():
+            parts.append(gettext("rules {names}").format(names=", ".join(rule.name for rule in chosen)))
         return printable("; ".join(parts), 300)
 
-    @display(description="not yet arrived", ordering="owed")
+    @display(description=_("open deliveries"), ordering="owed")
     def open_count(self, channel: Any) -> int:
         return channel.owed
 
-    @display(description="last arrived", ordering="sent")
+    @display(description=_("last delivery"), ordering="sent")
     def last_sent(self, channel: Any) -> Any:
         return channel.sent
 
@@ -180,36 +194,41 @@ class DeliveryAdmin(ReadOnlyAdmin):
     list_filter = ("state", "event", "channel")
     list_select_related = ("channel",)
     search_fields = ("=uid", "=request__id", "channel__name", "last_error")
-    search_help_text = "Id of the message or of the request, channel, error"
+    search_help_text = _("Id of the message or of the request, channel or error")
     fields = (
         "channel", "event", "shown_state", "uid", "created_at", "ended_at", "attempts", "next_at", "give_up_at",
         "response_code", "error", "shown_body",
     )  # fmt: skip
     verbs = (
-        Verb("redeliver", "Send again", "change_channel", "replay", "Sends it once more, with the same id.", _redeliver,
+        Verb("redeliver", _("Send message again"), "change_channel", "replay", _("Send the message once more, with the same id."), _redeliver,
              applies=lambda delivery: delivery.next_at is None),
     )  # fmt: skip
     actions = ("redeliver_selected",)
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, delivery: Delivery) -> str:
         return delivery.state
 
-    @display(description="error")
+    @display(description=_("error"))
     def error(self, delivery: Delivery) -> str:
         return printable(delivery.last_error, 300)
 
-    @display(description="message")
+    @display(description=_("message"))
     def shown_body(self, delivery: Delivery) -> str:
         text = printable(json.dumps(delivery.facts, indent=2, ensure_ascii=False))
         return format_html('<pre class="sn-pre sn-tall">{}</pre>', text)
 
-    @admin.action(description="Send the selected messages again", permissions=["redeliver"])
+    @admin.action(description=_("Send the selected messages again"), permissions=["redeliver"])
     def redeliver_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
         ended = list(queryset.filter(next_at=None))
         for delivery in ended:
             outbox.redeliver(delivery=delivery, actor=actor(request))
-        self.message_user(request, f"{len(ended)} message{'' if len(ended) == 1 else 's'} sent again.")
+        self.message_user(
+            request,
+            ngettext("{count} message is sent again.", "{count} messages are sent again.", len(ended)).format(
+                count=len(ended)
+            ),
+        )
 
     def has_redeliver_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("mcpregistry.change_channel")

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin
@@ -47,19 +48,19 @@ class ConnectionAdmin(ReadOnlyAdmin):
         "log_lines",
     )
 
-    @display(description="state", label=CONNECTION_COLOURS)
+    @display(description=_("state"), label=CONNECTION_COLOURS)
     def shown_state(self, connection: Connection) -> str:
         return "no sign" if is_silent(connection) else connection.state
 
-    @display(description="last error")
+    @display(description=_("last error"))
     def error(self, connection: Connection) -> str:
         return printable(connection.last_error)
 
-    @display(description="stderr")
+    @display(description=_("stderr"))
     def stderr(self, connection: Connection) -> str:
         return printable(connection.stderr_tail, 64 * 1024)
 
-    @display(description="log lines")
+    @display(description=_("log lines"))
     def log_lines(self, connection: Connection) -> str:
         return printable(connection.log_tail, 64 * 1024)
 
@@ -77,29 +78,29 @@ class ServerTestAdmin(ReadOnlyAdmin):
         "protocol_era", "tool_count", "left_out", "called", "error_code", "shown_error", "stderr",
     )  # fmt: skip
 
-    @display(description="verdict", label=VERDICT_COLOURS)
+    @display(description=_("result"), label=VERDICT_COLOURS)
     def shown_verdict(self, test: ServerTest) -> str:
         return test.verdict
 
-    @display(description="took")
+    @display(description=_("duration"))
     def took(self, test: ServerTest) -> str:
         if not (test.started_at and test.finished_at):
             return milliseconds(None)
         return milliseconds((test.finished_at - test.started_at).total_seconds() * 1000)
 
-    @display(description="steps")
+    @display(description=_("steps"))
     def steps(self, test: ServerTest) -> str:
         return ", ".join(f"{printable(step, 40)} {milliseconds(took)}" for step, took in test.timings.items())
 
-    @display(description="called")
+    @display(description=_("called tool"))
     def called(self, test: ServerTest) -> str:
         return printable(test.call_tool)
 
-    @display(description="error")
+    @display(description=_("error"))
     def shown_error(self, test: ServerTest) -> str:
         return printable(test.error)
 
-    @display(description="stderr")
+    @display(description=_("stderr"))
     def stderr(self, test: ServerTest) -> str:
         return printable(test.stderr_tail, 64 * 1024)
 
@@ -114,11 +115,11 @@ class ServerEventAdmin(ReadOnlyAdmin):
     search_fields = ("server__slug", "kind", "message")
     fields = ("server", "at", "kind", "whole_message", "process")
 
-    @display(description="message")
+    @display(description=_("message"))
     def shown_message(self, event: ServerEvent) -> str:
         return printable(event.message, 120)
 
-    @display(description="message")
+    @display(description=_("message"))
     def whole_message(self, event: ServerEvent) -> str:
         return printable(event.message)
 

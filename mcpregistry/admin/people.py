@@ -16,6 +16,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.forms import AdminOwnPasswordChangeForm, AdminPasswordChangeForm, UserChangeForm, UserCreationForm
@@ -33,23 +35,23 @@ admin.site.unregister(User)
 admin.site.unregister(Group)
 
 _HELP = {
-    "groups": "Groups of yours, besides the role.",
-    "is_superuser": "May do everything, whatever the role says. Better make people admin.",
-    "is_active": "Off: they cannot log in, and their tokens are refused.",
+    "groups": _("Groups that the user has in addition to the role."),
+    "is_superuser": _("A superuser can do everything, whatever the role is. If possible, use the role admin instead."),
+    "is_active": _("If disabled, the user cannot sign in, and their tokens are refused."),
 }
-_NO_VERSIONS = (
-    "Told by the audit log: accounts have no versions to put back. Give or take a role on the person's page; passwords and "
-    "deleted accounts do not come back."
+_NO_VERSIONS = _(
+    "This list comes from the audit log. Accounts have no versions that could be restored. To give or take a role, edit "
+    "the user. Passwords and deleted accounts cannot be restored."
 )
-_NO_ROLE = ("", "none: may not log in")
-_SUPERUSER = ("", "none: a superuser may do everything without")
+_NO_ROLE = ("", _("none: cannot sign in"))
+_SUPERUSER = ("", _("none: a superuser needs no role"))
 
 
 def _role_field() -> forms.ChoiceField:
     return forms.ChoiceField(
         choices=[_NO_ROLE, *ROLE_CHOICES],
         required=False,
-        help_text="What the person may do. Every role includes logging in to this site.",
+        help_text=_("What the user can do. Every role includes signing in to this site."),
         widget=UnfoldAdminSelectWidget,
     )
 
@@ -143,9 +145,12 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
     readonly_fields = ("last_login", "date_joined")
     fieldsets = (
         (None, {"fields": ("username", "password")}),
-        ("Role", {"fields": ("role", "is_active")}),
-        ("Personal data", {"fields": (("first_name", "last_name"), "email", ("last_login", "date_joined"))}),
-        ("Beyond the role", {"classes": ("collapse",), "fields": ("groups", "is_superuser", "user_permissions")}),
+        (_("Role"), {"fields": ("role", "is_active")}),
+        (_("Personal data"), {"fields": (("first_name", "last_name"), "email", ("last_login", "date_joined"))}),
+        (
+            _("Additional permissions"),
+            {"classes": ("collapse",), "fields": ("groups", "is_superuser", "user_permissions")},
+        ),
     )
     add_fieldsets = ((None, {"fields": ("username", "role", "password1", "password2")}),)
 
@@ -184,17 +189,17 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
             raise PermissionDenied
         return history_page(self, request, user, account_history(user), {"note": _NO_VERSIONS})
 
-    @admin.display(description="role")
+    @admin.display(description=_("role"))
     def role(self, user: User) -> str:
         found = roles.role_of(user)
         return "superuser" if user.is_superuser else found or "none"
 
-    @display(description="second factor", label={"on": "success", "off": "info"})
+    @display(description=_("second factor"), label={"on": "success", "off": "info"})
     def second_factor_state(self, user: User) -> str:
         factor = getattr(user, "second_factor", None)
         return "on" if factor is not None and factor.confirmed_at else "off"
 
-    @admin.action(description="Reset the second factor", permissions=["change"])
+    @admin.action(description=_("Reset the second factor of the selected users"), permissions=["change"])
     def reset_second_factor(self, request: HttpRequest, chosen: QuerySet[User]) -> None:
         """Of people who have lost it; they log in with their password until they have set up another."""
         for user in chosen:
@@ -203,8 +208,12 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
             except SlipsnisseError as error:
                 self.message_user(request, f"{user}: {error.message} {error.remedy}", messages.ERROR)
             else:
-                said = "has no second factor any more" if gone else "had none"
-                self.message_user(request, f"{user} {said}.", messages.SUCCESS if gone else messages.INFO)
+                said = (
+                    gettext("{user} has no second factor any more.")
+                    if gone
+                    else gettext("{user} had no second factor.")
+                )
+                self.message_user(request, said.format(user=user), messages.SUCCESS if gone else messages.INFO)
 
 
 @admin.register(Group)

@@ -9,6 +9,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern, path
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
@@ -30,7 +32,7 @@ class ConfirmProjectPage(ConfirmPage[ProjectFile]):
     permissions = projects.MAY_CONFIRM
 
     def title(self, record: ProjectFile) -> str:
-        return f"Confirm the servers of {printable(record.directory, 200)}"
+        return gettext("Confirm the servers of {directory}").format(directory=printable(record.directory, 200))
 
     def facts(self, record: ProjectFile) -> dict[str, Any]:
         return projects.facts_of(record) | {
@@ -44,19 +46,24 @@ class ConfirmProjectPage(ConfirmPage[ProjectFile]):
 
     def confirm(self, record: ProjectFile, *, shown: str, actor: str, user: Any) -> str:
         projects.confirm_project(project=record, shown=shown, actor=actor, user=user)
-        return "Confirmed. Running hosts in this directory get the tools in a moment, others when they start."
+        return gettext(
+            "The file is confirmed. Running hosts in this directory get the tools within a moment, other hosts when they "
+            "start."
+        )
 
 
 def _consequences(rows: Sequence[ProjectFile]) -> list[str]:
     return [
-        f"The servers of {printable(row.directory, 300)} stop, and its file waits for a confirmation again."
+        gettext("The servers of {directory} stop, and its file must be confirmed again.").format(
+            directory=printable(row.directory, 300)
+        )
         for row in rows
     ]
 
 
 def _take_back(request: HttpRequest, row: ProjectFile) -> str:
     projects.take_back_project(project=row, actor=actor(request))
-    return f"The confirmation of {printable(row.directory, 200)} was taken back."
+    return gettext("The confirmation of {directory} is revoked.").format(directory=printable(row.directory, 200))
 
 
 @admin.register(ProjectFile)
@@ -71,9 +78,11 @@ class ProjectFileAdmin(ReadOnlyAdmin):
     change_form_outer_before_template = "admin/mcpregistry/project_file.html"
     actions = ("take_back_selected",)
     verbs = (
-        Verb("confirm", "Confirm file", "confirm_server", "verified_user", "Look at what would be started, then confirm it.",
+        Verb("confirm", _("Confirm file"), "confirm_server", "verified_user",
+             _("Check what would be started, then confirm it."),
              page="mcpregistry_projectfile_confirm", applies=lambda row: row.state == "waiting", style="primary"),
-        Verb("take-back", "Take back", "confirm_server", "undo", "The servers of the file stop, and it waits again.", _take_back,
+        Verb("take-back", _("Revoke confirmation"), "confirm_server", "undo",
+             _("Stop the servers of the file until it is confirmed again."), _take_back,
              applies=lambda row: bool(row.confirmed), asks=lambda row: _consequences([row]), style="danger"),
     )  # fmt: skip
 
@@ -94,20 +103,20 @@ class ProjectFileAdmin(ReadOnlyAdmin):
     def overview(self, request: HttpRequest, row: ProjectFile) -> dict[str, Any]:
         return {"project": projects.facts_of(row) | {"state": row.state, "colour": STATE_COLOURS[row.state]}}
 
-    @admin.action(description="Take back the selected confirmations", permissions=["take_back"])
-    @asks_first(_consequences, label="Take them back", icon="undo", bound_to=lambda row: row.confirmed)
+    @admin.action(description=_("Revoke the selected confirmations"), permissions=["take_back"])
+    @asks_first(_consequences, label=_("Revoke confirmations"), icon="undo", bound_to=lambda row: row.confirmed)
     def take_back_selected(self, request: HttpRequest, queryset: QuerySet[ProjectFile]) -> None:
         for row in queryset.exclude(confirmed=""):
             self.message_user(request, _take_back(request, row))
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def state(self, row: ProjectFile) -> str:
         return row.state
 
-    @display(description="content", ordering="content")
+    @display(description=_("content"), ordering="content")
     def hash(self, row: ProjectFile) -> str:
         return row.content[:SHORT]
 
-    @display(description="servers")
+    @display(description=_("servers"))
     def shown_servers(self, row: ProjectFile) -> str:
         return printable(", ".join(str(line).partition(":")[0] for line in row.summary), 200)

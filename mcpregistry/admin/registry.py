@@ -10,6 +10,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
@@ -31,11 +33,13 @@ STATUS_COLOURS = {
 STATE_COLOURS = {"reading": "info", "waiting": "info", "failed": "danger", "read": "success", "not read yet": "warning"}
 
 
-_STORED = (
-    "A token is stored. It is sent only to this address and never shown. Leave it empty to keep the stored token. "
-    "If you change the address or add networks, enter the token again."
+_STORED = _(
+    "A token is stored. It is sent only to this address and never shown. Leave it empty to keep the stored token. If you "
+    "change the address or add networks, enter the token again."
 )
-_NOT_STORED = "Bearer token for a private registry. It is sent only to this address, stored encrypted, and never shown."
+_NOT_STORED = _(
+    "Bearer token for a private registry. It is sent only to this address, stored encrypted, and never shown."
+)
 
 
 class SourceForm(RecordForm[RegistrySource]):
@@ -43,15 +47,16 @@ class SourceForm(RecordForm[RegistrySource]):
 
     token = SecretField(max_length=sources.MOST_TOKEN)
     remove_token = forms.BooleanField(
-        required=False, label="Remove the stored token", widget=UnfoldBooleanSwitchWidget,
+        required=False, label=_("Remove the stored token"), widget=UnfoldBooleanSwitchWidget,
     )  # fmt: skip
 
     class Meta:
         model = RegistrySource
         fields = ("slug", "base_url", "by_clock", "propose_versions", "disable_deleted", "allowed_networks", "token")
         help_texts = {
-            "base_url": "Address of the registry without /v0.1. The official one is "
-            "https://registry.modelcontextprotocol.io.",
+            "base_url": _(
+                "Address of the registry without /v0.1. The official one is https://registry.modelcontextprotocol.io."
+            ),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -72,7 +77,7 @@ class SourceForm(RecordForm[RegistrySource]):
 
 def _sync(request: HttpRequest, row: RegistrySource) -> str:
     sources.ask(source=row, actor=actor(request))
-    return "A worker reads it. This page shows how far it is."
+    return gettext("A worker reads the registry. This page shows the progress.")
 
 
 @admin.register(RegistrySource)
@@ -85,11 +90,11 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     search_fields = ("slug", "base_url")
     fieldsets = (
         (None, {"fields": ("slug", "base_url", "token", "by_clock", "propose_versions", "disable_deleted")}),
-        ("Private networks", {"fields": ("allowed_networks",), "classes": ("collapse",)}),
+        (_("Private networks"), {"fields": ("allowed_networks",), "classes": ("collapse",)}),
     )
     change_form_outer_before_template = "admin/mcpregistry/registry.html"
     verbs = (
-        Verb("sync", "Sync now", "sync_registrysource", "sync", "Have a worker read it.", _sync, style="primary",
+        Verb("sync", _("Sync registry"), "sync_registrysource", "sync", _("Let a worker read the registry now."), _sync, style="primary",
              applies=lambda row: sources.state_of(row) not in ("reading", "waiting")),
     )  # fmt: skip
 
@@ -115,11 +120,11 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     def remove(self, request: HttpRequest, row: RegistrySource) -> None:
         sources.delete_source(source=row, actor=actor(request))
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: RegistrySource) -> str:
         return sources.state_of(row)
 
-    @display(description="servers")
+    @display(description=_("servers"))
     def shown_entries(self, row: Any) -> int:
         return int(row.offers)
 
@@ -142,16 +147,16 @@ def _stand(row: Any) -> dict[str, Any]:
 class NewestFilter(admin.SimpleListFilter):
     """The newest version of each server that is not taken back, unless somebody wants the others too."""
 
-    title = "versions"
+    title = _("versions")
     parameter_name = "versions"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("all", "All, and what was taken back")]
+        return [("all", gettext("All, including withdrawn ones"))]
 
     def choices(self, changelist: Any) -> Iterator[Any]:
         """The first one is the default: not "All", as Django calls it."""
         for number, choice in enumerate(super().choices(changelist)):
-            yield choice if number else {**choice, "display": "The newest"}
+            yield choice if number else {**choice, "display": gettext("Newest")}
 
     def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[RegistryEntry]:
         found: QuerySet[RegistryEntry] = queryset if self.value() == "all" else queryset.offered()
@@ -161,7 +166,7 @@ class NewestFilter(admin.SimpleListFilter):
 class KindFilter(admin.SimpleListFilter):
     """By how a server comes."""
 
-    title = "kind"
+    title = _("kind")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -180,7 +185,7 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
     list_filter = (NewestFilter, KindFilter, "source")
     list_select_related = ("source",)
     search_fields = ("name", "title", "description")
-    search_help_text = "Words of the name, title or description"
+    search_help_text = _("Words of the name, title or description")
     sortable_by = ()
     fields = ("name", "version", "source", "description", "published_at", "updated_at", "seen_at")
     list_before_template = "admin/mcpregistry/registry_entries.html"
@@ -194,11 +199,11 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
         view = self.admin_site.admin_view(AddEntryPage(self))
         return [path("<path:object_id>/add/<int:number>/", view, name=self._name("add_way")), *super().get_urls()]
 
-    @display(description="what it is")
+    @display(description=_("description"))
     def shown_title(self, row: RegistryEntry) -> str:
         return row.title or row.description[:120]
 
-    @display(description="status", label=STATUS_COLOURS)
+    @display(description=_("status"), label=STATUS_COLOURS)
     def shown_status(self, row: RegistryEntry) -> str:
         return row.status
 

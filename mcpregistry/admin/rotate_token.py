@@ -8,6 +8,8 @@ from django import forms
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from unfold.widgets import UnfoldAdminSelectWidget
 
@@ -17,17 +19,20 @@ from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import Token
 from mcpregistry.services.access import tokens
 
-_OVERLAPS = [("0", "at once"), ("1", "1 hour"), ("24", "1 day"), ("168", "7 days")]
+_OVERLAPS = [("0", _("immediately")), ("1", _("1 hour")), ("24", _("1 day")), ("168", _("7 days"))]
 
 
 class RotateForm(forms.Form):
     """How long both work."""
 
     hours = forms.ChoiceField(
-        label="The old one ends after",
+        label=_("End of the old token"),
         choices=_OVERLAPS,
         initial="24",
-        help_text="Both tokens are valid until then, so that you can replace the old one without an interruption.",
+        help_text=_(
+            "When the old token ends. Until then both tokens are valid, so that you can replace the old one "
+            "without an interruption."
+        ),
         widget=UnfoldAdminSelectWidget,
     )
 
@@ -40,10 +45,10 @@ class RotateTokenPage(RecordPage[Token]):
     def page(self, request: HttpRequest, old: Token) -> HttpResponse:
         """Show the form, or on a valid POST the new token, once and uncached."""
         if not may_be_shown(old, request):
-            raise PermissionDenied("The text of a person's token is shown to nobody else.")
+            raise PermissionDenied(gettext("Only the owner of a token can see its text."))
         form = RotateForm(request.POST if request.method == "POST" else None)
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"Rotate {old.prefix}…", "opts": self.admin.opts, "old": old, "original": old, "form": form,
+            "title": gettext("Rotate {token}…").format(token=old.prefix), "opts": self.admin.opts, "old": old, "original": old, "form": form,
         }  # fmt: skip
         if form.is_valid():
             overlap = timedelta(hours=int(form.cleaned_data["hours"]))

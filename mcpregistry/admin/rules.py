@@ -10,6 +10,8 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
@@ -43,11 +45,12 @@ class PolicyRuleForm(RecordForm[PolicyRule]):
             "condition": lines_widget(4, ""),
         }
         help_texts = {
-            "name": "Shown to agents and approvers when the rule decides.",
-            "enabled": "If disabled, the rule has no effect. You can still try it on past calls.",
-            "draft": "A draft has no effect until you make it live. After saving, you see what it would change.",
-            "tool": "The tool that the rule is for. If empty, the rule is for all tools of the server, or of all "
-            "servers.",
+            "name": _("Shown to agents and approvers when the rule decides."),
+            "enabled": _("If disabled, the rule has no effect. You can still try it on past calls."),
+            "draft": _("A draft has no effect until you make it live. After saving, you see what it would change."),
+            "tool": _(
+                "The tool that the rule is for. If empty, the rule is for all tools of the server, or of all servers."
+            ),
         }
 
     def clean(self) -> dict[str, Any]:
@@ -77,12 +80,18 @@ def _with(rule: PolicyRule, values: dict[str, Any]) -> PolicyRule:
 
 def _make_live(request: HttpRequest, rule: PolicyRule) -> str:
     rules.make_live(rule=rule, actor=actor(request))
-    return f"The rule '{printable(rule.name, 200)}' is live: it counts in every process within a second."
+    return gettext('The rule "{name}" is live. This takes effect in all processes within a second.').format(
+        name=printable(rule.name, 200)
+    )
 
 
 def _switch(request: HttpRequest, rule: PolicyRule, enabled: bool) -> str:
     rules.switch_rule(rule=rule, enabled=enabled, actor=actor(request))
-    return f"The rule '{printable(rule.name, 200)}' {'counts' if enabled else 'no longer counts'}, in every process within a second."
+    if enabled:
+        text = gettext('The rule "{name}" is enabled. This takes effect in all processes within a second.')
+    else:
+        text = gettext('The rule "{name}" is disabled. This takes effect in all processes within a second.')
+    return text.format(name=printable(rule.name, 200))
 
 
 @admin.register(PolicyRule)
@@ -95,8 +104,8 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
         "outcome",
         "enabled",
         "draft",
-        by_name("server", nobody="Every server, or one tool"),
-        by_name("agent", nobody="Every agent"),
+        by_name("server", nobody=_("All servers, or one tool")),
+        by_name("agent", nobody=_("All agents")),
     )
     list_select_related = ("agent", "endpoint", "server", "tool__server", "approvers")
     search_fields = ("name", "condition", "note", "server__slug", "tool__name")
@@ -106,22 +115,23 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
     change_form_outer_before_template = "admin/mcpregistry/rule.html"
     fieldsets = (
         (None, {"fields": ("name", ("enabled", "draft"), ("outcome", "priority"))}),
-        ("Matching calls", {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")}),
+        (_("Matching calls"), {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")}),
         (
-            "Approval",
+            _("Approval"),
             {"fields": (("approvers", "quorum"), ("decide_seconds", "execute_seconds"), "refusal_seconds",
                         "requester_may_confirm", "run_if_caller_left")},
         ),
-        ("Note", {"fields": ("note",)}),
+        (_("Note"), {"fields": ("note",)}),
     )  # fmt: skip
     verbs = (
-        Verb("try", "Try it on past calls", "view_policyrule", "replay", "What it would have held, denied, let through.",
+        Verb("try", _("Try on past calls"), "view_policyrule", "replay",
+             _("Show which calls the rule would have held, denied or allowed."),
              page="mcpregistry_policyrule_try_one"),
-        Verb("live", "Make live", "change_policyrule", "play_arrow", "Let the draft count from now on.", _make_live,
+        Verb("live", _("Make live"), "change_policyrule", "play_arrow", _("Let the draft take effect."), _make_live,
              applies=lambda rule: rule.draft),
-        Verb("enable", "Switch on", "change_policyrule", "play_arrow", "Let it count.",
+        Verb("enable", _("Enable rule"), "change_policyrule", "play_arrow", _("Let the rule take effect."),
              lambda request, rule: _switch(request, rule, True), applies=lambda rule: not rule.enabled and not rule.draft),
-        Verb("disable", "Switch off", "change_policyrule", "block", "It decides nothing until it is switched on again.",
+        Verb("disable", _("Disable rule"), "change_policyrule", "block", _("The rule has no effect until you enable it again."),
              lambda request, rule: _switch(request, rule, False), applies=lambda rule: rule.live,
              asks=lambda rule: consequences.switching_off([rule])),
     )  # fmt: skip
@@ -153,7 +163,11 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
         except SlipsnisseError as error:
             return self._refused(request, error, back.url)
         self.message_user(
-            request, f"{len(added)} starter rule{'' if len(added) == 1 else 's'} added.", messages.SUCCESS
+            request,
+            ngettext("{count} starter rule added.", "{count} starter rules added.", len(added)).format(
+                count=len(added)
+            ),
+            messages.SUCCESS,
         )
         return back
 
@@ -190,29 +204,29 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
     def overview(self, request: HttpRequest, row: PolicyRule) -> dict[str, Any]:
         return {"rule": row, "failures": rules.failures(row)[:FAILURES_SHOWN]}
 
-    @display(description="state", ordering="enabled", label={"live": "success", "draft": "info", "off": ""})
+    @display(description=_("state"), ordering="enabled", label={"live": "success", "draft": "info", "off": ""})
     def shown_use(self, rule: PolicyRule) -> str:
         return "draft" if rule.draft else "live" if rule.enabled else "off"
 
-    @display(description="outcome", ordering="outcome", label=OUTCOME_COLOURS)
+    @display(description=_("outcome"), ordering="outcome", label=OUTCOME_COLOURS)
     def shown_outcome(self, rule: PolicyRule) -> str:
         return rule.outcome
 
-    @display(description="about")
+    @display(description=_("scope"))
     def about(self, rule: PolicyRule) -> str:
         scope = [str(each) for each in (rule.tool or rule.server, rule.agent, rule.endpoint, rule.expert) if each]
-        return printable(", ".join(scope), 120) or "every call"
+        return printable(", ".join(scope), 120) or gettext("every call")
 
-    @display(description="condition")
+    @display(description=_("condition"))
     def shown_condition(self, rule: PolicyRule) -> str:
-        return printable(" ".join(rule.condition.split()), 90) or "always"
+        return printable(" ".join(rule.condition.split()), 90) or gettext("always")
 
-    @admin.action(description="Switch the selected rules on", permissions=["change"])
+    @admin.action(description=_("Enable the selected rules"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[PolicyRule]) -> None:
         self._each(request, queryset, enabled=True)
 
-    @admin.action(description="Switch the selected rules off", permissions=["change"])
-    @asks_first(consequences.switching_off, label="Switch them off")
+    @admin.action(description=_("Disable the selected rules"), permissions=["change"])
+    @asks_first(consequences.switching_off, label=_("Disable rules"))
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[PolicyRule]) -> None:
         self._each(request, queryset, enabled=False)
 
@@ -227,11 +241,11 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
 class UsableFilter(admin.SimpleListFilter):
     """Permits that may still be used, or the others."""
 
-    title = "may still be used"
+    title = _("validity")
     parameter_name = "usable"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "Yes"), ("no", "No")]
+        return [("yes", gettext("Valid")), ("no", gettext("Ended"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Permit]) -> QuerySet[Permit]:
         usable = Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
@@ -246,7 +260,7 @@ def _usable(permit: Permit) -> bool:
 
 def _revoke(request: HttpRequest, permit: Permit) -> str:
     permits.revoke(permit=permit, actor=actor(request))
-    return "The permit is revoked: the next such call is asked about again."
+    return gettext("The permit is revoked. The next call of this kind is held again.")
 
 
 @admin.register(Permit)
@@ -270,29 +284,34 @@ class PermitAdmin(ReadOnlyAdmin):
     )
     actions = ("revoke_selected",)
     verbs = (
-        Verb("revoke", "Revoke", "decide_approval", "block", "From now on such calls are asked about again.", _revoke,
+        Verb("revoke", _("Revoke permit"), "decide_approval", "block", _("Hold such calls again from now on."), _revoke,
              applies=_usable, style="danger", asks=consequences.revoking_permit),
     )  # fmt: skip
 
-    @display(description="tool", ordering="tool__name")
+    @display(description=_("tool"), ordering="tool__name")
     def shown_tool(self, permit: Permit) -> str:
         return printable(str(permit.tool), 120)
 
-    @display(description="only with")
+    @display(description=_("arguments"))
     def shown_pins(self, permit: Permit) -> str:
         pins = ", ".join(f"{name} = {canonical(value)}" for name, value in permit.argument_pins.items())
-        return printable(pins, 200) or "any arguments"
+        return printable(pins, 200) or gettext("any arguments")
 
-    @display(description="state", label={"usable": "success", "ended": ""})
+    @display(description=_("state"), label={"usable": "success", "ended": ""})
     def shown_state(self, permit: Permit) -> str:
         return "usable" if _usable(permit) else "ended"
 
-    @admin.action(description="Revoke the selected permits", permissions=["decide"])
-    @asks_first(consequences.revoking_permits, label="Revoke them")
+    @admin.action(description=_("Revoke the selected permits"), permissions=["decide"])
+    @asks_first(consequences.revoking_permits, label=_("Revoke permits"))
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[Permit]) -> None:
+        count = queryset.count()
         for permit in queryset:
             permits.revoke(permit=permit, actor=actor(request))
-        self.message_user(request, f"{queryset.count()} revoked.", messages.SUCCESS)
+        self.message_user(
+            request,
+            ngettext("{count} permit revoked.", "{count} permits revoked.", count).format(count=count),
+            messages.SUCCESS,
+        )
 
     def has_decide_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("mcpregistry.decide_approval")

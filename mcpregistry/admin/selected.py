@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
 
 from mcpregistry.admin.asking import question
 from mcpregistry.domain.text.canonical import digest
@@ -18,7 +19,11 @@ Consequences = Callable[[Sequence[Any]], list[str]]
 
 
 def asks_first(
-    consequences: Consequences, *, label: str, icon: str = "block", bound_to: Callable[[Any], object] = lambda row: ""
+    consequences: Consequences,
+    *,
+    label: str | Promise,
+    icon: str = "block",
+    bound_to: Callable[[Any], object] = lambda row: "",
 ) -> Callable[[Run], Run]:
     """An action of a list that runs when the person says yes to exactly these rows and sentences.
 

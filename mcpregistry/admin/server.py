@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin, messages
@@ -12,25 +11,24 @@ from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin import set_up
-from mcpregistry.admin.base import RecordAdmin, Verb, actor
-from mcpregistry.admin.behaviour import AUTO_VERBS
-from mcpregistry.admin.confirm_page import MAY_CONFIRM
+from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.launch import LaunchPage
 from mcpregistry.admin.live import LiveAdmin, Part
 from mcpregistry.admin.selected import asks_first
 from mcpregistry.admin.server_form import ServerForm
+from mcpregistry.admin.server_verbs import SERVER_VERBS, disable, enable, is_active, request_test
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.servers.state import acting
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Server, Tool
-from mcpregistry.models.server import Lifecycle, SharedBy, Transport
+from mcpregistry.models.server import Lifecycle, SharedBy
 from mcpregistry.queries import calls, consequences, servers
-from mcpregistry.services.configuration.dispatch import NO_BROKER
-from mcpregistry.services.definitions import decisions
-from mcpregistry.services.servers import checks, lifecycle, open_secrets, sandbox
+from mcpregistry.services.servers import lifecycle, open_secrets, sandbox
 from mcpregistry.templatetags.slipsnisse import percent
 
 STATE_COLOURS = {
@@ -43,87 +41,10 @@ STATE_COLOURS = {
 }
 
 
-def is_active(server: Server) -> bool:
-    """For verbs that need a confirmed, enabled server."""
-    return server.lifecycle == Lifecycle.ACTIVE
-
-
-def is_unconfined(server: Server) -> bool:
-    """For verbs that lead a running local server into its sandbox."""
-    return is_active(server) and server.transport == Transport.STDIO and not server.sandbox_policy().enforced
-
-
-def is_draft(server: Server) -> bool:
-    """For the verb that confirms a launch."""
-    return server.lifecycle == Lifecycle.DRAFT
-
-
-def is_unfinished(server: Server) -> bool:
-    """For the way on of a server that nothing can be called of yet."""
-    return is_draft(server) or (is_active(server) and not server.tools.serving().exists())
-
-
-def _test(request: HttpRequest, server: Server) -> str:
-    test = checks.request_test(server=server, actor=actor(request), user=request.user)  # type: ignore[arg-type]
-    return f"The test waits. {test.error}" if test.error else "The test starts. Its verdict appears below in a moment."
-
-
-def _try_sandbox(request: HttpRequest, server: Server) -> str:
-    test = checks.request_test(server=server, actor=actor(request), user=request.user, in_sandbox=True)  # type: ignore[arg-type]
-    return f"The trial waits. {test.error}" if test.error else "The trial starts. Its verdict appears among the tests."
-
-
-def _enforce_sandbox(request: HttpRequest, server: Server) -> str:
-    lifecycle.enforce_sandbox(server=server, actor=actor(request))
-    return "The sandbox is on. Every process starts the server anew in it."
-
-
-def _keep_secrets(request: Any, server: Server) -> str:
-    names = open_secrets.keep_open_secrets(server=server, user=request.user, actor=actor(request))
-    stored = f"credential{'' if len(names) == 1 else 's'} {', '.join(names)}"
-    return f"Stored as {stored}. {open_secrets.STILL_THERE} Then confirm the launch again."
-
-
-def _refresh(request: HttpRequest, server: Server) -> str:
-    sent = checks.request_refresh(server=server, actor=actor(request))
-    return "The tools are being read anew." if sent else f"The tools are read later. {NO_BROKER}"
-
-
-def _connect(request: HttpRequest, server: Server) -> str:
-    sent = checks.request_connect(server=server, actor=actor(request))
-    return "A worker connects to it now." if sent else f"A worker connects to it later. {NO_BROKER}"
-
-
-def _disconnect(request: HttpRequest, server: Server) -> str:
-    checks.request_disconnect(server=server, actor=actor(request))
-    return "Every process drops its connection. The next call, check or Connect opens a new one."
-
-
-def _reconnect(request: HttpRequest, server: Server) -> str:
-    checks.request_reconnect(server=server, actor=actor(request))
-    return "Every process drops its connection; the next call opens a new one."
-
-
-def _enable(request: HttpRequest, server: Server) -> str:
-    if is_active(lifecycle.enable_server(server=server, actor=actor(request))):
-        return "The server is active again."
-    return "The server is a draft again, because its launch has changed since it was confirmed. Confirm it next."
-
-
-def _disable(request: HttpRequest, server: Server) -> str:
-    lifecycle.disable_server(server=server, actor=actor(request))
-    return "The server is disabled; its tools leave every list within a second."
-
-
-def _approve_all(request: HttpRequest, server: Server) -> str:
-    count = decisions.approve_waiting(server=server, actor=actor(request), user=request.user)
-    return f"{count} definition{'' if count == 1 else 's'} approved."
-
-
 class StateFilter(admin.SimpleListFilter):
     """Active servers by what checks have seen; the same words as ``queries.calls.server_state``."""
 
-    title = "state"
+    title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -158,9 +79,9 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
     change_form_outer_before_template = "admin/mcpregistry/server.html"
     fieldsets = (
         (None, {"fields": (("slug", "name"), "description", "transport")}),
-        ("Launch", {"fields": ("command", "cwd", "env"), "classes": ("sn-local",)}),
+        (_("Launch"), {"fields": ("command", "cwd", "env"), "classes": ("sn-local",)}),
         (
-            "Sandbox",
+            _("Sandbox"),
             {
                 "fields": (
                     ("sandbox", "sandbox_network"),
@@ -172,15 +93,15 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
             },
         ),
         (
-            "Limits of its processes",
+            _("Process limits"),
             {
                 "fields": (("max_memory_mb", "max_processes"), ("max_cpu_seconds", "max_open_files"), "max_file_mb"),
                 "classes": ("sn-local",),
             },
         ),
-        ("Address", {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
+        (_("Address"), {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
         (
-            "Connection",
+            _("Connection"),
             {
                 "fields": (
                     ("connect_mode", "protocol_mode"),
@@ -194,7 +115,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
             },
         ),
         (
-            "Limits",
+            _("Limits"),
             {
                 "fields": (
                     ("connect_timeout", "request_timeout", "idle_timeout"),
@@ -205,34 +126,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
             },
         ),
     )
-    verbs = (
-        Verb("set-up", "Set up", "view_server", "route", "Go on from the first step that is still to be taken.",
-             page="mcpregistry_server_set_up_step", applies=is_unfinished),
-        Verb("confirm", "Confirm launch", MAY_CONFIRM, "verified_user", "Look at exactly what will run, then allow it.",
-             page="mcpregistry_server_confirm", applies=is_draft, style="primary"),
-        Verb("test", "Test now", "test_server", "network_check", "Connect, list the tools, measure.", _test, applies=is_active, style="primary"),
-        Verb("try-sandbox", "Try in the sandbox", "test_server", "experiment",
-             "Test it as it would run with its sandbox on; the running server is left alone.", _try_sandbox, applies=is_unconfined),
-        Verb("enforce-sandbox", "Switch the sandbox on", "change_server", "shield", "It worked in the sandbox: run it there.",
-             _enforce_sandbox, applies=lambda server: is_unconfined(server) and sandbox.tried(server)),
-        Verb("keep-secrets", "Store secrets as credentials", "change_configuration", "key",
-             "Its command or address holds a secret that everyone who may change servers can read.", _keep_secrets,
-             applies=open_secrets.has_open_secrets),
-        Verb("refresh", "Refresh tools", "test_server", "refresh", "Read the list of tools anew.", _refresh, applies=is_active),
-        Verb("connect", "Connect", "test_server", "power", "Let a worker connect to it now.", _connect, applies=is_active),
-        Verb("disconnect", "Disconnect", "test_server", "power_off", "Drop all connections until somebody needs it.",
-             _disconnect, applies=is_active),
-        Verb("reconnect", "Reconnect", "test_server", "restart_alt", "Drop all connections and open new ones.", _reconnect,
-             applies=is_active),
-        Verb("approve", "Approve all waiting", "approve_definition", "done_all",
-             "Approve the newest definition of every waiting tool. Read them first.", _approve_all,
-             applies=lambda server: server.tools.waiting().exists(), asks=consequences.approving_waiting),
-        Verb("enable", "Enable", "change_server", "play_arrow", "Serve it again.", _enable,
-             applies=lambda server: server.lifecycle == Lifecycle.DISABLED, style="primary"),
-        Verb("disable", "Disable", "change_server", "block", "Stop serving it everywhere.", _disable,
-             applies=lambda server: server.lifecycle != Lifecycle.DISABLED, style="danger", asks=consequences.disabling),
-        *(replace(verb, asks=consequences.auto_approving) if verb.name == "auto-approve" else verb for verb in AUTO_VERBS),
-    )  # fmt: skip
+    verbs = SERVER_VERBS
 
     class Media:
         js = ("mcpregistry/server_form.js",)
@@ -270,38 +164,38 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
             server.recent = counts.get(server.slug, calls.CallFigures())
         return page
 
-    @display(description="server", ordering="slug", header=True)
+    @display(description=_("server"), ordering="slug", header=True)
     def title_and_slug(self, server: Server) -> list[str]:
         return [printable(server.title, 80), server.slug if server.name else ""]
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, server: Server) -> str:
         return servers.server_state(server)
 
-    @display(description="tools", ordering="tool_count")
+    @display(description=_("tools"), ordering="tool_count")
     def tool_count(self, server: Server) -> int:
         return server.tool_count  # type: ignore[attr-defined]
 
-    @display(description="calls, 24 h")
+    @display(description=_("calls (24 h)"))
     def calls_24h(self, server: Server) -> int:
         return server.recent.calls  # type: ignore[attr-defined]
 
-    @display(description="errors")
+    @display(description=_("errors"))
     def error_rate(self, server: Server) -> str:
         return percent(server.recent.error_rate)  # type: ignore[attr-defined]
 
-    @admin.action(description="Test the selected servers", permissions=["test"])
+    @admin.action(description=_("Test the selected servers"), permissions=["test"])
     def test_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
-        self._each(request, queryset, _test)
+        self._each(request, queryset, request_test)
 
-    @admin.action(description="Enable the selected servers", permissions=["change"])
+    @admin.action(description=_("Enable the selected servers"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
-        self._each(request, queryset, _enable)
+        self._each(request, queryset, enable)
 
-    @admin.action(description="Disable the selected servers", permissions=["change"])
-    @asks_first(consequences.disabling_servers, label="Disable them")
+    @admin.action(description=_("Disable the selected servers"), permissions=["change"])
+    @asks_first(consequences.disabling_servers, label=_("Disable servers"))
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
-        self._each(request, queryset, _disable)
+        self._each(request, queryset, disable)
 
     def _each(
         self, request: HttpRequest, queryset: QuerySet[Server], run: Callable[[HttpRequest, Server], str]
@@ -321,8 +215,9 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
         """Tools hold their approved definitions, so Django's own collector would refuse; the service knows better."""
         summary = [
-            f"{server.slug}: {server.tools.count()} tools and prompts with their definitions, {server.grants.count()} grants. "
-            "The records of its calls stay."
+            gettext(
+                "{server}: {tools} tools and prompts with their definitions, {grants} grants. The records of its calls are kept."
+            ).format(server=server.slug, tools=server.tools.count(), grants=server.grants.count())
             for server in objs
         ]
         return summary, {"servers": len(summary)}, set(), []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.fields import MASK, CommandField, NumbersField, SecretsField, WordsField
@@ -31,52 +33,73 @@ class ServerForm(RecordForm[Server]):
 
     command = CommandField(
         placeholder="uvx\nmcp-server-time",
-        help_text='Program and arguments, one word per line, or a JSON list such as ["uvx", "mcp-server-time"]; one pasted '
-        "line is parted into its words. No shell reads it: quotes, spaces and $ are taken literally.",
+        help_text=_(
+            'Program and arguments, one word per line, or a JSON list such as ["uvx", "mcp-server-time"]. A '
+            "single pasted line is split into its words. The words are not passed to a shell: quotes, spaces and $ "
+            "have no special meaning."
+        ),
     )
     env = SecretsField(
-        label="Environment",
+        label=_("Environment"),
         placeholder="API_KEY=${cred:name}",
-        help_text=f"One NAME=value per line. Stored values are never shown: leave {MASK} to keep one, remove the line "
-        "to delete it. ${VAR} takes a variable that SLIPSNISSE_PASS_ENV lists, ${cred:NAME} a stored credential.",
+        help_text=format_lazy(
+            _(
+                "One NAME=value per line. Stored values are never shown: leave {mask} to keep one, remove the line to delete "
+                "it. ${{VAR}} inserts a variable that SLIPSNISSE_PASS_ENV lists, ${{cred:NAME}} a stored credential."
+            ),
+            mask=MASK,
+        ),
     )
     headers = SecretsField(
-        label="Headers",
+        label=_("Headers"),
         placeholder="Authorization: Bearer ${cred:name}",
-        help_text=f"One Name: value per line, sent with every request. Stored values are never shown: leave {MASK} to "
-        "keep one.",
+        help_text=format_lazy(
+            _(
+                "One Name: value per line, sent with every request. Stored values are never shown: leave {mask} to keep one."
+            ),
+            mask=MASK,
+        ),
     )
     allowed_networks = WordsField(
         rows=2,
         placeholder="10.0.0.0/8",
-        help_text="Private networks in which this server may be reached, one per line. Empty: public addresses only.",
+        help_text=_(
+            "Private networks in which this server can be reached, one per line. If empty, only public "
+            "addresses are allowed."
+        ),
     )
 
     sandbox_read = WordsField(
         rows=2,
-        label="May read",
+        label=_("May read"),
         placeholder="/srv/docs",
-        help_text="Files and folders, one absolute path per line, besides its own folder, its program and the system's "
-        "libraries.",
+        help_text=_(
+            "Files and folders that the server can read, one absolute path per line. It can always read its "
+            "own folder, its program and the libraries of the system."
+        ),
     )
     sandbox_write = WordsField(
         rows=2,
-        label="May write",
+        label=_("May write"),
         placeholder="/srv/docs/drafts",
-        help_text="Files and folders that the server may also change, one absolute path per line. It can always "
-        "write to its own folder.",
+        help_text=_(
+            "Files and folders that the server can also change, one absolute path per line. It can always "
+            "write to its own folder."
+        ),
     )
 
     sandbox_connect = NumbersField(
-        label="Ports it may connect to",
+        label=_("Ports to connect to"),
         placeholder="443 53",
-        help_text="TCP ports that the server may connect to, if the network is limited to ports. Add 53 to resolve "
-        "names over TCP. UDP is always blocked.",
+        help_text=_(
+            "TCP ports that the server may connect to, if the network is limited to ports. Add 53 to resolve "
+            "names over TCP. UDP is always blocked."
+        ),
     )
     sandbox_listen = NumbersField(
-        label="Ports it may listen on",
+        label=_("Ports to listen on"),
         placeholder="8080",
-        help_text="TCP ports that the server may listen on, if the network is limited to ports.",
+        help_text=_("TCP ports that the server may listen on, if the network is limited to ports."),
     )
 
     class Meta:
@@ -84,22 +107,30 @@ class ServerForm(RecordForm[Server]):
         fields = "__all__"
         widgets = {"url": UnfoldAdminTextInputWidget(attrs={"placeholder": "https://example.com/mcp"})}
         help_texts = {
-            "transport": "How the server is started or reached. When you save, the fields of the other transports "
-            "are cleared.",
-            "cwd": "Folder in which the program starts. If empty, the server's own folder is used in the sandbox, "
-            "otherwise the folder of this site.",
-            "sandbox": "Enforced: the server can read and write only the files listed here. Strict: it also cannot "
-            "see any other files or processes (needs bubblewrap). In both modes the server does not start if the "
-            "sandbox is not available. Off: it has all rights of this site. A less strict mode needs a new "
-            "confirmation.",
-            "sandbox_network": "Ports: only the TCP ports listed below, and no UDP. None: no network and no name "
-            "resolution.",
-            "url": "Address of the server, without passwords or tokens. Put those into the headers.",
-            "description": "What the server is for. Shown on the pages of this site.",
-            "connect_mode": "When this site opens a connection to the server.",
+            "transport": _(
+                "How the server is started or reached. When you save, the fields of the other transports are cleared."
+            ),
+            "cwd": _(
+                "Folder in which the program starts. If empty, the server's own folder is used in the sandbox, "
+                "otherwise the folder of this site."
+            ),
+            "sandbox": _(
+                "Enforced: the server can read and write only the files listed here. Strict: it also cannot "
+                "see any other files or processes (needs bubblewrap). In both modes the server does not start if the "
+                "sandbox is not available. Off: it has all rights of this site. A less strict mode needs a new "
+                "confirmation."
+            ),
+            "sandbox_network": _(
+                "Ports: only the TCP ports listed below, and no UDP. None: no network and no name resolution."
+            ),
+            "url": _("Address of the server, without passwords or tokens. Put those into the headers."),
+            "description": _("What the server is for. Shown on the pages of this site."),
+            "connect_mode": _("When this site opens a connection to the server."),
             "protocol_mode": (
-                "The version of MCP to use. A server that supports both may get a second connection, on which its tools can ask "
-                "older hosts. Choose a version to prevent that."
+                _(
+                    "The version of MCP to use. A server that supports both may get a second connection, on which its tools can ask "
+                    "older hosts. Choose a version to prevent that."
+                )
             ),
         }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext
 
 from mcpregistry.admin.asking import question
 from mcpregistry.admin.base import RecordAdmin
@@ -49,7 +50,7 @@ class AsksWhenSwitchedOff(RecordAdmin):
         """The question, holding all that was typed."""
         kept = [(name, value) for name in request.POST if name not in _NOT_KEPT for value in request.POST.getlist(name)]
         return question(
-            request, title=f"Switch off: {printable(str(asked.row), 200)}", label="Switch it off", icon="block",
+            request, title=gettext("Disable {name}").format(name=printable(str(asked.row), 200)), label=gettext("Disable"), icon="block",
             sentences=asked.sentences, sure=asked.sure, back=request.get_full_path(), kept=kept, opts=self.opts,
             original=asked.row,
         )  # fmt: skip

@@ -13,6 +13,8 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.admin import TabularInline
 from unfold.decorators import display
 
@@ -40,11 +42,11 @@ def token_state(token: Token) -> str:
 class ExpiryFilter(admin.SimpleListFilter):
     """Tokens and grants by whether they hold; "soon" are those that the overview counts."""
 
-    title = "validity"
+    title = _("validity")
     parameter_name = "validity"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("live", "Live"), ("soon", "Ends within two weeks"), ("expired", "Expired")]
+        return [("live", gettext("Valid")), ("soon", gettext("Ends within two weeks")), ("expired", gettext("Expired"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         now, value = timezone.now(), self.value()
@@ -58,7 +60,7 @@ class ExpiryFilter(admin.SimpleListFilter):
 
 def _revoke(request: HttpRequest, token: Token) -> str:
     tokens.revoke_token(token=token, actor=actor(request))
-    return f"The token {token.prefix}… no longer works, in every process within a second."
+    return gettext("The token {token}… stops working in all processes within a second.").format(token=token.prefix)
 
 
 class TokenInline(TabularInline):
@@ -77,12 +79,12 @@ class TokenInline(TabularInline):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    @display(description="begins with")
+    @display(description=_("first characters"))
     def link(self, token: Token) -> str:
         page = reverse("admin:mcpregistry_token_change", args=[token.pk])
         return format_html('<a class="sn-link" href="{}">{}…</a>', page, token.prefix)
 
-    @display(description="state", label=TOKEN_COLOURS)
+    @display(description=_("state"), label=TOKEN_COLOURS)
     def shown_state(self, token: Token) -> str:
         return token_state(token)
 
@@ -92,15 +94,15 @@ class TokenAdmin(ReadOnlyAdmin):
     """Tokens of agents and people. Their text is nowhere; revoking is the only change. Everybody may add one of their own."""
 
     list_display = ("shown_prefix", "holder", "name", "shown_state", "expires_at", "last_used_at", "created_at")
-    list_filter = (ExpiryFilter, by_name("agent", nobody="None, but a person"))
+    list_filter = (ExpiryFilter, by_name("agent", nobody=_("No agent (token of a user)")))
     list_select_related = ("agent", "user")
     search_fields = ("prefix", "name", "agent__slug", "user__username")
     fields = ("shown_prefix", "holder", "name", "shown_state", "created_at", "expires_at", "last_used_at", "revoked_at")
     verbs = (
-        Verb("rotate", "Rotate", "add_token", "sync", "Make a new one in its place; both work for a while.",
+        Verb("rotate", _("Rotate token"), "add_token", "sync", _("Create a new token in its place. Both work for some time."),
              page="mcpregistry_token_rotate", applies=lambda token: token_state(token) in ("live", "ends soon"),
              style="primary"),
-        Verb("revoke", "Revoke", "change_token", "block", "Refuse it from now on. This cannot be undone.", _revoke,
+        Verb("revoke", _("Revoke token"), "change_token", "block", _("Refuse the token from now on. This cannot be undone."), _revoke,
              applies=lambda token: token.revoked_at is None, style="danger", asks=consequences.revoking_token),
     )  # fmt: skip
     actions = ("revoke_selected",)
@@ -126,20 +128,20 @@ class TokenAdmin(ReadOnlyAdmin):
         page = self.admin_site.admin_view(RotateTokenPage(self))
         return [path("<path:object_id>/rotate/", page, name="mcpregistry_token_rotate"), *super().get_urls()]
 
-    @display(description="begins with", ordering="prefix")
+    @display(description=_("first characters"), ordering="prefix")
     def shown_prefix(self, token: Token) -> str:
         return f"{token.prefix}…"
 
-    @display(description="belongs to")
+    @display(description=_("owner"))
     def holder(self, token: Token) -> str:
         return f"agent {token.agent}" if token.agent else f"{token.user}"
 
-    @display(description="state", label=TOKEN_COLOURS)
+    @display(description=_("state"), label=TOKEN_COLOURS)
     def shown_state(self, token: Token) -> str:
         return token_state(token)
 
-    @admin.action(description="Revoke the selected tokens", permissions=["revoke"])
-    @asks_first(consequences.revoking_tokens, label="Revoke them")
+    @admin.action(description=_("Revoke the selected tokens"), permissions=["revoke"])
+    @asks_first(consequences.revoking_tokens, label=_("Revoke tokens"))
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[Token]) -> None:
         for token in queryset.filter(revoked_at__isnull=True):
             self.message_user(request, _revoke(request, token))

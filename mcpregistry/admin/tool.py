@@ -10,6 +10,8 @@ from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 from django.urls import URLPattern, path
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
@@ -50,29 +52,34 @@ def _newest(request: HttpRequest, tool: Tool) -> Definition:
     """The definition that the person was shown; Conflict if the server has changed it since."""
     shown = request.POST.get("shown")
     if tool.latest is None or (shown and shown != tool.latest.hash):
-        raise Conflict("The server has changed the definition meanwhile.", remedy="Read it again, then decide.")
+        raise Conflict(
+            "The server has changed the definition in the meantime.", remedy="Read the new definition, then decide."
+        )
     return tool.latest
 
 
 def _approve(request: HttpRequest, tool: Tool) -> str:
     decisions.approve(definition=_newest(request, tool), actor=actor(request), user=request.user)
-    return f"{printable(tool.name, 100)} is approved: exactly this definition is served."
+    return gettext("{tool} is approved. Hosts get exactly this definition.").format(tool=printable(tool.name, 100))
 
 
 def _reject(request: HttpRequest, tool: Tool) -> str:
     decisions.reject(definition=_newest(request, tool), actor=actor(request), user=request.user)
-    return f"{printable(tool.name, 100)} is rejected: this definition is never served."
+    return gettext("{tool} is rejected. Hosts never get this definition.").format(tool=printable(tool.name, 100))
 
 
 def _revert(request: HttpRequest, tool: Tool) -> str:
     decisions.revert(definition=_newest(request, tool), actor=actor(request), user=request.user)
-    return f"{printable(tool.name, 100)} keeps its earlier text and serves again as soon as the server offers that."
+    return gettext(
+        "{tool} keeps its approved definition and can be called again as soon as the server offers that definition."
+    ).format(tool=printable(tool.name, 100))
 
 
 def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
     def run(request: HttpRequest, tool: Tool) -> str:
         decisions.save_tool(tool=tool.change(enabled=enabled), actor=actor(request), rights=request.user.has_perm)
-        return f"{printable(tool.name, 100)} is {'enabled' if enabled else 'disabled: no agent sees it'}."
+        text = gettext("{tool} is enabled.") if enabled else gettext("{tool} is disabled. No agent sees it.")
+        return text.format(tool=printable(tool.name, 100))
 
     return run
 
@@ -83,18 +90,18 @@ _enable, _disable = _switch(True), _switch(False)
 class StatusFilter(admin.SimpleListFilter):
     """Tools by status."""
 
-    title = "status"
+    title = _("status")
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
-            ("waiting", "Waiting for a decision"),
-            ("quarantined", "New"),
-            ("changed", "Changed since approved"),
-            ("approved", "Approved"),
-            ("rejected", "Rejected"),
-            ("gone", "Gone from the server"),
-            ("disabled", "Disabled"),
+            ("waiting", gettext("Waiting for a decision")),
+            ("quarantined", gettext("New")),
+            ("changed", gettext("Changed since the approval")),
+            ("approved", gettext("Approved")),
+            ("rejected", gettext("Rejected")),
+            ("gone", gettext("Gone from the server")),
+            ("disabled", gettext("Disabled")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Tool]) -> QuerySet[Tool]:
@@ -104,11 +111,11 @@ class StatusFilter(admin.SimpleListFilter):
 class SlowFilter(admin.SimpleListFilter):
     """Tools a twentieth of whose last calls, or more, took long."""
 
-    title = "speed"
+    title = _("speed")
     parameter_name = "speed"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("slow", f"slow: {SLOW_SECONDS:g} s or more")]
+        return [("slow", gettext("slow: {seconds:g} s or more").format(seconds=SLOW_SECONDS))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         slow = {"usage__calls__gte": SLOW_FROM, "usage__p95__gte": SLOW_SECONDS}
@@ -142,37 +149,40 @@ class ToolAdmin(RecordAdmin):
     )
     readonly_fields = ("shown_energy", "shown_speed")
     verbs = (
-        Verb("try", "Try it", "call_tool", "play_arrow", "Call it as an agent, and see what a host would get.",
+        Verb("try", _("Try tool"), "call_tool", "play_arrow", _("Call the tool as an agent, and see what a host would get."),
              page="mcpregistry_tool_try", applies=lambda tool: tool.status == "approved" and tool.enabled),
-        Verb("enable", "Enable", "change_tool", "play_arrow", "Let agents that are granted it see it.", _enable,
+        Verb("enable", _("Enable tool"), "change_tool", "play_arrow", _("Show the tool to agents that are granted it."), _enable,
              applies=lambda tool: not tool.enabled),
-        Verb("disable", "Disable", "change_tool", "block", "Hide it from every agent.", _disable,
+        Verb("disable", _("Disable tool"), "change_tool", "block", _("Hide the tool from every agent."), _disable,
              applies=lambda tool: tool.enabled, asks=lambda tool: consequences.disabling_selected([tool])),
-        Verb("approve", "Approve this definition", "approve_definition", "check", "Serve exactly this text and schema.",
+        Verb("approve", _("Approve definition"), "approve_definition", "check", _("Offer exactly this text and schema."),
              _approve, applies=lambda tool: tool.latest_id is not None and tool.latest_id != tool.pinned_id,
              style="primary"),
-        Verb("reject", "Reject", "approve_definition", "close", "Never serve this definition.", _reject,
+        Verb("reject", _("Reject definition"), "approve_definition", "close", _("Never offer this definition."), _reject,
              applies=lambda tool: tool.latest_id is not None and tool.status != "rejected", style="danger"),
-        Verb("revert", "Keep the approved text", "approve_definition", "undo",
-             "Not this text: the tool serves again as soon as the server offers the one approved before.", _revert,
+        Verb("revert", _("Keep approved definition"), "approve_definition", "undo",
+             _("Reject the new definition. The tool can be called again as soon as the server offers the approved "
+             "one."), _revert,
              applies=lambda tool: tool.status == "changed"),
         *TOOL_VERBS,
     )  # fmt: skip
 
-    @display(description="estimate of a call's energy")
+    @display(description=_("estimated energy of a call"))
     def shown_energy(self, tool: Tool) -> str:
         estimate = estimates.of_tool(tool)
         if estimate is None:
-            return "none: it has no definition yet"
-        return f"{estimate.units:.2f} units, {estimate.why}"
+            return gettext("none, because the tool has no definition yet")
+        return gettext("{units:.2f} units, {why}").format(units=estimate.units, why=estimate.why)
 
-    @display(description="speed")
+    @display(description=_("speed"))
     def shown_speed(self, tool: Tool) -> str:
         if not hasattr(tool, "usage"):
-            return "not known yet: no call of it has been counted"
+            return gettext("not known yet, because no call was counted")
         usage = tool.usage.usage
-        took = f"of {usage.calls} calls half took up to {usage.median:.2f} s, all but a twentieth {usage.p95:.2f} s"
-        return f"slow: {took}. {usage.slow}" if usage.slow else took
+        took = gettext("half of {calls} calls took up to {median:.2f} s, and 95 % took up to {p95:.2f} s").format(
+            calls=usage.calls, median=usage.median, p95=usage.p95
+        )
+        return gettext("slow: {duration}. {reason}").format(duration=took, reason=usage.slow) if usage.slow else took
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(BehaviourPage(self))
@@ -192,39 +202,39 @@ class ToolAdmin(RecordAdmin):
     def save(self, request: HttpRequest, row: Tool, form: ModelForm[Tool]) -> None:
         decisions.save_tool(tool=row, actor=actor(request), rights=request.user.has_perm)
 
-    @display(description="name", ordering="name")
+    @display(description=_("name"), ordering="name")
     def shown_name(self, tool: Tool) -> str:
         return printable(tool.name, 80)
 
-    @display(description="kind", ordering="kind", label={"prompt": "info", "resource": "info", "template": "info"})
+    @display(description=_("kind"), ordering="kind", label={"prompt": "info", "resource": "info", "template": "info"})
     def shown_kind(self, tool: Tool) -> str:
-        return Tool.Kind(tool.kind).label
+        return str(Tool.Kind(tool.kind).label)
 
-    @display(description="status", label=STATUS_COLOURS)
+    @display(description=_("status"), label=STATUS_COLOURS)
     def shown_status(self, tool: Tool) -> str:
         return status(tool)
 
-    @display(description="what it says it does")
+    @display(description=_("description"))
     def summary(self, tool: Tool) -> str:
         definition = tool.latest or tool.pinned
         return printable(" ".join(definition.description[:400].split()), 110) if definition else ""
 
-    @admin.action(description="Approve the newest definitions", permissions=["approve"])
-    @asks_first(consequences.approving_selected, label="Approve them", icon="done_all", bound_to=_newest_id)
+    @admin.action(description=_("Approve the newest definitions"), permissions=["approve"])
+    @asks_first(consequences.approving_selected, label=_("Approve definitions"), icon="done_all", bound_to=_newest_id)
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _approve)
 
-    @admin.action(description="Reject the newest definitions", permissions=["approve"])
-    @asks_first(consequences.rejecting_selected, label="Reject them", icon="close", bound_to=_newest_id)
+    @admin.action(description=_("Reject the newest definitions"), permissions=["approve"])
+    @asks_first(consequences.rejecting_selected, label=_("Reject definitions"), icon="close", bound_to=_newest_id)
     def reject_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _reject)
 
-    @admin.action(description="Enable the selected tools", permissions=["change"])
+    @admin.action(description=_("Enable the selected tools"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _enable)
 
-    @admin.action(description="Disable the selected tools", permissions=["change"])
-    @asks_first(consequences.disabling_selected, label="Disable them")
+    @admin.action(description=_("Disable the selected tools"), permissions=["change"])
+    @asks_first(consequences.disabling_selected, label=_("Disable tools"))
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _disable)
 
@@ -236,7 +246,11 @@ class ToolAdmin(RecordAdmin):
                 done += 1
             except SlipsnisseError as error:
                 self.message_user(request, f"{printable(str(tool), 200)}: {error}", messages.ERROR)
-        self.message_user(request, f"{done} tool{'' if done == 1 else 's'} done.", messages.SUCCESS)
+        self.message_user(
+            request,
+            ngettext("{count} tool updated.", "{count} tools updated.", done).format(count=done),
+            messages.SUCCESS,
+        )
 
     def has_approve_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("mcpregistry.approve_definition")
@@ -272,15 +286,15 @@ class DefinitionAdmin(ReadOnlyAdmin):
     fields = ("hash", "seen_at", "verdict", "decided_at", "decided_by")
     change_form_outer_before_template = "admin/mcpregistry/definition.html"
 
-    @display(description="tool")
+    @display(description=_("tool"))
     def shown_tool(self, definition: Definition) -> str:
         return printable(str(definition.tool), 100)
 
-    @display(description="hash")
+    @display(description=_("hash"))
     def short_hash(self, definition: Definition) -> str:
         return definition.hash[:12]
 
-    @display(description="decision", label={"approved": "success", "rejected": "danger", "waiting": "warning"})
+    @display(description=_("decision"), label={"approved": "success", "rejected": "danger", "waiting": "warning"})
     def verdict(self, definition: Definition) -> str:
         if definition.decided_at is None:
             return "waiting"

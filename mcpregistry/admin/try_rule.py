@@ -9,6 +9,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
@@ -39,7 +41,7 @@ class TryForm(forms.Form):
     tool = forms.CharField(
         required=False,
         max_length=600,
-        help_text="Name of one tool as server::tool. If empty, the rule matches all tools.",
+        help_text=_("Name of one tool as server::tool. If empty, the rule matches all tools."),
         widget=UnfoldAdminTextInputWidget,
     )
     agent = NameField("agent", Agent.objects.all(), required=False)
@@ -47,12 +49,15 @@ class TryForm(forms.Form):
     condition = forms.CharField(
         required=False,
         max_length=LONGEST,
-        help_text="CEL expression with args, tool, server, agent and call, for example args.amount > 100 || "
-        'tool.risk == "high". If empty, the rule matches every call.',
+        help_text=_(
+            "CEL expression with args, tool, server, agent and call, for example args.amount > 100 || "
+            'tool.risk == "high". If empty, the rule matches every call.'
+        ),
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false"}),
     )
     days = forms.IntegerField(
-        initial=7, min_value=1, max_value=365, label="Calls of the last", help_text="Number of days.",
+        initial=7, min_value=1, max_value=365, label=_("Period (days)"),
+        help_text=_("Number of days, up to now, whose calls are checked."),
         widget=UnfoldAdminIntegerFieldWidget,
     )  # fmt: skip
 
@@ -84,7 +89,9 @@ class TryRulePage:
             raise PermissionDenied
         form = _form(request, rule)
         context = self.admin.admin_site.each_context(request) | {
-            "title": "Try a rule on past calls" if not rule.pk else f"Try '{rule}' on past calls",
+            "title": gettext("Try a rule on past calls")
+            if not rule.pk
+            else gettext('Try "{rule}" on past calls').format(rule=rule),
             "opts": self.admin.opts,
             "original": rule if rule.pk else None,
             "form": form,

@@ -13,6 +13,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from mcp.shared.exceptions import MCPError
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
@@ -44,14 +46,16 @@ _CODE = {"spellcheck": "false", "autocomplete": "off", "class": "sn-code"}
 class TryForm(forms.Form):
     """As which agent, at which endpoint, and the arguments: a field for each that the schema names, or all as JSON."""
 
-    agent = NameField("agent", _AGENTS, usable=True, empty_label=None, help_text="Whose grants and rules count.")
+    agent = NameField(
+        "agent", _AGENTS, usable=True, empty_label=None, help_text=_("The agent whose grants and rules apply.")
+    )
     endpoint = NameField(
         "endpoint", Endpoint.objects.filter(enabled=True), usable=True, empty_label=None,
-        help_text="The endpoint that the call goes through.",
+        help_text=_("The endpoint that the call goes through."),
     )  # fmt: skip
     key = forms.RegexField(r"^[0-9a-f]{32}$", widget=forms.HiddenInput)
     raw = forms.CharField(
-        required=False, strip=False, label="All arguments as JSON",
+        required=False, strip=False, label=_("All arguments as JSON"),
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 6, **_CODE, "placeholder": '{"path": "README.md"}'}),
     )  # fmt: skip
 
@@ -77,7 +81,7 @@ class TryForm(forms.Form):
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            self.add_error("raw", 'Write an object, e.g. {"path": "README.md"}, or leave it empty.')
+            self.add_error("raw", _('Use a JSON object, for example {"path": "README.md"}, or leave it empty.'))
             return {}
         return value
 
@@ -86,7 +90,7 @@ class TryForm(forms.Form):
         for place, field in self.asked.items():
             text = str(cleaned.get(place) or "").replace("\r\n", "\n")  # browsers send every line break as both
             if not text and field.required:
-                self.add_error(place, "The tool needs this.")
+                self.add_error(place, _("The tool requires this argument."))
             elif text:
                 try:
                     said[field.name] = typed(field, text)
@@ -105,7 +109,7 @@ def _input(field: Field) -> forms.Field:
         named = [
             (value, printable(str(json.loads(value)) if value.startswith('"') else value, 100)) for value in listed
         ]
-        blank = [] if field.default else [("", "(left out)" if not field.required else "Choose…")]
+        blank = [] if field.default else [("", gettext("(left out)") if not field.required else "Choose…")]
         return forms.ChoiceField(choices=[*blank, *named], widget=UnfoldAdminSelectWidget, **common)
     if field.kind == "number":
         return forms.CharField(widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", **_CODE}), **common)
@@ -128,7 +132,7 @@ class TryToolPage(RecordPage[Tool]):
         given = {"endpoint": "default", "agent": "local"} | request.GET.dict()
         form = TryForm(schema, request.POST) if request.method == "POST" else TryForm(schema, initial=given)
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"Try {printable(tool.name, 100)}", "opts": self.admin.opts, "original": tool, "tool": tool,
+            "title": gettext("Try {tool}").format(tool=printable(tool.name, 100)), "opts": self.admin.opts, "original": tool, "tool": tool,
             "serves": tool.status == "approved" and tool.enabled,
             "about": printable(str(definition.description), 600) if definition else "",
         }  # fmt: skip
@@ -154,7 +158,11 @@ def _made(request: HttpRequest, tool: Tool, form: TryForm) -> dict[str, Any]:
         outcome = async_to_sync(tried)(trial, actor=actor(request), requester=Requester(user.pk, user.get_username()))
     except KeyReused:
         form.add_error(
-            None, "This form has made another call already, and nothing was sent now. To make this one, call it again."
+            None,
+            _(
+                "This form has already made another call, and nothing was sent now. To make this call, submit "
+                "the form again."
+            ),
         )
         return {"key": random_id()}
     except SlipsnisseError as error:

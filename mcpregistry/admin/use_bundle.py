@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext
 
 from mcpregistry.admin.add_entry import WayForm, page_of
 from mcpregistry.admin.base import actor
@@ -33,7 +34,7 @@ class UseBundlePage(RecordPage[Install]):
         """Show the form; a POST sets the server to the bundle with what was entered."""
         way = settings.way_for(install)
         if way is None or install.state != InstallState.INSTALLED:
-            self.admin.message_user(request, "There is nothing to be entered for it.", messages.ERROR)
+            self.admin.message_user(request, gettext("The package has no settings to enter."), messages.ERROR)
             return HttpResponseRedirect(page_of(install))
         form = WayForm(way, request.POST if request.method == "POST" else None)
         if form.is_valid():
@@ -44,7 +45,9 @@ class UseBundlePage(RecordPage[Install]):
             except SlipsnisseError as error:
                 form.add_error(None, str(error))
             else:
-                told = f"The server {server.slug} is set to it. Confirm its launch: until then it is a draft."
+                told = gettext(
+                    "The server {server} now uses the package. It is a draft until you confirm its launch."
+                ).format(server=server.slug)
                 self.admin.message_user(request, told, messages.SUCCESS)
                 return HttpResponseRedirect(page_of(server))
         return self._shown(request, install, way, form)
@@ -52,7 +55,7 @@ class UseBundlePage(RecordPage[Install]):
     def _shown(self, request: HttpRequest, install: Install, way: Way, form: forms.Form) -> HttpResponse:
         secrets = any(each.secret for each in way.inputs) and not request.user.has_perms(credentials.MAY_KEEP)
         context = self.admin.admin_site.each_context(request) | {
-            "title": f"Settings of {printable(way.identifier, 200)}", "opts": self.admin.opts, "original": install,
+            "title": gettext("Settings of {package}").format(package=printable(way.identifier, 200)), "opts": self.admin.opts, "original": install,
             "way": way, "form": form, "back": page_of(install), "secrets": secrets,
             "server": install.server.slug if install.server else install.slug,
         }  # fmt: skip

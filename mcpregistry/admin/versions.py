@@ -9,6 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.translation import gettext
 from unfold.admin import ModelAdmin
 
 from mcpregistry.domain.text.display import kind_and_name, printable
@@ -42,7 +43,9 @@ def history_page(
 ) -> TemplateResponse:
     """The page of what changed about one record, for every admin that tells it. ``more``: what else its template is told."""
     context = admin.admin_site.each_context(request) | {
-        "title": f"History of {kind_and_name(row._meta.verbose_name, printable(str(row), 200))}",
+        "title": gettext("History of {record}").format(
+            record=kind_and_name(row._meta.verbose_name, printable(str(row), 200))
+        ),
         "opts": admin.opts,
         "object": row,
         "versions": told,

@@ -9,6 +9,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import RecordAdmin
@@ -26,20 +28,22 @@ class WhyForm(forms.Form):
     endpoint = NameField("endpoint", Endpoint.objects.all())
     tool = forms.CharField(
         max_length=600,
-        help_text="Name of the tool as server::tool or as hosts see it, for example git__git_commit.",
+        help_text=_("Name of the tool as server::tool or as hosts see it, for example git__git_commit."),
         widget=UnfoldAdminTextInputWidget,
     )
     arguments = JsonField(
         required=False,
-        help_text='Arguments of the call as a JSON object, for example {"amount": 250}. If empty, '
-        "conditions on arguments are not decided.",
+        help_text=_(
+            'Arguments of the call as a JSON object, for example {"amount": 250}. If empty, '
+            "conditions on arguments are not decided."
+        ),
     )
 
     def clean_arguments(self) -> dict[str, Any] | None:
         """Refuse arguments that are no object."""
         value = self.cleaned_data["arguments"]
         if value is not None and not isinstance(value, dict):
-            raise forms.ValidationError('Write an object, e.g. {"amount": 250}.')
+            raise forms.ValidationError(_('Use a JSON object, for example {"amount": 250}.'))
         return value
 
 
@@ -56,7 +60,7 @@ class WhyPage:
         asked = bool(request.GET.get("tool"))
         form = WhyForm(request.GET) if asked else WhyForm(initial={"endpoint": "default"})
         context = self.admin.admin_site.each_context(request) | {
-            "title": "Why may this agent call this tool, or not?",
+            "title": gettext("Why can this agent call this tool, or not?"),
             "opts": self.admin.opts,
             "form": form,
         }

@@ -127,11 +127,11 @@ class Usage:
         if self.calls < SLOW_FROM or self.p95 < SLOW_SECONDS:
             return ""
         way = (
-            "Most calls are as slow: let its server start beforehand (connect mode), or ask who runs it"
+            "Most calls are slow: start the server in advance (connect mode), or ask its operator."
             if self.median >= SLOW_SECONDS
-            else "Most calls are quicker: look at the slow ones' arguments, and at how many calls its server takes at once"
+            else "Most calls are faster: check the arguments of the slow calls, and how many calls the server runs at once."
         )
-        return f"{way}. Where its answers may be old, an expert tool that gives earlier answers again spares the calls."
+        return f"{way} If older answers are acceptable, an expert tool that reuses them saves calls."
 
 
 Sample = tuple[

@@ -8,6 +8,7 @@ what is wrong, with the value. Those of the second group are for its remedy, whi
 
 
 def not_found(thing: str, name: object) -> str:
+    """For things that have a name; ``thing`` is a noun without an article."""
     return f'No {thing} named "{name}".'
 
 
@@ -17,7 +18,8 @@ def no_such_number(thing: str, number: object) -> str:
 
 
 def already_exists(thing: str, name: object) -> str:
-    return f'A {thing} named "{name}" already exists.'
+    """``thing`` is a noun without an article."""
+    return f'{_article(thing)} {thing} named "{name}" already exists.'
 
 
 def not_valid(value: object, thing: str, why: str = "") -> str:
@@ -32,14 +34,17 @@ def out_of_range(field: str, lowest: object, highest: object, value: object) -> 
 
 
 def too_long(field: str, most: int, length: int, unit: str = "characters") -> str:
+    """``unit`` is the plural of what is counted."""
     return f"{field} must have at most {most:,} {unit} (got {length:,})."
 
 
 def required(field: str) -> str:
+    """``field`` as the page or the request names it."""
     return f"{field} is required."
 
 
 def not_permitted(verb: str, thing: str) -> str:
+    """``verb`` and ``thing`` follow each other: ``change``, ``this server``."""
     return f"You do not have permission to {verb} {thing}."
 
 
@@ -51,6 +56,10 @@ def wrong_state(verb: str, thing: str, state: str) -> str:
 def server_failed(name: str, what: str) -> str:
     """``what`` is a clause that follows the server's name: ``did not answer within 30 s``."""
     return f'The MCP server "{name}" {what}.'
+
+
+def _article(thing: str) -> str:
+    return "An" if thing[:1].lower() in "aeio" else "A"  # not for "u": a user
 
 
 DATABASE_UNAVAILABLE = "The database is unavailable; nothing was changed."
@@ -66,12 +75,15 @@ def list_with(where: str) -> str:
 
 
 def use(form: str, example: str) -> str:
+    """``form`` is a noun phrase that describes what is accepted, and ``example`` is accepted."""
     return f"Use {form}, for example {example}."
 
 
 def ask_for_role(role: str) -> str:
+    """``role`` is one of the roles of the site: ``operator``."""
     return f"Ask an administrator for the {role} role."
 
 
 CHOOSE_ANOTHER_NAME = "Choose another name, or edit the existing one."
 TRY_AGAIN = "Try again; see the log for details."
+NOTHING_TO_DO = "Nothing needs to be done."

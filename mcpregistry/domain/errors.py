@@ -95,7 +95,7 @@ class DownstreamError(SlipsnisseError):
     """
 
     code = "CONNECTION_FAILED"
-    usual_remedy: ClassVar[str] = "Look at the server's page, then test it."
+    usual_remedy: ClassVar[str] = "Read the status on the server's page, then test the server."
 
     def __init__(self, message: str, *, remedy: str = "", sent: bool = False) -> None:
         super().__init__(message, remedy=remedy or self.usual_remedy)
@@ -124,7 +124,7 @@ class DefinitionChanged(DownstreamError):
     """The server describes the tool otherwise than was approved; nothing was sent."""
 
     code = "DEFINITION_CHANGED"
-    usual_remedy = "Ask an approver to read the new definition."
+    usual_remedy = "Ask an approver to review the new definition."
 
 
 class AuthFailed(DownstreamError):
@@ -138,14 +138,14 @@ class ProtocolError(DownstreamError):
     """The server answered something that MCP does not allow."""
 
     code = "PROTOCOL_ERROR"
-    usual_remedy = "Report it to the makers of the server."
+    usual_remedy = "Report it to the developers of the server."
 
 
 class ResourceLimit(DownstreamError):
     """The server sent more than its limits allow (line, body, list or item count)."""
 
     code = "RESOURCE_LIMIT"
-    usual_remedy = "Ask for less, or raise the server's limits."
+    usual_remedy = "Request less data, or raise the server's limits."
 
 
 class TimedOut(DownstreamError):
@@ -171,7 +171,7 @@ class ToolRefused(DownstreamError):
     code = "TOOL_CALL_FAILED"
 
     def __init__(self, message: str, *, rpc_code: int, data: object = None) -> None:
-        super().__init__(message, remedy="The server has refused it: correct the call as it says.", sent=True)
+        super().__init__(message, remedy="Correct the call as the server's message says.", sent=True)
         self.rpc_code = rpc_code
         self.data = data
 

@@ -55,7 +55,7 @@ def check_tool_is_usable(tool: Definition) -> str:
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     if kind is None or kind == "object" or (isinstance(kind, list) and (not kind or "object" in kind)):
         return ""
-    return f"its inputSchema is for a value of type {str(kind)[:40]}, and arguments are always an object"
+    return f"its inputSchema describes a value of type {str(kind)[:40]}, but arguments are always an object"
 
 
 def check_call(kind: str, shown: Definition, arguments: Mapping[str, Any]) -> bool:
@@ -81,7 +81,7 @@ def list_changes(kind: str, listed: Definition) -> tuple[str, ...]:
     try:
         check_schema(arguments_schema(kind, shown.definition))
     except ConfigInvalid as error:
-        return (*shown.remarks, f"its arguments are checked by its server alone ({error.message})")
+        return (*shown.remarks, f"only the server checks its arguments ({error.message})")
     return shown.remarks
 
 
@@ -114,7 +114,7 @@ def keep_left_out(listing: str) -> list[str]:
 def repair_definition(kind: str, listed: Definition) -> Shown:
     """Return a listed definition as hosts can accept it; the very same object where nothing had to be changed."""
     fixed = drop_misfits(dict(listed))
-    remarks = [f"{key} is not as MCP has it" for key in listed if _changed(listed, fixed, key)]
+    remarks = [f"{key} does not follow the MCP specification" for key in listed if _changed(listed, fixed, key)]
     if kind == TOOL:
         return _repair_tool(listed, fixed, remarks)
     identity = KINDS[kind].identity
@@ -138,7 +138,7 @@ def _repair_tool(listed: Definition, fixed: dict[str, Any], remarks: list[str]) 
     typed = schema.get("type") == "object"
     fixed["inputSchema"] = repaired.schema if typed else {**repaired.schema, "type": "object"}
     if isinstance(said, Mapping) and not typed:
-        remarks.append("inputSchema: it is an object, which was not said")
+        remarks.append("inputSchema: the missing type 'object' was added")
     if "outputSchema" in listed:
         _repair_output(listed["outputSchema"], fixed, remarks)
     same = len(fixed) == len(listed) and all(fixed.get(key) is value for key, value in listed.items())
@@ -150,7 +150,7 @@ def _repair_output(schema: object, fixed: dict[str, Any], remarks: list[str]) ->
     if not isinstance(schema, Mapping):
         del fixed["outputSchema"]
         if schema is not None:
-            remarks.append("outputSchema is no object")
+            remarks.append("outputSchema is not an object; left out")
         return
     repaired = repair_schema(schema)
     if "$id" in repaired.schema and "$ref" not in str(repaired.schema):
@@ -170,7 +170,7 @@ def _repair_output(schema: object, fixed: dict[str, Any], remarks: list[str]) ->
 def _check_compiles(schema: Mapping[str, Any]) -> str:
     """Return why hosts in JavaScript cannot compile it; empty if they can."""
     if odd := next((each for each in _patterns(schema) if not _PLAIN_PATTERN.fullmatch(each)), None):
-        return f"hosts in JavaScript cannot read its pattern {odd[:60]!r}"
+        return f"JavaScript hosts cannot read its pattern {odd[:60]!r}"
     anchors = Counter(_anchors(schema))
     if twice := next((name for name, count in anchors.items() if count > 1), None):
         return f"it defines the anchor {twice[:60]!r} more than once"
@@ -211,7 +211,7 @@ def _repair_prompt(fixed: dict[str, Any], remarks: list[str]) -> dict[str, Any]:
     read = [_repair_argument(each) for each in arguments]
     if read == arguments:
         return fixed
-    remarks.append("arguments are not as MCP has them")
+    remarks.append("arguments do not follow the MCP specification")
     return fixed | {"arguments": read}
 
 
@@ -225,5 +225,5 @@ def _repair_argument(said: Mapping[str, Any]) -> dict[str, Any]:
 def _repair_resource(fixed: dict[str, Any], remarks: list[str], identity: str) -> dict[str, Any]:
     if isinstance(fixed.get("name"), str):
         return fixed
-    remarks.append("it has no name; its URI stands in its place")
+    remarks.append("it has no name; its URI is used instead")
     return fixed | {"name": fixed[identity]}

@@ -38,8 +38,13 @@ def _grown_slower(tally: Tally, before: Tally) -> Advice | None:
     now, then = tally.p95 or 0.0, before.p95 or 0.0
     if now < _SLOWER * then or now - then < _NOTICED:
         return None
-    words = f"95 % took up to {_said(now)}, {_said(then)} in the period before ({tally.timed:,} and {before.timed:,} calls)."
-    return Advice("grown slower", words, "See whether its server, what it asks, or the arguments have changed.")
+    words = (
+        f"95 % of its calls took up to {_said(now)}, and up to {_said(then)} in the period before "
+        f"({tally.timed:,} and {before.timed:,} calls)."
+    )
+    return Advice(
+        "grown slower", words, "Check whether the server, its upstream service or the arguments have changed."
+    )
 
 
 def _slowest(tally: Tally, others: Tally) -> Advice | None:
@@ -48,16 +53,19 @@ def _slowest(tally: Tally, others: Tally) -> Advice | None:
     now, theirs = tally.p50 or 0.0, others.p50 or 0.0
     if now < _MUCH_SLOWER * theirs or now - theirs < _NOTICED:
         return None
-    words = f"Half took more than {_said(now)}; of the other tools of its server half took less than {_said(theirs)}."
-    return Advice("slower than its server's others", words, "Let agents ask it for less, or call it as a task.")
+    words = f"Its median call took {_said(now)}. The median of the server's other tools is {_said(theirs)}."
+    return Advice("slower than its server's others", words, "Request less data in each call, or call it as a task.")
 
 
 def _large(tally: Tally) -> Advice | None:
     if tally.sent < ENOUGH or tally.size < _LARGE * tally.sent:
         return None
     each = tally.size / tally.sent
-    words = f"A result has {each:,.0f} characters on average, about {each / 4:,.0f} tokens that a model reads ({tally.sent:,} calls)."
-    return Advice("large results", words, "Narrow it by arguments, or let an expert tool read it and answer in short.")
+    words = (
+        f"An average result has {each:,.0f} characters, which is about {each / 4:,.0f} tokens for a model "
+        f"({tally.sent:,} calls)."
+    )
+    return Advice("large results", words, "Request less with arguments, or let an expert tool summarize the results.")
 
 
 def _one_error(tally: Tally) -> Advice | None:
@@ -67,7 +75,7 @@ def _one_error(tally: Tally) -> Advice | None:
     if count < _OFTEN or count < _SHARE * tally.calls:
         return None
     words = f"{count:,} of {tally.calls:,} calls failed with {code}."
-    return Advice("one error often", words, "See what its failures have in common.")
+    return Advice("one error often", words, "Check what the failed calls have in common.")
 
 
 def _said(milliseconds: float) -> str:

@@ -15,6 +15,6 @@ def must_be_a_site() -> None:
     embedded = settings.DATABASES["default"]["ENGINE"].endswith("sqlite3")
     if embedded and name.startswith("/") and not os.path.exists(name):
         raise CommandError(
-            f"There is no site in {settings.VAR_DIR}: {name} is not there. Start it once with `manage.py up`, or name another "
-            "folder in SLIPSNISSE_VAR (`manage.py connect --repair` mends a host's entry)."
+            f"There is no site in {settings.VAR_DIR}: {name} does not exist. Start the site once with `manage.py up`, or set "
+            "SLIPSNISSE_VAR to the folder of a site. `manage.py connect --repair` corrects the entries of hosts."
         )

@@ -9,13 +9,14 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.models.server import Server, slug_validator
 from mcpregistry.models.tool import Tool
 from mcpregistry.models.tracked import TrackedModel
 
-HOLD_HELP = (
+HOLD_HELP = _(
     'Seconds that a host waits for the approval of a call. After that, the host gets the answer "pending" and can '
     "ask again. Set to 0 to answer immediately. If empty, the wait depends on the host."
 )
@@ -24,7 +25,11 @@ HOLD_HELP = (
 def _hold_seconds() -> models.PositiveIntegerField[int | None, int | None]:
     """The field of agents and endpoints alike; the smallest of all that say something counts."""
     return models.PositiveIntegerField(
-        "longest hold", null=True, blank=True, validators=[MaxValueValidator(3600)], help_text=HOLD_HELP
+        _("longest wait for an approval"),
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(3600)],
+        help_text=HOLD_HELP,
     )
 
 
@@ -43,15 +48,18 @@ class Agent(TrackedModel):
     capabilities = models.JSONField(
         default=everything,
         blank=True,
-        help_text='What it could ever use, however much is granted: ["mcp_integration"] any server, '
-        '["mcp_github::*"] one server, ["mcp_github::create_issue"] one tool.',
+        help_text=_(
+            'Upper bound for the grants of this agent: ["mcp_integration"] for every server, '
+            '["mcp_github::*"] for one server, ["mcp_github::create_issue"] for one tool. If empty, the agent sees '
+            "nothing."
+        ),
     )
     calls_per_minute = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Maximum number of calls per minute. If empty, there is no limit."
+        null=True, blank=True, help_text=_("Maximum number of calls per minute. If empty, there is no limit.")
     )
     energy_pool = models.ForeignKey(
         "mcpregistry.EnergyPool", null=True, blank=True, on_delete=models.PROTECT, related_name="agents",
-        help_text="Energy pool that pays for the calls of this agent. If empty, calls cost no energy.",
+        help_text=_("Energy pool that pays for the calls of this agent. If empty, calls cost no energy."),
     )  # fmt: skip
     hold_seconds = _hold_seconds()
     owner = models.ForeignKey(
@@ -76,8 +84,8 @@ class Token(models.Model):
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens"
     )
-    name = models.CharField(max_length=200, help_text="What it is for.")
-    prefix = models.CharField(max_length=16, editable=False, help_text="First characters, to recognise it by.")
+    name = models.CharField(max_length=200, help_text=_("What the token is for, for example the program."))
+    prefix = models.CharField(max_length=16, editable=False, help_text=_("First characters, which identify the token."))
     hash = models.CharField(max_length=64, unique=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -104,15 +112,15 @@ class NamingStyle(models.TextChoices):
     SINGLE = "single", "server_tool"
     MCP_SINGLE = "mcp_single", "mcp_server_tool"
     MCP_DOUBLE = "mcp_double", "mcp__server__tool"
-    PLAIN = "plain", "tool"
+    PLAIN = "plain", _("tool")
 
 
 class DescriptionStyle(models.TextChoices):
     """What an endpoint puts before a tool's description."""
 
-    NONE = "none", "As the server wrote it"
-    BRACKET = "bracket", "[server] …"
-    MCP_BRACKET = "mcp_bracket", "[MCP:server] …"
+    NONE = "none", _("No prefix")
+    BRACKET = "bracket", _("[server] …")
+    MCP_BRACKET = "mcp_bracket", _("[MCP:server] …")
 
 
 class Endpoint(TrackedModel):
@@ -121,35 +129,40 @@ class Endpoint(TrackedModel):
     class Scope(models.TextChoices):
         """Whether the endpoint narrows what an agent is granted."""
 
-        GRANTED = "granted", "Everything that the calling agent is granted"
-        LISTED = "listed", "Of that, only what is listed here"
+        GRANTED = "granted", _("All tools that the agent is granted")
+        LISTED = "listed", _("Granted tools that are also listed here")
 
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     name = models.CharField(max_length=200, blank=True)
     instructions = models.TextField(
-        blank=True, help_text="Instructions for the model, in addition to those of the servers. Some hosts ignore them."
+        blank=True,
+        help_text=_("Instructions for the model, in addition to those of the servers. Some hosts ignore them."),
     )
     instructions_limit = models.PositiveIntegerField(
-        "characters of servers' instructions", default=4_000, db_default=4_000, validators=[MaxValueValidator(100_000)],
-        help_text="Maximum number of characters of the servers' approved instructions, which are added after those "
-        "of the endpoint. Set to 0 to add none.",
+        _("limit of server instructions"), default=4_000, db_default=4_000, validators=[MaxValueValidator(100_000)],
+        help_text=_("Maximum number of characters of the servers' approved instructions, which are added after those "
+        "of the endpoint. Set to 0 to add none."),
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
-    scope = models.CharField("shows", max_length=10, choices=Scope.choices, default=Scope.GRANTED)
+    scope = models.CharField(_("visible tools"), max_length=10, choices=Scope.choices, default=Scope.GRANTED)
     naming_style = models.CharField(max_length=12, choices=NamingStyle.choices, default=NamingStyle.DOUBLE)
     description_style = models.CharField(max_length=12, choices=DescriptionStyle.choices, default=DescriptionStyle.NONE)
     hide_unavailable = models.BooleanField(
         default=True,
-        help_text="Hide the tools of servers that have failed. Tools of servers that are not started yet stay visible.",
+        help_text=_(
+            "If enabled, the tools of failed servers are hidden. Tools of servers that are not started yet "
+            "stay visible."
+        ),
     )
     maintenance_tools = models.BooleanField(
-        "tools of the sub-agent", default=False, db_default=False,
-        help_text="Agents can use the tools of the background sub-agent here: request a server, and follow the "
-        "request.",
+        _("sub-agent tools"), default=False, db_default=False,
+        help_text=_("If enabled, agents can use the tools of the background sub-agent here, to request a server and "
+        "to follow the request."),
     )  # fmt: skip
     tell_energy = models.BooleanField(
-        "energy in results", default=False, db_default=False,
-        help_text="Each result includes the energy that its call has used, and the level of the agent's energy pool.",
+        _("energy in results"), default=False, db_default=False,
+        help_text=_("If enabled, each result includes the energy that its call has used, and the level of the "
+        "agent's energy pool."),
     )  # fmt: skip
     hold_seconds = _hold_seconds()
     created_at = models.DateTimeField(auto_now_add=True)
@@ -163,6 +176,15 @@ class Endpoint(TrackedModel):
         return self.slug
 
 
+_PARTS = [
+    (Tool.Kind.TOOL.value, _("tools")),
+    (Tool.Kind.PROMPT.value, _("prompts")),
+    (Tool.Kind.RESOURCE.value, _("resources")),
+    (Tool.Kind.TEMPLATE.value, _("resource templates")),
+    ("", _("everything")),
+]
+
+
 class Grant(TrackedModel):
     """A whitelist row: an agent may use what a server offers, or one tool or prompt; or an endpoint lists it.
 
@@ -174,24 +196,26 @@ class Grant(TrackedModel):
     endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     kind = models.CharField(
-        "of the server", max_length=10, choices=[*((k.value, f"its {k.label}s") for k in Tool.Kind), ("", "everything")],
+        _("part of the server"), max_length=10, choices=_PARTS,
         default=Tool.Kind.TOOL, db_default=Tool.Kind.TOOL.value, blank=True,
-        help_text="What the grant of a server includes. Later additions are included as soon as they are approved.",
+        help_text=_("What the grant of a server includes. Later additions are included as soon as they are approved."),
     )  # fmt: skip
     uri = models.CharField(
         "URIs", max_length=500, blank=True, default="", db_default="",
-        help_text="Limits the grant to resources whose URI matches, for example file:///docs/*. The character * "
-        "matches any text.",
+        help_text=_("Limits the grant to resources whose URI matches, for example file:///docs/*. The character * "
+        "matches any text."),
     )  # fmt: skip
     tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     argument_pins = models.JSONField(
         default=dict,
         blank=True,
-        help_text="Arguments that must have exactly this value, as JSON, for example "
-        '{"repo": "docs"}. Calls with other values are refused.',
+        help_text=_(
+            "Arguments that must have exactly this value, as JSON, for example "
+            '{"repo": "docs"}. Calls with other values are refused.'
+        ),
     )
     expires_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the grant expires. If empty, it does not expire."
+        null=True, blank=True, help_text=_("When the grant expires. If empty, it does not expire.")
     )
     note = models.CharField(max_length=500, blank=True)
     created_by = models.ForeignKey(
@@ -207,12 +231,12 @@ class Grant(TrackedModel):
             models.CheckConstraint(
                 condition=Q(agent__isnull=False, endpoint__isnull=True) | Q(agent__isnull=True, endpoint__isnull=False),
                 name="grant_to_agent_or_endpoint",
-                violation_error_message="Choose either an agent or an endpoint.",
+                violation_error_message=_("Choose either an agent or an endpoint."),
             ),
             models.CheckConstraint(
                 condition=Q(server__isnull=False, tool__isnull=True) | Q(server__isnull=True, tool__isnull=False),
                 name="grant_of_server_or_tool",
-                violation_error_message="Choose either a server or one tool.",
+                violation_error_message=_("Choose either a server or one tool."),
             ),
         ]
 
@@ -229,17 +253,22 @@ class Grant(TrackedModel):
         constraints.
         """
         if not isinstance(self.argument_pins, dict):
-            raise ValidationError({"argument_pins": 'Write an object, e.g. {"repo": "docs"}.'})
+            raise ValidationError({"argument_pins": _('Use a JSON object, for example {"repo": "docs"}.')})
         if self.uri and (self.tool.kind if self.tool else self.kind) in (Tool.Kind.TOOL, Tool.Kind.PROMPT):
             raise ValidationError(
-                {"uri": "URIs are of resources: grant the server's resources, its templates or everything, or no URIs."}
+                {
+                    "uri": _(
+                        "URIs only limit resources. Grant the server's resources, its resource templates or "
+                        "everything, or leave the URIs empty."
+                    )
+                }
             )
 
 
 class Workspace(TrackedModel):
     """Which endpoint and agent ``runmcp --cwd`` uses below a directory; the longest match wins."""
 
-    directory = models.CharField(max_length=1000, unique=True, help_text="Absolute path of the project folder.")
+    directory = models.CharField(max_length=1000, unique=True, help_text=_("Absolute path of the project folder."))
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="workspaces")
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="workspaces")
 
@@ -254,7 +283,7 @@ class Workspace(TrackedModel):
     def clean(self) -> None:
         """Refuse a directory that is not absolute."""
         if not self.directory.startswith("/"):
-            raise ValidationError({"directory": "Write an absolute path, e.g. /home/ann/project."})
+            raise ValidationError({"directory": _("Use an absolute path, for example /home/ann/project.")})
 
 
 class _Changes(HistoricalRecords):
@@ -277,54 +306,58 @@ class Configuration(TrackedModel):
     # The version whose `migrate` has made all triggers and roles; empty while one is at work, or after one was interrupted.
     complete_for = models.CharField(max_length=40, default="", db_default="", blank=True, editable=False)
     default_outcome = models.CharField(
-        "when no rule fits", max_length=5, choices=[("ask", "ask a person"), ("allow", "allow"), ("deny", "deny")],
-        default="ask", help_text="What happens to a granted call that no policy rule speaks about.",
+        _("default decision"), max_length=5, choices=[("ask", _("ask an approver")), ("allow", _("allow")), ("deny", _("deny"))],
+        default="ask", help_text=_("Decision for a granted call that no rule matches."),
     )  # fmt: skip
     keep_payloads_days = models.PositiveIntegerField(
         default=30,
         validators=[MinValueValidator(1)],
-        help_text="Arguments and results of calls are deleted after this many days.",
+        help_text=_("Arguments and results of calls are deleted after this many days. Default: 30."),
     )
     keep_calls_days = models.PositiveIntegerField(
-        default=365, validators=[MinValueValidator(1)], help_text="Records of calls are deleted after this many days."
+        default=365,
+        validators=[MinValueValidator(1)],
+        help_text=_("Records of calls are deleted after this many days. Default: 365."),
     )
     variable_scope = models.JSONField(
-        "scope of variables", default=dict, db_default={}, blank=True,
-        help_text="Which servers and providers may use the variables of SLIPSNISSE_PASS_ENV, for example "
-        '{"GITHUB_TOKEN": ["server:github"]}. Variables that are not listed here are not used.',
+        _("scope of variables"), default=dict, db_default={}, blank=True,
+        help_text=_("Which servers and providers may use the variables of SLIPSNISSE_PASS_ENV, for example "
+        '{"GITHUB_TOKEN": ["server:github"]}. Variables that are not listed here are not used.'),
     )  # fmt: skip
     sub_agent_enabled = models.BooleanField(
-        "background sub-agent", default=True, db_default=True,
-        help_text="If disabled, requests stay in the queue, and running work is paused until it is enabled again.",
+        _("background sub-agent"), default=True, db_default=True,
+        help_text=_("If disabled, requests to the background sub-agent stay queued, and running work is paused until "
+        "it is enabled again."),
     )  # fmt: skip
     second_factor_roles = models.JSONField(
-        "roles that need a second factor", default=list, db_default=[], blank=True,
-        help_text="People with these roles must set up a second factor after logging in, before they can open any "
-        "other page.",
+        _("roles that need a second factor"), default=list, db_default=[], blank=True,
+        help_text=_("Users with these roles must set up a second factor after they sign in, before they can open any "
+        "other page."),
     )  # fmt: skip
 
     auto_discovery = models.BooleanField(
-        "search registries unasked", default=False, db_default=False,
-        help_text="If enabled, the sub-agent searches the registries of this site by name and purpose when an agent "
-        "requests a server. If disabled, an agent must give the exact name. Searches by people are not affected.",
+        _("automatic registry search"), default=False, db_default=False,
+        help_text=_("If enabled, the sub-agent searches the registries of this site by name and purpose when an "
+        "agent requests a server. If disabled, an agent must give the exact name. Searches by users are not "
+        "affected."),
     )  # fmt: skip
 
     only_listed = models.BooleanField(
-        "only listed packages", default=False, db_default=False,
-        help_text="If enabled, only packages that a registry of this site lists can be installed. Packages that were "
-        "withdrawn from a registry are refused too.",
+        _("only listed packages"), default=False, db_default=False,
+        help_text=_("If enabled, only packages that a registry of this site lists can be installed. Packages that were "
+        "withdrawn from a registry are refused too."),
     )  # fmt: skip
 
     keep_history_days = models.PositiveIntegerField(
         default=365, db_default=365, validators=[MinValueValidator(1)],
-        help_text="Earlier versions of the configuration are deleted after this many days. The latest version of "
-        "each record is kept.",
+        help_text=_("Earlier versions of the configuration are deleted after this many days. The latest version of "
+        "each record is kept. Default: 365."),
     )  # fmt: skip
 
     history = _Changes(excluded_fields=["revision", "complete_for"])
 
     class Meta:
-        verbose_name_plural = "configuration"
+        verbose_name_plural = _("configuration")
         constraints = [models.CheckConstraint(condition=Q(id=1), name="one_configuration")]
 
     def __str__(self) -> str:
@@ -355,10 +388,10 @@ class AccessFinding(models.Model):
 
     grant = models.OneToOneField(Grant, primary_key=True, on_delete=models.CASCADE, related_name="finding")
     made_at = models.DateTimeField(db_index=True)
-    facts = models.CharField(max_length=64, help_text="Digest of the grant that was analyzed.")
+    facts = models.CharField(max_length=64, help_text=_("Digest of the grant that was analyzed."))
     body = models.JSONField(
         default=dict,
-        help_text="The proposal for each period, by its number of days. A period without a proposal is left out.",
+        help_text=_("The proposal for each period, by its number of days. A period without a proposal is left out."),
     )
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.lifecycle import State
@@ -48,47 +49,62 @@ class ApprovalRequest(models.Model):
     class Waiting(models.TextChoices):
         """How the caller waits; the values of ``domain.calls.wait_strategy``."""
 
-        TASK = "task", "as a task of the host"
-        QUESTION = "question", "with a question to the person at the host"
-        PROGRESS = "progress", "with progress messages"
-        HOLD = "hold", "silently, for a moment"
-        AWAY = "away", "nobody waits; the same call again takes the result"
+        TASK = "task", _("as a task of the host")
+        QUESTION = "question", _("with a question to the user of the host")
+        PROGRESS = "progress", _("with progress messages")
+        HOLD = "hold", _("without messages, for a short time")
+        AWAY = "away", _("not at all; the next identical call gets the result")
 
     id = models.CharField(primary_key=True, max_length=32)
     call = models.OneToOneField(Invocation, on_delete=models.CASCADE, related_name="approval")
     rule = models.ForeignKey(PolicyRule, null=True, blank=True, on_delete=models.SET_NULL, related_name="requests")
-    rule_name = models.CharField("rule", max_length=200, help_text="The rule that asked, as it was named then.")
-    rule_fingerprint = models.CharField(max_length=64, help_text="SHA-256 of the rule; another rule voids the request.")
+    rule_name = models.CharField(_("rule"), max_length=200, help_text=_("Name of the rule when the call was held."))
+    rule_fingerprint = models.CharField(
+        max_length=64, help_text=_("SHA-256 of the rule. If the rule changes, the held call becomes void.")
+    )
     group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     quorum = models.PositiveSmallIntegerField(default=1)
     requester_may_confirm = models.BooleanField(default=False)
     run_if_caller_left = models.BooleanField(default=False)
     execute_seconds = models.PositiveIntegerField(default=600)
-    risk = models.CharField(max_length=10, default="high", help_text="low, medium or high")
+    risk = models.CharField(max_length=10, default="high", help_text=_("Risk of the call: low, medium or high."))
     risk_rank = models.PositiveSmallIntegerField(default=3, editable=False)
     waiting_as = models.CharField(max_length=10, choices=Waiting.choices, default=Waiting.HOLD)
-    expert = models.CharField("expert tool", max_length=100, blank=True, help_text="Whose run made the call.")
-    host = models.CharField(max_length=200, blank=True, help_text="The host's name as rules saw it.")
-    said = models.TextField("the agent says", blank=True, help_text="The agent's own words. Not to be trusted.")
+    expert = models.CharField(
+        _("expert tool"), max_length=100, blank=True, help_text=_("Name of the expert tool whose run made the call.")
+    )
+    host = models.CharField(max_length=200, blank=True, help_text=_("Name of the host, as the rules saw it."))
+    said = models.TextField(
+        _("message of the agent"),
+        blank=True,
+        help_text=_("What the agent says about the call. This text is not verified."),
+    )
     asked_at = models.DateTimeField()
     decide_by = models.DateTimeField()
     decided_at = models.DateTimeField(null=True, blank=True)
     decided_reason = models.TextField(blank=True)
     execute_by = models.DateTimeField(null=True, blank=True)
-    edited = models.TextField(blank=True, help_text="Canonical JSON. Empty: the call runs as it was asked for.")
+    edited = models.TextField(
+        blank=True,
+        help_text=_("Edited arguments as canonical JSON. If empty, the call runs with its original arguments."),
+    )
     join_key = models.CharField(
         max_length=64, null=True, unique=True, editable=False,
-        help_text="The identical call joins the request with this key; empty once nobody may join any more.",
+        help_text=_("Identical calls join the held call by this key. Empty if no call can join it any more."),
     )  # fmt: skip
     refused_key = models.CharField(
-        max_length=64, null=True, editable=False, help_text="Of a refused call: what the same call is known by."
+        max_length=64,
+        null=True,
+        editable=False,
+        help_text=_("After a rejection, identical calls are recognized by this key."),
     )
-    result = models.TextField(blank=True, help_text="The whole result as JSON, kept for a caller who comes back.")
+    result = models.TextField(blank=True, help_text=_("The complete result as JSON, kept for a caller that returns."))
     delivered_at = models.DateTimeField(null=True, blank=True)
 
     objects = ApprovalQuerySet.as_manager()
 
     class Meta:
+        verbose_name = _("held call")
         ordering = ["-asked_at", "-id"]
         indexes = [
             models.Index(fields=["-asked_at", "-id"], name="approval_by_time"),
@@ -109,9 +125,16 @@ class ApprovalSeat(models.Model):
 
     caller = models.CharField(primary_key=True, max_length=32)
     request = models.ForeignKey(ApprovalRequest, on_delete=models.CASCADE, related_name="seats")
-    process = models.CharField(max_length=100, help_text="Where the caller waits, named as the call's writer.")
-    lease_until = models.DateTimeField(db_index=True, help_text="By the database's clock.")
-    doubted = models.BooleanField(default=False, db_default=False, help_text="Its lease was over once already.")
+    process = models.CharField(max_length=100, help_text=_("The process in which the caller waits."))
+    lease_until = models.DateTimeField(
+        db_index=True, help_text=_("When the claim of the process expires, in database time.")
+    )
+    doubted = models.BooleanField(
+        default=False, db_default=False, help_text=_("Whether the claim of the process has expired once before.")
+    )
+
+    class Meta:
+        verbose_name = _("waiting caller")
 
     def __str__(self) -> str:
         return f"{self.caller} for {self.request_id}"
@@ -124,11 +147,11 @@ class ApprovalVote(models.Model):
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    name = models.CharField(max_length=150, help_text="Who it was, also when the account is gone.")
+    name = models.CharField(max_length=150, help_text=_("Name of the approver, kept if the account is deleted."))
     approve = models.BooleanField()
     reason = models.TextField(blank=True)
-    arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of the arguments that were voted on.")
-    via = models.CharField(max_length=10, help_text="web, rest, slack or host")
+    arguments_hash = models.CharField(max_length=64, help_text=_("SHA-256 of the arguments that the approver saw."))
+    via = models.CharField(max_length=10, help_text=_("Where the approver decided: web, rest, slack or host."))
     at = models.DateTimeField()
 
     class Meta:
@@ -152,7 +175,7 @@ class Permit(models.Model):
     argument_pins = models.JSONField(default=dict, blank=True)
     expires_at = models.DateTimeField()
     uses_left = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Number of calls that are left. If empty, the number is not limited."
+        null=True, blank=True, help_text=_("Number of calls that are left. If empty, the number is not limited.")
     )
     request = models.ForeignKey(ApprovalRequest, null=True, on_delete=models.SET_NULL, related_name="permits")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.text.display import printable, shortened
 from mcpregistry.models.signing import signature
@@ -36,10 +37,10 @@ class AuditEntry(models.Model):
     body = models.TextField()
     prev = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
-    key_id = models.CharField("key", max_length=100, help_text="The key that signed it.")
+    key_id = models.CharField(_("key"), max_length=100, help_text=_("Id of the key that signed the entry."))
 
     class Meta:
-        verbose_name_plural = "audit entries"
+        verbose_name_plural = _("audit entries")
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["writer", "seq"], name="one_entry_per_seq")]
         indexes = [
@@ -74,17 +75,18 @@ class AuditSeal(models.Model):
 
     number = models.BigIntegerField(primary_key=True)
     at = models.DateTimeField()
-    upto = models.BigIntegerField(help_text="The newest entry that it has looked at.")
+    upto = models.BigIntegerField(help_text=_("Number of the newest entry that the checkpoint covers."))
     body = models.TextField()
     prev = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
-    key_id = models.CharField("key", max_length=100)
+    key_id = models.CharField(_("key"), max_length=100)
 
     class Meta:
+        verbose_name = _("checkpoint")
         ordering = ["-number"]
 
     def __str__(self) -> str:
-        return f"seal {self.number}"
+        return f"checkpoint {self.number}"
 
 
 class AuditArchive(models.Model):
@@ -98,18 +100,18 @@ class AuditArchive(models.Model):
     writer = models.CharField(max_length=64)
     from_seq = models.BigIntegerField()
     to_seq = models.BigIntegerField()
-    head = models.CharField(max_length=64, help_text="The hash of the last of them.")
-    head_key = models.CharField(max_length=100, help_text="The key that signed the last of them.")
+    head = models.CharField(max_length=64, help_text=_("Hash of the last archived entry."))
+    head_key = models.CharField(max_length=100, help_text=_("Id of the key that signed the last archived entry."))
     file = models.CharField(max_length=200)
-    digest = models.CharField(max_length=64, help_text="The SHA-256 of the file.")
+    digest = models.CharField(max_length=64, help_text=_("SHA-256 of the archive file."))
     prev = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
-    key_id = models.CharField("key", max_length=100)
+    key_id = models.CharField(_("key"), max_length=100)
 
     class Meta:
         ordering = ["-number"]
-        verbose_name = "archived entries"
-        verbose_name_plural = "archived entries"
+        verbose_name = _("archived entries")
+        verbose_name_plural = _("archived entries")
         constraints = [models.UniqueConstraint(fields=["writer", "to_seq"], name="one_archive_per_entry")]
 
     def __str__(self) -> str:
@@ -120,16 +122,16 @@ class AuditVerification(models.Model):
     """What the last verification of the audit log found; one row. ``state`` is from where on the next one goes."""
 
     at = models.DateTimeField()
-    full = models.BooleanField(help_text="Everything was read, not only what is new.")
+    full = models.BooleanField(help_text=_("Whether all entries were verified, not only the new ones."))
     intact = models.BooleanField()
-    entries = models.BigIntegerField(help_text="How many entries were looked at.")
+    entries = models.BigIntegerField(help_text=_("Number of verified entries."))
     chains = models.BigIntegerField()
     problems = models.JSONField(default=list)
     notes = models.JSONField(default=list)
     seconds = models.FloatField()
     state = models.TextField()
     hash = models.CharField(max_length=64)
-    key_id = models.CharField("key", max_length=100)
+    key_id = models.CharField(_("key"), max_length=100)
 
     def __str__(self) -> str:
         return f"verified at {self.at:%Y-%m-%d %H:%M}"

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.budgets import Period, Span, Unit, counted, of_endpoint
@@ -26,7 +27,7 @@ def check_zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise ValidationError("There is no such time zone here. Write it as in Europe/Oslo, or UTC.") from error
+        raise ValidationError(_("This time zone is not known. Use a name such as Europe/Oslo, or UTC.")) from error
 
 
 class Budgets(VisibleQuerySet["Budget"]):
@@ -42,29 +43,38 @@ class Budget(SignedBook):
     """
 
     BOOK = "budget"
-    UNITS = [(Unit.MONEY.value, "US dollars"), (Unit.TOKENS.value, "tokens of models"), (Unit.CALLS.value, "calls")]
-    PERIODS = [(each.value, f"each {each.value}") for each in Period]
+    UNITS = [
+        (Unit.MONEY.value, _("US dollars")),
+        (Unit.TOKENS.value, _("model tokens")),
+        (Unit.CALLS.value, _("calls")),
+    ]
+    PERIODS = [
+        (Period.HOUR.value, _("every hour")),
+        (Period.DAY.value, _("every day")),
+        (Period.WEEK.value, _("every week")),
+        (Period.MONTH.value, _("every month")),
+    ]
 
-    slug = models.CharField("name", max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("name"), max_length=63, unique=True, validators=[slug_validator])
     description = models.TextField(blank=True)
     agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets")
     endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets")
     enabled = models.BooleanField(default=True)
-    unit = models.CharField("counts", max_length=8, choices=UNITS, default=Unit.MONEY.value)
-    period = models.CharField("resets", max_length=8, choices=PERIODS, default=Period.DAY.value)
+    unit = models.CharField(_("unit"), max_length=8, choices=UNITS, default=Unit.MONEY.value)
+    period = models.CharField(_("period"), max_length=8, choices=PERIODS, default=Period.DAY.value)
     soft = models.DecimalField(
-        "soft limit", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
-        help_text="When this amount is reached, notifications are sent and the agent is warned, once in each period. "
-        "For the budget of an endpoint, only the next calling agent is warned. If empty, there is no warning.",
+        _("soft limit"), max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
+        help_text=_("When this amount is reached, notifications are sent and the agent is warned, once in each period. "
+        "For the budget of an endpoint, only the next calling agent is warned. If empty, there is no warning."),
     )  # fmt: skip
     hard = models.DecimalField(
-        "hard limit", max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
-        help_text="Calls that would exceed this amount are refused until the period ends. If empty, no call is "
-        "refused.",
+        _("hard limit"), max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
+        help_text=_("Calls that would exceed this amount are refused until the period ends. If empty, no call is "
+        "refused."),
     )  # fmt: skip
     time_zone = models.CharField(
         max_length=63, default="UTC", validators=[check_zone],
-        help_text="Time zone in which days, weeks (from Monday) and months begin, for example Europe/Oslo.",
+        help_text=_("Time zone in which days, weeks (from Monday) and months begin, for example Europe/Oslo."),
     )  # fmt: skip
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -77,7 +87,7 @@ class Budget(SignedBook):
             models.CheckConstraint(
                 condition=Q(agent__isnull=False, endpoint__isnull=True) | Q(agent__isnull=True, endpoint__isnull=False),
                 name="budget_of_agent_or_endpoint",
-                violation_error_message="Choose either an agent or an endpoint.",
+                violation_error_message=_("Choose either an agent or an endpoint."),
             ),
             models.CheckConstraint(
                 condition=Q(soft=None) | Q(hard=None) | Q(soft__lte=F("hard")), name="budget_soft_below_hard"
@@ -120,9 +130,13 @@ class BudgetPeriod(models.Model):
     start = models.DateTimeField()
     end = models.DateTimeField()
     spent = models.BigIntegerField(default=0)
-    soft_told_at = models.DateTimeField(null=True, blank=True, help_text="When channels were told of the soft limit.")
-    hard_told_at = models.DateTimeField(null=True, blank=True, help_text="The same of the hard limit.")
-    agent_told = models.BooleanField(default=False, help_text="Whether the agent was told of the soft limit.")
+    soft_told_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When channels were notified of the soft limit.")
+    )
+    hard_told_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When channels were notified of the hard limit.")
+    )
+    agent_told = models.BooleanField(default=False, help_text=_("Whether the agent was warned about the soft limit."))
 
     class Meta:
         ordering = ["-start"]
@@ -148,24 +162,28 @@ class BudgetEntry(SignedBookEntry):
     SIGNED = ("kind", "amount", "agent_slug", "reference", "at", "start", "end", "spent")
 
     class Kind(models.TextChoices):
-        CALL = "call", "call"
-        TURN = "turn", "turn of a model"
-        LOST = "lost", "turn whose end is not known"
+        CALL = "call", _("call")
+        TURN = "turn", _("model turn")
+        LOST = "lost", _("model turn without a known end")
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="entries")
     kind = models.CharField(max_length=8, choices=Kind.choices)
     amount = models.BigIntegerField()
-    agent_slug = models.CharField("by", max_length=63, help_text="The agent that made the call or started the run.")
-    reference = models.CharField(max_length=80, help_text="Id of the call, or of the run with the number of its turn.")
+    agent_slug = models.CharField(
+        _("agent"), max_length=63, help_text=_("The agent that made the call or started the run.")
+    )
+    reference = models.CharField(max_length=80, help_text=_("Id of the call; or id of the run and number of its turn."))
     at = models.DateTimeField()
-    start = models.DateTimeField(null=True, help_text="When its period began.")
-    end = models.DateTimeField(null=True, help_text="When its period ends.")
-    spent = models.BigIntegerField(default=0, db_default=0, help_text="What the period had spent with it.")
+    start = models.DateTimeField(null=True, help_text=_("When the period of the entry begins."))
+    end = models.DateTimeField(null=True, help_text=_("When the period of the entry ends."))
+    spent = models.BigIntegerField(
+        default=0, db_default=0, help_text=_("Amount spent in the period, including this entry.")
+    )
 
     objects = BudgetEntries.as_manager()
 
     class Meta:
-        verbose_name_plural = "budget entries"
+        verbose_name_plural = _("budget entries")
         ordering = ["-id"]
         indexes = [models.Index(fields=["budget", "at"], name="budget_entries_by_time")]
         constraints = [
@@ -182,7 +200,7 @@ class BudgetReservation(models.Model):
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="reservations")
     kind = models.CharField(max_length=8, choices=BudgetEntry.Kind.choices)
-    reference = models.CharField(max_length=80, help_text="The call, or the run.")
+    reference = models.CharField(max_length=80, help_text=_("Id of the call or run."))
     amount = models.BigIntegerField()
     agent_slug = models.CharField(max_length=63)
     made_at = models.DateTimeField()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.core.validators import MaxValueValidator
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.servers.sandbox import Policy
 from mcpregistry.domain.servers.target import Bounds, Ports
@@ -17,17 +18,17 @@ MOST_MB, MOST_SECONDS = 16 * 1024 * 1024, 31_536_000
 class SandboxMode(models.TextChoices):
     """Whether a local server is confined."""
 
-    OFF = "off", "Off: with the rights of this site"
-    ENFORCE = "enforce", "Enforced"
-    STRICT = "strict", "Strict (bubblewrap)"
+    OFF = "off", _("Off: with the rights of this site")
+    ENFORCE = "enforce", _("Enforced")
+    STRICT = "strict", _("Strict (bubblewrap)")
 
 
 class SandboxNetwork(models.TextChoices):
     """What a confined server reaches. Names are resolved with all of it, or by TCP with port 53."""
 
-    ALL = "all", "Open"
-    PORTS = "ports", "The TCP ports named here"
-    NONE = "none", "None"
+    ALL = "all", _("Open")
+    PORTS = "ports", _("The TCP ports named here")
+    NONE = "none", _("None")
 
 
 class Confined(TrackedModel):
@@ -37,41 +38,41 @@ class Confined(TrackedModel):
         max_length=10, choices=SandboxMode.choices, default=SandboxMode.OFF, db_default=SandboxMode.OFF
     )
     sandbox_network = models.CharField(
-        "network",
+        _("network"),
         max_length=10,
         choices=SandboxNetwork.choices,
         default=SandboxNetwork.ALL,
         db_default=SandboxNetwork.ALL,
     )
-    sandbox_read = models.JSONField("may read", default=list, db_default=[], blank=True)
-    sandbox_write = models.JSONField("may write", default=list, db_default=[], blank=True)
-    sandbox_connect = models.JSONField("ports it may connect to", default=list, db_default=[], blank=True)
-    sandbox_listen = models.JSONField("ports it may listen on", default=list, db_default=[], blank=True)
+    sandbox_read = models.JSONField(_("may read"), default=list, db_default=[], blank=True)
+    sandbox_write = models.JSONField(_("may write"), default=list, db_default=[], blank=True)
+    sandbox_connect = models.JSONField(_("ports it may connect to"), default=list, db_default=[], blank=True)
+    sandbox_listen = models.JSONField(_("ports it may listen on"), default=list, db_default=[], blank=True)
     # Of its processes, in its sandbox or not.
     max_memory_mb = models.PositiveIntegerField(
-        "memory (MB)", default=MEMORY_MB, db_default=MEMORY_MB, validators=[MaxValueValidator(MOST_MB)],
-        help_text="Memory in MB that all processes of the server may use together. If they use more, the server is "
-        "stopped. Set to 0 for no limit.",
+        _("memory (MB)"), default=MEMORY_MB, db_default=MEMORY_MB, validators=[MaxValueValidator(MOST_MB)],
+        help_text=_("Memory in MB that all processes of the server may use together. If they use more, the server is "
+        "stopped. Set to 0 for no limit."),
     )  # fmt: skip
     max_processes = models.PositiveIntegerField(
-        "processes", default=PROCESSES, db_default=PROCESSES, validators=[MaxValueValidator(100_000)],
-        help_text="Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 "
-        "for no limit.",
+        _("processes"), default=PROCESSES, db_default=PROCESSES, validators=[MaxValueValidator(100_000)],
+        help_text=_("Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 "
+        "for no limit."),
     )  # fmt: skip
     max_cpu_seconds = models.PositiveIntegerField(
-        "processor time (seconds)", default=0, db_default=0, validators=[MaxValueValidator(MOST_SECONDS)],
-        help_text="CPU seconds that all processes of the server may use together since its start. If they use more, "
-        "the server is stopped. Set to 0 for no limit.",
+        _("processor time (seconds)"), default=0, db_default=0, validators=[MaxValueValidator(MOST_SECONDS)],
+        help_text=_("CPU seconds that all processes of the server may use together since its start. If they use more, "
+        "the server is stopped. Set to 0 for no limit."),
     )  # fmt: skip
     max_file_mb = models.PositiveIntegerField(
-        "size of a file (MB)", default=0, db_default=0, validators=[MaxValueValidator(MOST_MB)],
-        help_text="Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 "
-        "in the sandbox, otherwise no limit.",
+        _("size of a file (MB)"), default=0, db_default=0, validators=[MaxValueValidator(MOST_MB)],
+        help_text=_("Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 "
+        "in the sandbox, otherwise no limit."),
     )  # fmt: skip
     max_open_files = models.PositiveIntegerField(
-        "open files", default=0, db_default=0, validators=[MaxValueValidator(1_000_000)],
-        help_text="Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
-        "servers do not start with less than 256.",
+        _("open files"), default=0, db_default=0, validators=[MaxValueValidator(1_000_000)],
+        help_text=_("Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
+        "servers do not start with less than 256."),
     )  # fmt: skip
 
     class Meta:

@@ -8,6 +8,7 @@ from django.core.validators import MaxLengthValidator
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.ids import ordered_id
 from mcpregistry.models.access import Agent
@@ -20,8 +21,8 @@ LONGEST_MESSAGE = 20_000  # characters
 class ConversationState(models.TextChoices):
     """Where a conversation stands; an ended one stays ended."""
 
-    OPEN = "open", "open"
-    ENDED = "ended", "ended"
+    OPEN = "open", _("open")
+    ENDED = "ended", _("ended")
 
 
 class Conversations(VisibleQuerySet["Conversation"]):
@@ -47,10 +48,12 @@ class Conversation(TrackedModel):
     title = models.CharField(max_length=200, blank=True)
     state = models.CharField(max_length=8, choices=ConversationState, default=ConversationState.OPEN, editable=False)
     servers = models.JSONField(
-        default=list, blank=True, help_text="Servers whose tools are seen in it, by short name. Empty: all that the agent may use."
+        default=list, blank=True,
+        help_text=_("Short names of the servers whose tools are visible in the "
+            "conversation. If empty, the agent sees all tools that it is granted.")
     )  # fmt: skip
     snoozed_until = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="Its agent leaves it alone until then."
+        null=True, blank=True, editable=False, help_text=_("The agent does not answer before this time.")
     )
     created_by = models.CharField(max_length=200, blank=True, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -72,9 +75,9 @@ class Conversation(TrackedModel):
 class MessageKind(models.TextChoices):
     """Which way a message goes."""
 
-    IN = "in", "to the agent"
-    OUT = "out", "from the agent"
-    THOUGHT = "thought", "kept by the agent"
+    IN = "in", _("to the agent")
+    OUT = "out", _("from the agent")
+    THOUGHT = "thought", _("note of the agent")
 
 
 class Messages(VisibleQuerySet["Message"]):
@@ -91,8 +94,10 @@ class Message(models.Model):
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages")
     kind = models.CharField(max_length=8, choices=MessageKind)
     text = models.TextField(validators=[MaxLengthValidator(LONGEST_MESSAGE)])
-    author = models.CharField(max_length=200, help_text="Who wrote it, as the audit log names them.")
-    author_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
+    author = models.CharField(max_length=200, help_text=_("Who wrote the message, as named in the audit log."))
+    author_id = models.BigIntegerField(
+        null=True, blank=True, help_text=_("Id of the account of the user who wrote the message.")
+    )
     created_at = models.DateTimeField(default=timezone.now)
 
     objects = Messages.as_manager()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.models.sealing import Sealed
@@ -22,7 +23,8 @@ class Credential(TrackedModel):
     value = Sealed("sealed_value", str)
     scope = models.JSONField(
         default=list, db_default=[], blank=True,
-        help_text='Where it may go, e.g. ["server:github", "provider:openai"]. Empty: nowhere.',
+        help_text=_('Servers and providers that can use the credential, for example ["server:github", '
+        '"provider:openai"]. If empty, none of them can.'),
     )  # fmt: skip
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import OuterRef, Q, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.energy import Level, Line, OnEmpty, Rates, Stand, Usage, word_for
@@ -22,10 +23,10 @@ _AT_LEAST_0 = [MinValueValidator(0), MaxValueValidator(_MOST)]
 class LowPolicy(models.TextChoices):
     """What becomes of the background sub-agent's work when the level is critical."""
 
-    AUTO = "auto", "by how far it is: finish from 80 %, cancel low priority below 50 %, else pause"
-    FINISH = "finish", "let it finish"
-    PAUSE = "pause", "pause it until the level is back"
-    CANCEL = "cancel", "cancel it"
+    AUTO = "auto", _("by progress: finish from 80 %, cancel low priority below 50 %, otherwise pause")
+    FINISH = "finish", _("finish it")
+    PAUSE = "pause", _("pause it until the level has recovered")
+    CANCEL = "cancel", _("cancel it")
 
 
 class EnergyPools(VisibleQuerySet["EnergyPool"]):
@@ -49,46 +50,48 @@ class EnergyPool(SignedBook):
     description = models.TextField(blank=True)
     capacity = models.FloatField(default=100.0, validators=[MinValueValidator(0.001), MaxValueValidator(_MOST)])
     regeneration = models.FloatField(
-        default=1.0, validators=_AT_LEAST_0, help_text="Units that are refilled per second, up to the capacity."
+        default=1.0, validators=_AT_LEAST_0, help_text=_("Units that are refilled per second, up to the capacity.")
     )
     critical = models.FloatField(
         default=10.0,
         validators=_AT_LEAST_0,
-        help_text="Below this level, the work of the background sub-agent is reduced.",
+        help_text=_("Below this level, the work of the background sub-agent is reduced."),
     )
     resume = models.FloatField(
         default=30.0,
         validators=_AT_LEAST_0,
-        help_text="At this level, work that was paused because of low energy continues.",
+        help_text=_("At this level, work that was paused because of low energy continues."),
     )
     low_policy = models.CharField(
-        "at the critical level", max_length=8, choices=LowPolicy.choices, default=LowPolicy.AUTO
+        _("work at a critical level"), max_length=8, choices=LowPolicy.choices, default=LowPolicy.AUTO
     )
     on_empty = models.CharField(
-        "calls without enough", max_length=8, default=OnEmpty.DENY.value,
-        choices=[(OnEmpty.DENY.value, "are refused, with the time until there is enough"),
-                 (OnEmpty.WAIT.value, "wait for it, then are refused"),
-                 (OnEmpty.ALLOW.value, "run all the same: it is only counted")],
+        _("calls without enough energy"), max_length=8, default=OnEmpty.DENY.value,
+        choices=[(OnEmpty.DENY.value, _("are refused; the error states how long to wait")),
+                 (OnEmpty.WAIT.value, _("wait for energy, then are refused")),
+                 (OnEmpty.ALLOW.value, _("run anyway; energy is only counted"))],
     )  # fmt: skip
     max_wait = models.FloatField(
-        "longest wait", default=20.0, validators=[MinValueValidator(0), MaxValueValidator(45)],
-        help_text="Maximum number of seconds that a call waits for energy.",
+        _("longest wait"), default=20.0, validators=[MinValueValidator(0), MaxValueValidator(45)],
+        help_text=_("Maximum number of seconds that a call waits for energy, up to 45. Default: 20."),
     )  # fmt: skip
-    per_call = models.FloatField("cost per call", default=0.0, validators=_AT_LEAST_0)
+    per_call = models.FloatField(_("cost per call"), default=0.0, validators=_AT_LEAST_0)
     per_second = models.FloatField(
-        "cost per second", default=2.0, validators=_AT_LEAST_0,
-        help_text="Units for each second from sending the call to its end. Waiting for an approval is free.",
+        _("cost per second"), default=2.0, validators=_AT_LEAST_0,
+        help_text=_("Units for each second from sending the call to its end. Waiting for an approval is free."),
     )  # fmt: skip
-    per_kilobyte = models.FloatField("cost per KiB", default=0.0, validators=_AT_LEAST_0)
+    per_kilobyte = models.FloatField(_("cost per KiB"), default=0.0, validators=_AT_LEAST_0)
     per_1000_input = models.FloatField(
-        "per 1,000 input tokens", default=0.5, db_default=0.5, validators=_AT_LEAST_0,
-        help_text="Units for 1,000 input tokens of model turns, in runs of expert tools that the agents call.",
+        _("per 1,000 input tokens"), default=0.5, db_default=0.5, validators=_AT_LEAST_0,
+        help_text=_("Units for 1,000 input tokens of model turns, in runs of expert tools that the agents call."),
     )  # fmt: skip
     per_1000_cached = models.FloatField(
-        "per 1,000 cached tokens", default=0.05, db_default=0.05, validators=_AT_LEAST_0,
-        help_text="Units for 1,000 input tokens that the provider read from its cache.",
+        _("per 1,000 cached tokens"), default=0.05, db_default=0.05, validators=_AT_LEAST_0,
+        help_text=_("Units for 1,000 input tokens that the provider read from its cache."),
     )  # fmt: skip
-    per_1000_output = models.FloatField("per 1,000 output tokens", default=2.0, db_default=2.0, validators=_AT_LEAST_0)
+    per_1000_output = models.FloatField(
+        _("per 1,000 output tokens"), default=2.0, db_default=2.0, validators=_AT_LEAST_0
+    )
     level = models.FloatField(default=100.0, editable=False)
     level_at = models.DateTimeField(default=timezone.now, editable=False)
 
@@ -127,28 +130,28 @@ class EnergyEntry(SignedBookEntry):
     SIGNED = ("kind", "amount", "before", "after", "agent_slug", "reference", "seconds", "at")
 
     class Kind(models.TextChoices):
-        CALL = "call", "call"
-        CORRECTION = "correction", "correction of a call"
-        TURN = "turn", "turn of a model"
-        MAINTENANCE = "maintenance", "background sub-agent"
-        GRANT = "grant", "given by a person"
-        SETTING = "setting", "the pool was changed"
-        CLOCK = "clock", "a clock had been ahead"
+        CALL = "call", _("call")
+        CORRECTION = "correction", _("correction of a call")
+        TURN = "turn", _("model turn")
+        MAINTENANCE = "maintenance", _("background sub-agent")
+        GRANT = "grant", _("filled up by a user")
+        SETTING = "setting", _("change of the pool")
+        CLOCK = "clock", _("clock correction")
 
     pool = models.ForeignKey(EnergyPool, on_delete=models.CASCADE, related_name="entries")
     kind = models.CharField(max_length=12, choices=Kind.choices)
-    amount = models.FloatField(help_text="Units taken; below zero: given.")
+    amount = models.FloatField(help_text=_("Units that were taken. Negative if units were added."))
     before = models.FloatField()
     after = models.FloatField()
-    agent_slug = models.CharField("agent", max_length=63, blank=True)
-    reference = models.CharField(max_length=80, blank=True, help_text="Id of the call, run or request.")
+    agent_slug = models.CharField(_("agent"), max_length=63, blank=True)
+    reference = models.CharField(max_length=80, blank=True, help_text=_("Id of the call, run or request."))
     seconds = models.FloatField(
-        null=True, blank=True, help_text="Of a call: from sending to its end, without its waiting for energy."
+        null=True, blank=True, help_text=_("Seconds from sending the call to its end, without its wait for energy.")
     )
     at = models.DateTimeField()
 
     class Meta:
-        verbose_name_plural = "energy entries"
+        verbose_name_plural = _("energy entries")
         ordering = ["-id"]
         indexes = [
             models.Index(fields=["pool", "-id"], name="energy_entries_of_pool"),
@@ -191,8 +194,8 @@ class EnergyReservation(models.Model):
     """
 
     class Kind(models.TextChoices):
-        CALL = "call", "call"
-        TURN = "turn", "turn of a model"
+        CALL = "call", _("call")
+        TURN = "turn", _("model turn")
 
     pool = models.ForeignKey(EnergyPool, on_delete=models.CASCADE, related_name="reservations")
     kind = models.CharField(max_length=4, choices=Kind.choices, default=Kind.CALL, db_default=Kind.CALL.value)
@@ -200,7 +203,9 @@ class EnergyReservation(models.Model):
     agent_slug = models.CharField(max_length=63)
     amount = models.FloatField()
     waited = models.FloatField(
-        default=0.0, db_default=0.0, help_text="Seconds that it waited for energy: not its work."
+        default=0.0,
+        db_default=0.0,
+        help_text=_("Seconds that the call waited for energy. They do not count as its duration."),
     )
     made_at = models.DateTimeField()
 
@@ -212,13 +217,15 @@ class ToolUsage(models.Model):
     """What the last calls of a tool took, from their records; the clock reckons it anew. Estimates are made of it."""
 
     tool = models.OneToOneField(Tool, on_delete=models.CASCADE, related_name="usage", primary_key=True)
-    calls = models.PositiveIntegerField(help_text="How many it was made of.")
-    seconds = models.FloatField(help_text="Newer calls weigh more.")
-    length = models.FloatField(help_text="Bytes of arguments and result; newer calls weigh more.")
-    median = models.FloatField(help_text="Seconds.")
-    p95 = models.FloatField("95th percentile", help_text="Seconds.")
+    calls = models.PositiveIntegerField(help_text=_("Number of calls that these figures are based on."))
+    seconds = models.FloatField(help_text=_("Average duration in seconds. Newer calls count more."))
+    length = models.FloatField(help_text=_("Average size of arguments and result in bytes. Newer calls count more."))
+    median = models.FloatField(help_text=_("Median duration in seconds."))
+    p95 = models.FloatField(_("95th percentile"), help_text=_("95th percentile of the duration in seconds."))
     line = models.JSONField(
-        null=True, blank=True, help_text="Seconds and bytes by the length of arguments, where that foretells better."
+        null=True,
+        blank=True,
+        help_text=_("Seconds and bytes by length of the arguments, if this is the better prediction."),
     )
     counted_at = models.DateTimeField()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class Figure(models.Model):
     """One counter or gauge with its labels, over all processes; see ``services.records.figures``."""
 
     name = models.CharField(max_length=100)
-    labels = models.TextField(help_text="A JSON object, its keys sorted.")
+    labels = models.TextField(help_text=_("JSON object with sorted keys."))
     value = models.FloatField(default=0, db_default=0)
 
     class Meta:

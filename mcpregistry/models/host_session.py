@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.server import Server
@@ -24,12 +25,18 @@ class HostSession(models.Model):
     id = models.CharField(primary_key=True, max_length=64)
     agent_slug = models.CharField(max_length=63)
     endpoint_slug = models.CharField(max_length=63)
-    protocol_version = models.CharField(max_length=20, help_text="As negotiated.")
-    client = models.TextField(help_text="JSON: the parameters of its initialize request.")
-    created_at = models.DateTimeField(help_text="By the database's clock, as the other times.")
-    seen_at = models.DateTimeField(help_text="To the minute or so.")
+    protocol_version = models.CharField(
+        max_length=20, help_text=_("Protocol version that the host and the site agreed on.")
+    )
+    client = models.TextField(help_text=_("Parameters of the host's initialize request, as JSON."))
+    created_at = models.DateTimeField(help_text=_("When the session began, in database time."))
+    seen_at = models.DateTimeField(help_text=_("When the session was last used, to about a minute."))
     ended_at = models.DateTimeField(
-        null=True, blank=True, help_text="By the host, for idling, or for one session too many."
+        null=True,
+        blank=True,
+        help_text=_(
+            "When the session was ended: by the host, for inactivity, or because the agent had too many sessions."
+        ),
     )
 
     log_level = models.CharField(
@@ -37,16 +44,18 @@ class HostSession(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="Minimum log level that the host has requested. If empty, the default applies.",
+        help_text=_("Minimum log level that the host has requested. If empty, the default applies."),
     )
 
-    host_name = models.CharField(max_length=100, blank=True, default="", db_default="", help_text="As the host says.")
+    host_name = models.CharField(
+        max_length=100, blank=True, default="", db_default="", help_text=_("Name that the host reports.")
+    )
     host_version = models.CharField(max_length=100, blank=True, default="", db_default="")
 
     objects = HostSessions.as_manager()
 
     class Meta:
-        verbose_name = "host session"
+        verbose_name = _("host session")
         indexes = [
             models.Index(fields=["agent_slug", "seen_at"], name="host_sessions_of_agent"),
             models.Index(fields=["seen_at"], name="host_sessions_by_use"),
@@ -92,10 +101,14 @@ class HostMessage(models.Model):
 
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="messages")
     sealed_body = models.TextField(
-        default="", db_default="", help_text="The JSON-RPC message: people's answers are in it."
+        default="", db_default="", help_text=_("The JSON-RPC message. It can contain answers of a user.")
     )
     size = models.IntegerField(
-        default=0, db_default=0, help_text="Characters, for the bound of a session; 0: a word of ours, which has none."
+        default=0,
+        db_default=0,
+        help_text=_(
+            "Number of characters, for the limit of the session. 0 for a message of this site, which has no limit."
+        ),
     )
     created_at = models.DateTimeField(db_index=True)
 
@@ -113,8 +126,8 @@ class HostSubscription(models.Model):
     """A resource of whose changes a session's host wants to hear, by whichever process holds its stream."""
 
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="subscriptions")
-    uri = models.TextField(help_text="As the host names it.")
-    key = models.CharField(max_length=64, help_text="The URI's SHA-256: URIs are too long for an index.")
+    uri = models.TextField(help_text=_("URI of the resource, as the host writes it."))
+    key = models.CharField(max_length=64, help_text=_("SHA-256 of the URI, because URIs are too long for an index."))
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["session", "key"], name="host_subscriptions_once")]
@@ -126,14 +139,14 @@ class HostSubscription(models.Model):
 class HostStream(models.Model):
     """The answer to one request that takes a while, for a host that may lose its connection and read on elsewhere."""
 
-    id = models.CharField(primary_key=True, max_length=32, help_text="What its event ids begin with.")
+    id = models.CharField(primary_key=True, max_length=32, help_text=_("Prefix of the event ids of the stream."))
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="streams")
-    request = models.TextField(help_text="JSON: id and method of the request, and the URI that it reads.")
-    call_id = models.CharField(max_length=32, blank=True, help_text="Of the call that it makes, if it makes one.")
+    request = models.TextField(help_text=_("Id and method of the request and the URI that it reads, as JSON."))
+    call_id = models.CharField(max_length=32, blank=True, help_text=_("Id of the call that the request makes, if any."))
     asked_at = models.DateTimeField(db_index=True)
     answered_at = models.DateTimeField(null=True, blank=True)
     sealed_answer = models.TextField(
-        blank=True, default="", db_default="", help_text="The JSON-RPC message; empty where it was too large."
+        blank=True, default="", db_default="", help_text=_("The JSON-RPC message. Empty if it was too large.")
     )
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.server import Server
@@ -26,12 +27,12 @@ class HostTask(models.Model):
     status_message = models.TextField(blank=True)
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     downstream_id = models.TextField(blank=True)
-    input_requests = models.TextField(blank=True, help_text="JSON: what the server asks, by key.")
-    input_responses = models.TextField(blank=True, help_text="JSON: answers not yet passed on, by key.")
-    result = models.TextField(blank=True, help_text="The whole result, or {'error': …}, as JSON.")
+    input_requests = models.TextField(blank=True, help_text=_("Open questions of the server by key, as JSON."))
+    input_responses = models.TextField(blank=True, help_text=_("Answers that were not passed on yet, by key, as JSON."))
+    result = models.TextField(blank=True, help_text=_("The complete result, or {'error': …}, as JSON."))
     cancel_requested = models.BooleanField(default=False)
-    version = models.PositiveIntegerField(default=1, help_text="Rises with every change a host can see.")
-    seen_at = models.DateTimeField(null=True, blank=True, help_text="When the host last asked.")
+    version = models.PositiveIntegerField(default=1, help_text=_("Increases with every change that a host can see."))
+    seen_at = models.DateTimeField(null=True, blank=True, help_text=_("When the host last asked for the task."))
 
     class Meta:
         db_table = "mcpregistry_task"  # its name before the model had this one; processes of both may run at once

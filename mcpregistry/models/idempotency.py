@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class KeptAnswer(models.Model):
     """One use of an Idempotency-Key by one caller. ``status`` is null while the first request runs."""
 
-    caller = models.CharField(max_length=200, help_text="As the audit log names it.")
+    caller = models.CharField(max_length=200, help_text=_("Caller, as named in the audit log."))
     key = models.CharField(max_length=200)
-    fingerprint = models.CharField(max_length=64, help_text="Keyed hash of what was asked.")
+    fingerprint = models.CharField(max_length=64, help_text=_("Keyed hash of the request."))
     call_id = models.CharField(
-        max_length=32, blank=True, default="", db_default="", help_text="Of the call that it makes."
+        max_length=32, blank=True, default="", db_default="", help_text=_("Id of the call that the request makes.")
     )
     status = models.PositiveSmallIntegerField(null=True)
     body = models.TextField(blank=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models.sealing import Sealed
 
@@ -18,7 +19,7 @@ class ImportedFile(models.Model):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     family = models.CharField(max_length=40, unique=True)
-    path = models.TextField(blank=True, help_text="Where the last file came from.")
+    path = models.TextField(blank=True, help_text=_("Source of the last imported file."))
     sealed_rest = models.TextField(blank=True, editable=False)
     rest = Sealed("sealed_rest", dict)
     imported_at = models.DateTimeField(auto_now=True)

@@ -6,6 +6,7 @@ import uuid
 
 from django.conf import settings
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.installs.names import Ecosystem
 from mcpregistry.domain.installs.states import InstallState
@@ -14,7 +15,7 @@ from mcpregistry.models.server import Server, slug_validator
 
 FOLDER = "installs"
 STATES = [(state.value, state.value.capitalize()) for state in InstallState]
-ECOSYSTEMS = [(Ecosystem.NPM.value, "npm"), (Ecosystem.PYPI.value, "PyPI"), (Ecosystem.MCPB.value, "bundle")]
+ECOSYSTEMS = [(Ecosystem.NPM.value, "npm"), (Ecosystem.PYPI.value, "PyPI"), (Ecosystem.MCPB.value, _("bundle"))]
 
 
 class Install(models.Model):
@@ -23,66 +24,77 @@ class Install(models.Model):
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="installs")
     slug = models.CharField(
-        "short name",
+        _("short name"),
         max_length=63,
         blank=True,
         validators=[slug_validator],
-        help_text="Short name of the new server.",
+        help_text=_("Short name of the new server."),
     )
     ecosystem = models.CharField(max_length=10, choices=ECOSYSTEMS)
-    package = models.CharField(max_length=500, help_text="Name of the package. For a bundle, its address.")
+    package = models.CharField(max_length=500, help_text=_("Name of the package. For a bundle, its download address."))
     wanted = models.CharField(
-        "wanted version",
+        _("requested version"),
         max_length=64,
         blank=True,
-        help_text="Exact version. If empty, the latest version is used. For a bundle, its SHA-256.",
+        help_text=_("Exact version. If empty, the latest version is used. For a bundle, its SHA-256."),
     )
     program = models.CharField(
-        max_length=100, blank=True, help_text="Name of the program that is the server, if the package contains several."
+        max_length=100,
+        blank=True,
+        help_text=_("Name of the program that is the server, if the package contains several."),
     )
     arguments = models.JSONField(
-        default=list, db_default=[], blank=True, help_text="Behind its command, in the server that is made of it."
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text=_("Arguments that are appended to the command of the new server."),
     )
     sealed_env = models.TextField(blank=True, default="", db_default="", editable=False)
     env = Sealed("sealed_env", dict)  # of the server that is made of it
     networks = models.JSONField(
-        default=list, db_default=[], blank=True, help_text="Private networks in which a bundle may lie: its registry's."
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text=_("Private networks from which a bundle can be downloaded, taken from its registry."),
     )
     offered = models.TextField(
         blank=True, default="", db_default="", editable=False,
-        help_text="What it told in a sandbox, for the comparison with what its server offers now; JSON.",
+        help_text=_("Definitions that the package offered in a sandbox, as JSON, for the comparison with those that "
+        "its server offers now."),
     )  # fmt: skip
     not_offered = models.TextField(
-        blank=True, default="", db_default="", editable=False, help_text="Why it could not be compared."
+        blank=True, default="", db_default="", editable=False, help_text=_("Why the definitions could not be compared.")
     )
     state = models.CharField(max_length=12, choices=STATES, default=InstallState.REQUESTED.value)
     state_at = models.DateTimeField()
-    lease_until = models.DateTimeField(null=True, blank=True, help_text="While a worker works on it.")
+    lease_until = models.DateTimeField(null=True, blank=True, help_text=_("When the claim of the worker expires."))
     worker = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
     attempts = models.PositiveSmallIntegerField(  # starts of this step; also the fence between two workers
         default=0, db_default=0, editable=False
     )
-    reason = models.TextField(blank=True, help_text="Why it failed, and what to do.")
+    reason = models.TextField(blank=True, help_text=_("Why the last step failed, and what to do."))
     version = models.CharField(max_length=100, blank=True)
     lock = models.TextField(blank=True)
-    lock_sha256 = models.CharField("lock's SHA-256", max_length=64, blank=True)
+    lock_sha256 = models.CharField(_("SHA-256 of the lock"), max_length=64, blank=True)
     licences = models.JSONField(default=dict, blank=True)
-    size = models.BigIntegerField(null=True, blank=True, help_text="Bytes.")
+    size = models.BigIntegerField(null=True, blank=True, help_text=_("Size in bytes."))
     files = models.PositiveIntegerField(null=True, blank=True)
-    command = models.JSONField(default=list, blank=True, help_text="The program and its file, as it is started.")
+    command = models.JSONField(default=list, blank=True, help_text=_("Command that starts the program."))
     requested_by = models.CharField(max_length=200)
     approved_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     approved_at = models.DateTimeField(null=True, blank=True)
-    used_at = models.DateTimeField(null=True, blank=True, help_text="When a server was last set to it.")
+    used_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When a server was last changed to use the package.")
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        verbose_name = "package"
-        verbose_name_plural = "packages"
+        verbose_name = _("package")
+        verbose_name_plural = _("packages")
         ordering = ["-created_at", "-id"]
-        permissions = [("approve_install", "Can approve that a package is installed")]
+        permissions = [("approve_install", "Can approve the installation of packages")]
         indexes = [models.Index(fields=["state", "state_at"], name="install_by_state")]
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Substr
 from django.db.models.lookups import Exact
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.kinds import OTHERS, TOOL
 from mcpregistry.domain.lifecycle import SUPPOSED, State
@@ -100,48 +101,54 @@ class Invocation(models.Model):
 
     id = models.CharField(primary_key=True, max_length=32)
     state = models.CharField(max_length=12, choices=[(s.value, s.value.replace("_", " ")) for s in State])
-    agent_slug = models.CharField("agent", max_length=63)
-    endpoint_slug = models.CharField("endpoint", max_length=63, blank=True)
-    server_slug = models.CharField("server", max_length=63, blank=True)
+    agent_slug = models.CharField(_("agent"), max_length=63)
+    endpoint_slug = models.CharField(_("endpoint"), max_length=63, blank=True)
+    server_slug = models.CharField(_("server"), max_length=63, blank=True)
     server_revision = models.IntegerField(default=0)
-    tool_name = models.CharField("tool", max_length=500)
-    exposed_name = models.CharField("called as", max_length=500)
+    tool_name = models.CharField(_("tool"), max_length=500)
+    exposed_name = models.CharField(_("exposed name"), max_length=500)
     definition_hash = models.CharField(max_length=64, blank=True)
-    binding = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what exactly was decided on.")
+    binding = models.CharField(
+        max_length=64, blank=True, help_text=_("SHA-256 of everything that the decision was about.")
+    )
     arguments = models.TextField(blank=True)
-    outcome = models.CharField("decision", max_length=5, blank=True, help_text="allow, ask or deny")
-    reason = models.TextField(blank=True, help_text="Why it was decided so, or why it ended so.")
+    outcome = models.CharField(
+        _("decision"), max_length=5, blank=True, help_text=_("Decision of the rules: allow, ask or deny.")
+    )
+    reason = models.TextField(blank=True, help_text=_("Reason for the decision, or for the end of the call."))
     error_code = models.CharField(max_length=40, blank=True)
     warning = models.TextField(
-        blank=True, default="", db_default="", help_text="What is odd about a result that was passed on all the same."
+        blank=True, default="", db_default="", help_text=_("Problem with a result that was passed on anyway.")
     )
     result = models.TextField(blank=True)
     result_bytes = models.BigIntegerField(default=0)
-    origin = models.CharField(max_length=10, help_text="stdio, http, rest, run, test or trial")
-    host_name = models.CharField("host", max_length=100, blank=True)
+    origin = models.CharField(max_length=10, help_text=_("How the call came: stdio, http, rest, run, test or trial."))
+    host_name = models.CharField(_("host"), max_length=100, blank=True)
     requester = models.CharField(
         max_length=150, blank=True, default="", db_default="",
-        help_text="The person who asked, where one is known. They may not approve it.",
+        help_text=_("The user who requested the call, if known. They cannot approve it."),
     )  # fmt: skip
-    requester_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
+    requester_id = models.BigIntegerField(null=True, blank=True, help_text=_("Id of the requester's account."))
     request_id = models.CharField(max_length=100, blank=True)
     # Without a constraint: the record outlives the conversation, and what was recorded of a call does not change.
     conversation = models.ForeignKey(
         Conversation, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False,
-        related_name="calls", help_text="The conversation that the call belongs to, if its caller named one.",
+        related_name="calls", help_text=_("The conversation that the call belongs to, if its caller named one."),
     )  # fmt: skip
-    writer = models.CharField(max_length=64, help_text="The process that recorded it.")
+    writer = models.CharField(max_length=64, help_text=_("The process that recorded the call."))
     received_at = models.DateTimeField()
     dispatched_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     lease_until = models.DateTimeField(null=True, blank=True)
     fence = models.IntegerField(default=0)
-    duration_ms = models.FloatField(null=True, blank=True, help_text="From receiving to the end, in milliseconds.")
+    duration_ms = models.FloatField(
+        null=True, blank=True, help_text=_("Milliseconds from receiving the call to its end.")
+    )
 
     objects = Calls.as_manager()
 
     class Meta:
-        verbose_name = "call"
+        verbose_name = _("call")
         ordering = ["-received_at", "-id"]
         indexes = [
             models.Index(fields=["-received_at", "-id"], name="call_by_time"),

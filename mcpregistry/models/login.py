@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class LoginAttempts(models.Model):
@@ -13,13 +14,13 @@ class LoginAttempts(models.Model):
 
     key = models.CharField(primary_key=True, max_length=64)
     count = models.PositiveIntegerField(default=0)
-    began_at = models.DateTimeField(help_text="Of the period in which they are counted, by the database's clock.")
+    began_at = models.DateTimeField(help_text=_("Start of the period in which attempts are counted, in database time."))
     locked_until = models.DateTimeField(null=True, blank=True)
     next_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the next attempt is looked at, if attempts at the account are paced."
+        null=True, blank=True, help_text=_("When the next attempt is accepted, if attempts at the account are delayed.")
     )
     known_until = models.DateTimeField(
-        null=True, blank=True, help_text="Until when the network counts as one from which the person logs in."
+        null=True, blank=True, help_text=_("Until when the network counts as one from which the user signs in.")
     )
 
     class Meta:

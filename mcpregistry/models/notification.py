@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.notifications.events import Event, Kind
@@ -28,37 +29,42 @@ class Channel(TrackedModel):
     (Slack's bot token). The address is sealed too, because many receivers put a key into it.
     """
 
-    KINDS = [(Kind.WEBHOOK.value, "Webhook"), (Kind.EMAIL.value, "E-mail"), (Kind.SLACK.value, "Slack")]
-    RISKS = [(1, "low: every call"), (2, "medium"), (3, "high")]
+    KINDS = [(Kind.WEBHOOK.value, "Webhook"), (Kind.EMAIL.value, _("E-mail")), (Kind.SLACK.value, "Slack")]
+    RISKS = [(1, _("low: every call")), (2, _("medium")), (3, _("high"))]
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     name = models.CharField(max_length=100, unique=True)
     kind = models.CharField(max_length=10, choices=KINDS, default=Kind.WEBHOOK.value)
     enabled = models.BooleanField(
-        default=True, help_text="If disabled, nothing is sent and waiting messages are dropped."
+        default=True, help_text=_("If disabled, nothing is sent and waiting messages are dropped.")
     )
     sealed_access = models.TextField(blank=True, editable=False)
     access = Sealed("sealed_access", dict)
-    addresses = models.JSONField(default=list, blank=True, help_text="E-mail addresses.")
-    room = models.CharField("Slack channel", max_length=100, blank=True, help_text="Its id, such as C0123456789.")
+    addresses = models.JSONField(default=list, blank=True, help_text=_("E-mail addresses of the recipients."))
+    room = models.CharField(
+        _("Slack channel"), max_length=100, blank=True, help_text=_("Id of the Slack channel, for example C0123456789.")
+    )
     allowed_networks = models.JSONField(
         default=list, blank=True,
-        help_text='Private networks that the receiver may be in, e.g. ["10.1.0.0/16"]. Empty: public addresses only.',
+        help_text=_('Private networks in which the receiver can be, for example ["10.1.0.0/16"]. If empty, only '
+        "public addresses are allowed."),
     )  # fmt: skip
-    events = models.JSONField(default=list, blank=True, help_text="What is told. Empty: everything.")
+    events = models.JSONField(
+        default=list, blank=True, help_text=_("Events that are sent. If empty, all events are sent.")
+    )
     servers = models.ManyToManyField(
         Server,
         blank=True,
         related_name="+",
-        help_text="Only events of these servers are sent. If empty, events of all servers are sent.",
+        help_text=_("Only events of these servers are sent. If empty, events of all servers are sent."),
     )
     rules = models.ManyToManyField(
         PolicyRule,
         blank=True,
         related_name="+",
-        help_text="Only calls that these rules have held are sent. If empty, all held calls are sent.",
+        help_text=_("Only calls that these rules have held are sent. If empty, all held calls are sent."),
     )
-    minimum_risk = models.PositiveSmallIntegerField("risk from", choices=RISKS, default=1)
+    minimum_risk = models.PositiveSmallIntegerField(_("minimum risk"), choices=RISKS, default=1)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -104,10 +110,10 @@ class Delivery(models.Model):
     class State(models.TextChoices):
         """How far the delivery has come."""
 
-        WAITING = "waiting", "waiting"
-        FAILED = "failed", "failed, tried again"
-        SENT = "sent", "sent"
-        GIVEN_UP = "given up", "given up"
+        WAITING = "waiting", _("waiting")
+        FAILED = "failed", _("failed, will be retried")
+        SENT = "sent", _("sent")
+        GIVEN_UP = "given up", _("given up")
 
     EVENTS = [(event.value, event.value) for event in Event]
 
@@ -118,22 +124,28 @@ class Delivery(models.Model):
         ApprovalRequest, null=True, blank=True, on_delete=models.CASCADE, related_name="deliveries"
     )
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="+")
-    key = models.CharField(max_length=100, editable=False, help_text="The same thing is told to a channel once.")
-    body = models.TextField(help_text="What is told, as JSON; secrets in arguments are masked.")
+    key = models.CharField(
+        max_length=100,
+        editable=False,
+        help_text=_("Identifies what the message is about, so that a channel gets it only once."),
+    )
+    body = models.TextField(help_text=_("Content of the message as JSON. Secrets in arguments are masked."))
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
     attempts = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField()
-    next_at = models.DateTimeField(null=True, blank=True, help_text="Time of the next attempt.")
-    give_up_at = models.DateTimeField(help_text="After this time, a failed delivery is not tried again.")
-    ended_at = models.DateTimeField(null=True, blank=True, help_text="When the message was delivered or given up.")
+    next_at = models.DateTimeField(null=True, blank=True, help_text=_("Time of the next attempt."))
+    give_up_at = models.DateTimeField(help_text=_("After this time, a failed delivery is not tried again."))
+    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When the message was delivered or given up."))
     response_code = models.PositiveIntegerField(null=True, blank=True)
     last_error = models.TextField(blank=True)
-    message_ref = models.CharField(max_length=200, blank=True, help_text="Slack's channel and time stamp.")
+    message_ref = models.CharField(
+        max_length=200, blank=True, help_text=_("Channel and time stamp of the message in Slack.")
+    )
 
     objects = DeliveryQuerySet.as_manager()
 
     class Meta:
-        verbose_name_plural = "deliveries"
+        verbose_name_plural = _("deliveries")
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["channel", "key"], name="told_once")]
         indexes = [
@@ -152,15 +164,17 @@ class Delivery(models.Model):
 class SlackIdentity(TrackedModel):
     """Whose Slack account this is: what somebody does there counts as done by that person here."""
 
-    team = models.CharField("workspace", max_length=30, help_text="Slack's id of the workspace, such as T0123456789.")
-    member = models.CharField(max_length=30, help_text="Slack's id of the person, such as U0123456789.")
+    team = models.CharField(
+        _("workspace"), max_length=30, help_text=_("Id of the Slack workspace, for example T0123456789.")
+    )
+    member = models.CharField(max_length=30, help_text=_("Id of the user in Slack, for example U0123456789."))
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="slack_identities")
 
     history = HistoricalRecords()
 
     class Meta:
-        verbose_name = "Slack person"
-        verbose_name_plural = "Slack people"
+        verbose_name = _("Slack person")
+        verbose_name_plural = _("Slack people")
         ordering = ["user__username", "team"]
         constraints = [models.UniqueConstraint(fields=["team", "member"], name="one_person_per_slack_account")]
 
@@ -171,4 +185,4 @@ class SlackIdentity(TrackedModel):
         """Refuse what is no id of Slack: nothing that it sends would ever be this person's."""
         for name in ("team", "member"):
             if not (value := getattr(self, name)).isascii() or not value.isalnum():
-                raise ValidationError({name: "Write Slack's id, letters and digits, such as T0123456789."})
+                raise ValidationError({name: _("Use the id of Slack: letters and digits, for example T0123456789.")})

@@ -9,6 +9,7 @@ import uuid
 
 from django.conf import settings
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models.sealing import Sealed
 
@@ -23,41 +24,41 @@ class ProjectFile(models.Model):
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    directory = models.CharField(max_length=1000, unique=True, help_text="Directory in which a host was started.")
-    path = models.CharField("file", max_length=1000, blank=True, help_text="File that was read.")
+    directory = models.CharField(max_length=1000, unique=True, help_text=_("Directory in which a host was started."))
+    path = models.CharField(_("file"), max_length=1000, blank=True, help_text=_("File that was read."))
     endpoint_slug = models.CharField(
-        "endpoint", max_length=63, help_text="The servers of the file are listed here alone."
+        _("endpoint"), max_length=63, help_text=_("The only endpoint that lists the servers of the file.")
     )
-    agent_slug = models.CharField("agent", max_length=63, help_text="Hosts in this directory act as this agent.")
+    agent_slug = models.CharField(_("agent"), max_length=63, help_text=_("Hosts in this directory act as this agent."))
     content = models.CharField(
         max_length=64,
         blank=True,
-        help_text="Hash of the servers in the file, with the site's key. Empty if the file cannot be read.",
+        help_text=_("Keyed hash of the servers in the file. Empty if the file cannot be read."),
     )
     summary = models.JSONField(
-        default=list, blank=True, help_text="Servers of the file, one per line, without secrets."
+        default=list, blank=True, help_text=_("Servers of the file, one per line, without secrets.")
     )
     variables = models.JSONField(
         default=dict, blank=True,
-        help_text="Variables in commands and addresses, with the values that the host had. They are part of the hash.",
+        help_text=_("Variables in commands and addresses, with the values that the host had. They are part of the hash."),
     )  # fmt: skip
-    problem = models.TextField(blank=True, help_text="What is wrong with the file or its servers, and what to do.")
-    seen_at = models.DateTimeField("changed at", help_text="When the last change of the file was noticed.")
+    problem = models.TextField(blank=True, help_text=_("What is wrong with the file or its servers, and what to do."))
+    seen_at = models.DateTimeField(_("changed at"), help_text=_("When the last change of the file was noticed."))
 
     confirmed = models.CharField(
-        "confirmed content", max_length=64, blank=True, help_text="Hash of the content that a person has confirmed."
+        _("confirmed content"), max_length=64, blank=True, help_text=_("Hash of the content that a user has confirmed.")
     )
     confirmed_at = models.DateTimeField(null=True, blank=True)
     confirmed_by = models.ForeignKey(
         settings.AUTH_USER_MODEL,
-        verbose_name="account",
+        verbose_name=_("account"),
         null=True,
         blank=True,
         on_delete=models.SET_NULL,
         related_name="+",
     )
     confirmed_as = models.CharField(
-        "confirmed by", max_length=200, blank=True, help_text="Name of the person in the audit log."
+        _("confirmed by"), max_length=200, blank=True, help_text=_("Name of the user in the audit log.")
     )
     # The entries that were read and those that were confirmed, by their keys: digest and launch. They are sealed, because
     # a launch may hold a secret, and a short one could be guessed from its digest.
@@ -67,10 +68,10 @@ class ProjectFile(models.Model):
     confirmed_entries = Sealed("sealed_confirmed_entries", dict)
     offered = models.JSONField(
         default=list, db_default=[], editable=False,
-        help_text="Entries whose tools were approved and granted since they were confirmed. This happens once.",
+        help_text=_("Entries whose tools were approved and granted since they were confirmed. This happens once."),
     )  # fmt: skip
     served = models.CharField(
-        max_length=64, blank=True, help_text="Hash of the content whose servers were set up after its confirmation."
+        max_length=64, blank=True, help_text=_("Hash of the content whose servers were set up after its confirmation.")
     )
 
     class Meta:

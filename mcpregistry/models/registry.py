@@ -6,6 +6,7 @@ import uuid
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.registry.entries import Status
@@ -35,37 +36,51 @@ class RegistrySource(TrackedModel):
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
     base_url = models.CharField(
-        "address", max_length=500, help_text="Without /v0.1, e.g. https://registry.modelcontextprotocol.io."
+        _("address"),
+        max_length=500,
+        help_text=_("Address of the registry without /v0.1, for example https://registry.modelcontextprotocol.io."),
     )
     allowed_networks = models.JSONField(
         default=list, blank=True,
-        help_text='Private networks in which it and its bundles may lie, e.g. ["10.0.0.0/8"]. Empty: none.',
+        help_text=_('Private networks in which the registry and its bundles can be, for example ["10.0.0.0/8"]. If '
+        "empty, only public addresses are allowed."),
     )  # fmt: skip
     sealed_token = models.TextField(blank=True, default="", db_default="", editable=False)
     token = Sealed("sealed_token", str)  # of a private registry; it goes to ``base_url`` alone
     by_clock = models.BooleanField(
-        "read every hour", default=False, help_text="If disabled, the registry is read only when you press Sync now."
+        _("hourly sync"),
+        default=False,
+        help_text=_(
+            "If enabled, the registry is read every hour. If disabled, it is read only when you press Sync registry."
+        ),
     )
     disable_deleted = models.BooleanField(
-        "disable what it deletes", default=True,
-        help_text="If the registry deletes an entry (malware, spam), servers that were added from it or run its "
-        "package are disabled.",
+        _("disable deleted servers"), default=True,
+        help_text=_("If the registry deletes an entry (malware, spam), servers that were added from it or run its "
+        "package are disabled."),
     )  # fmt: skip
     propose_versions = models.BooleanField(
-        "propose new versions", default=False, db_default=False,
-        help_text="If a newer version of an installed package is listed, a package lock is prepared and waits for "
-        "approval.",
+        _("propose new versions"), default=False, db_default=False,
+        help_text=_("If a newer version of an installed package is listed, a package lock is prepared and waits for "
+        "approval."),
     )  # fmt: skip
     watermark = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="The newest change that it has told us of, by its clock."
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("Time of the newest change that the registry has reported, by its own clock."),
     )
-    full_at = models.DateTimeField("read whole", null=True, blank=True, editable=False)
-    synced_at = models.DateTimeField("read last", null=True, blank=True, editable=False)
+    full_at = models.DateTimeField(_("last complete sync"), null=True, blank=True, editable=False)
+    synced_at = models.DateTimeField(_("last sync"), null=True, blank=True, editable=False)
     asked_at = models.DateTimeField(null=True, blank=True, editable=False)
     tried_at = models.DateTimeField(null=True, blank=True, editable=False)
     lease_until = models.DateTimeField(null=True, blank=True, editable=False)
-    pages = models.PositiveIntegerField(default=0, editable=False, help_text="Read in the last or the current round.")
-    skipped = models.PositiveIntegerField(default=0, editable=False, help_text="Entries that could not be used.")
+    pages = models.PositiveIntegerField(
+        default=0, editable=False, help_text=_("Number of pages that the last or current sync has read.")
+    )
+    skipped = models.PositiveIntegerField(
+        default=0, editable=False, help_text=_("Number of entries that could not be used.")
+    )
     skipped_why = models.CharField(max_length=200, blank=True, editable=False)
     error = models.TextField(blank=True, editable=False)
 
@@ -73,10 +88,10 @@ class RegistrySource(TrackedModel):
     history = HistoricalRecords(excluded_fields=[*READ, "uid", "sealed_token"])
 
     class Meta:
-        verbose_name = "registry"
-        verbose_name_plural = "registries"
+        verbose_name = _("registry")
+        verbose_name_plural = _("registries")
         ordering = ["slug"]
-        permissions = [("sync_registrysource", "Can have a registry read")]
+        permissions = [("sync_registrysource", "Can sync registries")]
 
     def __str__(self) -> str:
         return self.slug
@@ -105,26 +120,35 @@ class RegistryEntry(models.Model):
     version = models.CharField(max_length=255)
     title = models.CharField(max_length=200, blank=True)
     description = models.TextField(blank=True)
-    kinds = models.CharField(max_length=200, blank=True, help_text="npm, pypi, oci, mcpb, remote …")
+    kinds = models.CharField(
+        max_length=200,
+        blank=True,
+        help_text=_("Kinds of install options, for example npm, pypi, oci, mcpb and remote."),
+    )
     status = models.CharField(max_length=10, choices=[(each.value, each.value) for each in Status])
     status_message = models.CharField(max_length=500, blank=True)
     is_latest = models.BooleanField(default=False)
     document = models.TextField()
     sha256 = models.CharField(max_length=64)
     altered_at = models.DateTimeField(
-        null=True, blank=True, help_text="When its document was found changed, though it has the same version."
+        null=True,
+        blank=True,
+        help_text=_("When the content of the entry was found to differ from before, although its version is the same."),
     )
     published_at = models.DateTimeField(null=True, blank=True)
     updated_at = models.DateTimeField(null=True, blank=True)
     seen_at = models.DateTimeField()
     servers = models.ManyToManyField(
-        Server, blank=True, related_name="+", help_text="At whose address a server of this site was made from it."
+        Server,
+        blank=True,
+        related_name="+",
+        help_text=_("Servers of this site that were created from the entry and use its address."),
     )
 
     objects = RegistryEntries.as_manager()
 
     class Meta:
-        verbose_name_plural = "registry entries"
+        verbose_name_plural = _("registry entries")
         ordering = ["name", "-published_at", "-id"]
         constraints = [
             models.UniqueConstraint(fields=["source", "name", "version"], name="registry_entry_once"),

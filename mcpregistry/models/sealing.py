@@ -40,15 +40,15 @@ def unseal(text: str, *, place: str) -> Any:
     key = settings.SLIPSNISSE_KEYS.get(key_id)
     if version != "v1" or key is None:
         raise ConfigInvalid(
-            f"A secret at {place} was sealed with the key '{key_id}', which this site does not have.",
-            remedy="Put that key back into SLIPSNISSE_KEYS or enter the secret again.",
+            f'The secret at {place} was encrypted with the key "{key_id}", which this site does not have.',
+            remedy="Add that key to SLIPSNISSE_KEYS again, or enter the secret again.",
         )
     try:
         raw = base64.b64decode(encoded)
         return json.loads(AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], f"{key_id}:{place}".encode()))
     except (InvalidTag, ValueError) as error:
         raise ConfigInvalid(
-            f"The secret at {place} does not open: it was changed or belongs to another row.",
+            f"The secret at {place} cannot be decrypted: it was changed or belongs to another record.",
             remedy="Enter the secret again.",
         ) from error
 

@@ -6,6 +6,7 @@ import uuid
 
 from django.conf import settings
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models.sealing import Sealed
 
@@ -18,7 +19,7 @@ class SecondFactor(models.Model):
     sealed_secret = models.TextField(editable=False)
     confirmed_at = models.DateTimeField(null=True, blank=True)
     last_step = models.BigIntegerField(
-        default=0, help_text="Of the last code that was used: it and older ones are void."
+        default=0, help_text=_("Number of the last code that was used. This code and earlier ones are not accepted.")
     )
 
     secret = Sealed("sealed_secret", str)

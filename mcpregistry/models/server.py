@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.text.display import printable
@@ -22,49 +23,49 @@ MOST_TOOLS, MOST_DEFINITION_BYTES = 10_000, 16 * 1024 * 1024  # that a server's 
 slug_validator = RegexValidator(
     # Two underscores separate server and tool in exposed names, so a slug may not hold them.
     r"^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z",
-    "Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.",
+    _("Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit."),
 )
 
 
 class Transport(models.TextChoices):
     """How a server is reached."""
 
-    STDIO = "stdio", "Local process (stdio)"
+    STDIO = "stdio", _("Local process (stdio)")
     HTTP = "http", "Streamable HTTP"
-    SSE = "sse", "HTTP with SSE (older)"
+    SSE = "sse", _("HTTP with SSE (older)")
     WEBSOCKET = "websocket", "WebSocket"
 
 
 class Lifecycle(models.TextChoices):
     """Draft until its launch was confirmed, then active; disabled by a person."""
 
-    DRAFT = "draft", "Draft"
-    ACTIVE = "active", "Active"
-    DISABLED = "disabled", "Disabled"
+    DRAFT = "draft", _("Draft")
+    ACTIVE = "active", _("Active")
+    DISABLED = "disabled", _("Disabled")
 
 
 class ConnectMode(models.TextChoices):
     """When a process connects to the server."""
 
-    LAZY = "lazy", "At the first call"
-    EAGER = "eager", "At start-up"
-    MANUAL = "manual", "Only when told to, with Reconnect"
+    LAZY = "lazy", _("At the first call")
+    EAGER = "eager", _("At start-up")
+    MANUAL = "manual", _("Manually, with Reconnect")
 
 
 class Resend(models.TextChoices):
     """Whether a call may be sent a second time after a failure."""
 
-    NEVER = "never", "Never"
-    SAFE = "safe", "Only if nothing was sent"
-    ALWAYS = "always", "Also after sending, for tools marked idempotent"
+    NEVER = "never", _("Never")
+    SAFE = "safe", _("Only if nothing was sent")
+    ALWAYS = "always", _("Also after sending, for tools marked idempotent")
 
 
 class SharedBy(models.TextChoices):
     """Who uses one connection to the server, and with it one process and what it remembers."""
 
-    EVERYBODY = "everybody", "Everybody"
-    AGENT = "agent", "The calls of one agent"
-    SESSION = "session", "The calls of one host session"
+    EVERYBODY = "everybody", _("All calls")
+    AGENT = "agent", _("The calls of one agent")
+    SESSION = "session", _("The calls of one host session")
 
 
 # What a server is allowed unless people agree to more.
@@ -75,8 +76,8 @@ DEFINITION_BYTES = 1024 * 1024
 class ProtocolMode(models.TextChoices):
     """Which era of MCP is spoken: fixed, or found out when connecting."""
 
-    AUTO = "auto", "Find out"
-    LEGACY = "legacy", "2025-11-25 and older"
+    AUTO = "auto", _("Detect automatically")
+    LEGACY = "legacy", _("2025-11-25 and earlier")
     MODERN = "modern", "2026-07-28"
 
 
@@ -104,19 +105,20 @@ class Server(Confined):
         max_length=63,
         unique=True,
         validators=[slug_validator],
-        help_text="Short name of the server. Hosts see it before the name of each tool.",
+        help_text=_("Short name of the server. Hosts see it before the name of each tool."),
     )
     name = models.CharField(
-        max_length=200, blank=True, help_text="Name on the pages of this site. If empty, the slug is shown."
+        max_length=200, blank=True, help_text=_("Name on the pages of this site. If empty, the slug is shown.")
     )
     description = models.TextField(blank=True)
     transport = models.CharField(max_length=10, choices=Transport.choices, default=Transport.STDIO)
 
     command = models.JSONField(
         default=list, blank=True,
-        help_text='Program and arguments as a list, e.g. ["uvx", "mcp-server-time"]. No shell.',
+        help_text=_('Program and arguments as a list, for example ["uvx", "mcp-server-time"]. They are not passed to '
+        "a shell."),
     )  # fmt: skip
-    cwd = models.CharField("working directory", max_length=1000, blank=True)
+    cwd = models.CharField(_("working directory"), max_length=1000, blank=True)
     sealed_env = models.TextField(blank=True, editable=False)
     env = Sealed("sealed_env", dict)
     url = models.CharField("URL", max_length=2000, blank=True)
@@ -124,102 +126,112 @@ class Server(Confined):
     headers = Sealed("sealed_headers", dict)
     allowed_networks = models.JSONField(
         default=list, blank=True,
-        help_text='Private networks that this server may be reached in, e.g. ["127.0.0.1/32"]. Empty: public addresses only.',
+        help_text=_('Private networks in which this server can be reached, for example ["127.0.0.1/32"]. If empty, '
+        "only public addresses are allowed."),
     )  # fmt: skip
 
-    connect_mode = models.CharField("connect", max_length=10, choices=ConnectMode.choices, default=ConnectMode.LAZY)
+    connect_mode = models.CharField(
+        _("connection"), max_length=10, choices=ConnectMode.choices, default=ConnectMode.LAZY
+    )
     resend = models.CharField(
         max_length=10,
         choices=Resend.choices,
         default=Resend.SAFE,
-        help_text="When a call that failed may be sent again automatically.",
+        help_text=_("When a failed call can be sent again automatically."),
     )
-    protocol_mode = models.CharField("protocol", max_length=10, choices=ProtocolMode.choices, default=ProtocolMode.AUTO)
+    protocol_mode = models.CharField(
+        _("protocol"), max_length=10, choices=ProtocolMode.choices, default=ProtocolMode.AUTO
+    )
     connect_timeout = models.FloatField(
-        default=30.0, validators=[MinValueValidator(0.1), MaxValueValidator(600)], help_text="Seconds."
+        default=30.0,
+        validators=[MinValueValidator(0.1), MaxValueValidator(600)],
+        help_text=_("Seconds to wait for a connection. Default: 30."),
     )
     request_timeout = models.FloatField(
         default=30.0,
         validators=[MinValueValidator(0), MaxValueValidator(86400)],
-        help_text="Seconds until a call times out. Set to 0 for no timeout.",
+        help_text=_("Seconds until a call times out. Default: 30. Set to 0 for no timeout."),
     )
     idle_timeout = models.FloatField(
         default=600.0,
         validators=[MinValueValidator(1)],
-        help_text="The connection is closed after this many seconds without a call.",
+        help_text=_("Seconds without a call after which the connection is closed. Default: 600."),
     )
     max_message_bytes = models.PositiveIntegerField(
         default=MESSAGE_BYTES,
         validators=[MinValueValidator(1024)],
-        help_text="Largest single message accepted, in bytes.",
+        help_text=_("Maximum size of a message in bytes. Default: 4,194,304 (4 MiB)."),
     )
     max_concurrency = models.PositiveIntegerField(
         default=8,
         validators=[MinValueValidator(1), MaxValueValidator(1000)],
-        help_text="Maximum number of calls at the same time. Further calls wait.",
+        help_text=_("Maximum number of calls at the same time. Further calls wait. Default: 8."),
     )
     max_tools = models.PositiveIntegerField(
-        "limit of tools", default=TOOLS, db_default=TOOLS, validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
-        help_text="Maximum number of tools. If the server offers more, only the first ones by name are used.",
+        _("limit of tools"), default=TOOLS, db_default=TOOLS, validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
+        help_text=_("Maximum number of tools. If the server offers more, only the first ones by name are used. "
+        "Default: 2,000."),
     )  # fmt: skip
     max_definition_bytes = models.PositiveIntegerField(
-        "limit of definitions", default=DEFINITION_BYTES, db_default=DEFINITION_BYTES,
+        _("limit of definitions"), default=DEFINITION_BYTES, db_default=DEFINITION_BYTES,
         validators=[MinValueValidator(1024), MaxValueValidator(MOST_DEFINITION_BYTES)],
-        help_text="Maximum size of all definitions of the server together (tools, prompts, resources), in bytes. If "
+        help_text=_("Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If "
         "they are larger, only the first ones by name are used. The server's page and its tests list what is left "
-        "out.",
+        "out. Default: 1,048,576 (1 MiB)."),
     )  # fmt: skip
     shared_by = models.CharField(
         max_length=10, choices=SharedBy.choices, default=SharedBy.EVERYBODY, db_default=SharedBy.EVERYBODY,
-        help_text="Which calls use the same connection and process. Choose one agent or one host session for servers "
-        "that keep state, such as browsers, shells and databases.",
+        help_text=_("Which calls use the same connection and process. Choose one agent or one host session for servers "
+        "that keep state, such as browsers, shells and databases."),
     )  # fmt: skip
     max_sessions = models.PositiveIntegerField(
-        "limit of sessions", default=SESSIONS, db_default=SESSIONS, validators=[MinValueValidator(1), MaxValueValidator(1000)],
-        help_text="Maximum number of connections in each process of this site, if agents or host sessions have "
-        "connections of their own. Beyond it, the connection that was idle longest is closed.",
+        _("limit of sessions"), default=SESSIONS, db_default=SESSIONS, validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text=_("Maximum number of connections in each process of this site, if agents or host sessions have "
+        "connections of their own. Beyond it, the connection that was idle longest is closed. Default: 20."),
     )  # fmt: skip
     asks_elicitation = models.BooleanField(
-        "may ask the user", default=True, db_default=True,
-        help_text="The server may ask the person at the calling host to fill in a form or to open a page "
-        "(elicitation).",
+        _("may ask the user"), default=True, db_default=True,
+        help_text=_("The server may ask the user of the calling host to fill in a form or to open a page (elicitation)."),
     )  # fmt: skip
     asks_sampling = models.BooleanField(
-        "may ask the model", default=True, db_default=True,
-        help_text="The server may ask the model of the calling host. The host pays for it (sampling).",
+        _("may ask the model"), default=True, db_default=True,
+        help_text=_("The server may ask the model of the calling host. The host pays for it (sampling)."),
     )  # fmt: skip
     sampling_expert = models.CharField(
-        "model questions go to", max_length=60, blank=True, default="", db_default="",
-        help_text="Name of an expert tool whose model answers the server's requests, instead of the host's model. "
+        _("expert tool for sampling"), max_length=60, blank=True, default="", db_default="",
+        help_text=_("Name of an expert tool whose model answers the server's requests, instead of the host's model. "
         "The calling agent pays for it. The expert tool must take one text argument and use no tools. If empty, the "
-        "host's model answers.",
+        "host's model answers."),
     )  # fmt: skip
     asks_roots = models.BooleanField(
-        "may ask for folders", default=False, db_default=False,
-        help_text="The server may read the list of folders that the calling host works in (roots). Some servers then "
-        "use these folders instead of the ones in their command line.",
+        _("may ask for folders"), default=False, db_default=False,
+        help_text=_("The server may read the list of folders that the calling host works in (roots). Some servers then "
+        "use these folders instead of the ones in their command line."),
     )  # fmt: skip
     check_interval = models.PositiveIntegerField(
-        default=300, validators=[MinValueValidator(10)], help_text="Seconds between health checks."
+        default=300, validators=[MinValueValidator(10)], help_text=_("Seconds between two health checks. Default: 300.")
     )
 
     mcp_apps = models.BooleanField(
         "MCP Apps", default=True, db_default=True,
-        help_text="Tools may show pages of the server (ui:// resources) in hosts. If disabled, these pages are "
-        "removed from results.",
+        help_text=_("Tools may show pages of the server (ui:// resources) in hosts. If disabled, these pages are "
+        "removed from results."),
     )  # fmt: skip
     trial_hours = models.PositiveIntegerField(
-        "hours between trials", default=0, db_default=0, validators=[MaxValueValidator(8760)],
-        help_text="Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only, and "
-        "also runs when the server reports another version. Set to 0 to disable.",
+        _("hours between trials"), default=0, db_default=0, validators=[MaxValueValidator(8760)],
+        help_text=_("Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only, and "
+        "also runs when the server reports another version. Set to 0 to disable."),
     )  # fmt: skip
 
     lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)
     revision = models.PositiveIntegerField(
-        default=1, editable=False, help_text="Rises when launch facts or limits change."
+        default=1, editable=False, help_text=_("Increases when the launch or the limits change.")
     )
     launch_by = models.JSONField(
-        null=True, blank=True, editable=False, help_text="Who has changed the launch since it was last confirmed."
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("Users who changed the launch since its confirmation."),
     )
     confirmed_launch = models.CharField(max_length=64, blank=True, editable=False)
     confirmed_by = models.ForeignKey(
@@ -234,7 +246,7 @@ class Server(Confined):
     last_error_at = models.DateTimeField(null=True, blank=True, editable=False)
     consecutive_failures = models.PositiveIntegerField(default=0, editable=False)
     unavailable_since = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="Set after repeated failures, cleared by the first success."
+        null=True, blank=True, editable=False, help_text=_("Set after repeated failures, cleared by the first success.")
     )
     next_check_at = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
     check_until = models.DateTimeField(null=True, blank=True, editable=False)  # while a check runs: its longest end
@@ -242,23 +254,27 @@ class Server(Confined):
     protocol_era = models.CharField(max_length=20, blank=True, editable=False)
     server_info = models.JSONField(default=dict, blank=True, editable=False)
     server_instructions = models.TextField(blank=True, editable=False)
-    refreshed_at = models.DateTimeField("tools read at", null=True, blank=True, editable=False)
+    refreshed_at = models.DateTimeField(_("tools read at"), null=True, blank=True, editable=False)
     features = models.JSONField(
         default=list, blank=True, db_default=[], editable=False,
-        help_text="What it offers besides tools, prompts and resources: completions, logging, subscriptions.",
+        help_text=_("Features besides tools, prompts and resources: completions, logging, subscriptions."),
     )  # fmt: skip
     left_out = models.TextField(
-        "tools left out", blank=True, default="", db_default="", editable=False, help_text="One reason in each line."
-    )
+        _("tools left out"), blank=True, default="", db_default="", editable=False,
+        help_text=_("Definitions that are left out, with the reason, one per line."),
+    )  # fmt: skip
     last_connected_at = models.DateTimeField(null=True, blank=True, editable=False)
     sealed_extra = models.TextField(blank=True, editable=False)
     extra = Sealed("sealed_extra", dict)  # what imported files say that has no field here; may hold secrets
     only_on = models.CharField(
-        "only on endpoint", max_length=63, blank=True, default="", db_default="", editable=False,
-        help_text="Short name of the only endpoint that lists it. If empty, every endpoint can.",
+        _("only on endpoint"), max_length=63, blank=True, default="", db_default="", editable=False,
+        help_text=_("Short name of the only endpoint that lists the server. If empty, every endpoint can."),
     )  # fmt: skip
     source = models.CharField(
-        max_length=40, blank=True, editable=False, help_text="How it came here: admin, api, a file format."
+        max_length=40,
+        blank=True,
+        editable=False,
+        help_text=_("How the server was added: admin, api, or the format of a file."),
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -275,7 +291,7 @@ class Server(Confined):
     class Meta:
         ordering = ["slug"]
         permissions = [
-            ("confirm_server", "Can confirm how a server is launched"),
+            ("confirm_server", "Can confirm the launch of a server"),
             ("test_server", "Can test, refresh and reconnect a server"),
         ]
 
@@ -337,23 +353,26 @@ class Connection(models.Model):
     """The live connection of one process to one server, as that process last reported it."""
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="connections")
-    process = models.CharField(max_length=100, help_text="Kind, host and process id, e.g. web@box:4711.")
+    process = models.CharField(
+        max_length=100, help_text=_("Kind, host and process id of the process, for example web@box:4711.")
+    )
     state = models.CharField(max_length=14)
     protocol_era = models.CharField(max_length=20, blank=True)
-    pid = models.IntegerField(null=True, blank=True, help_text="Process id of a local server.")
+    pid = models.IntegerField(null=True, blank=True, help_text=_("Process id of a local server."))
     since = models.DateTimeField()
-    connected_at = models.DateTimeField(null=True, blank=True, help_text="When this process last connected.")
+    connected_at = models.DateTimeField(null=True, blank=True, help_text=_("When this process last connected."))
     attempts = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Failures in a row since a call was last answered."
+        default=0, db_default=0, help_text=_("Number of consecutive failures since the last answered call.")
     )
     sessions = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Number of open connections of single agents and host sessions."
+        default=0, db_default=0, help_text=_("Number of open connections that belong to one agent or host session.")
     )
     last_error = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)
     log_tail = models.TextField(
-        "log lines", blank=True, default="", db_default="", help_text="The newest that the server said over MCP."
-    )
+        _("log lines"), blank=True, default="", db_default="",
+        help_text=_("Newest log messages that the server sent over MCP."),
+    )  # fmt: skip
     seen_at = models.DateTimeField()
 
     class Meta:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models.server import Server
 
@@ -14,10 +15,10 @@ class ServerTest(models.Model):
     class Verdict(models.TextChoices):
         """How far the test has come, and how it ended."""
 
-        QUEUED = "queued", "Queued"
-        RUNNING = "running", "Running"
-        PASSED = "passed", "Passed"
-        FAILED = "failed", "Failed"
+        QUEUED = "queued", _("Queued")
+        RUNNING = "running", _("Running")
+        PASSED = "passed", _("Passed")
+        FAILED = "failed", _("Failed")
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tests")
     verdict = models.CharField(max_length=10, choices=Verdict.choices, default=Verdict.QUEUED)
@@ -29,19 +30,21 @@ class ServerTest(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     worker = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
     in_sandbox = models.BooleanField(
-        default=False, db_default=False, help_text="Tried in the sandbox, whether or not it is switched on."
+        default=False,
+        db_default=False,
+        help_text=_("Whether the test ran in the sandbox, even if the server does not use it."),
     )
-    call_tool = models.CharField(max_length=500, blank=True, help_text="Tool to call as part of the test.")
+    call_tool = models.CharField(max_length=500, blank=True, help_text=_("Tool to call as part of the test."))
     call_arguments = models.JSONField(default=dict, blank=True)
     server_revision = models.PositiveIntegerField(default=0)
     protocol_era = models.CharField(max_length=20, blank=True)
-    timings = models.JSONField(default=dict, blank=True, help_text="Milliseconds per step.")
+    timings = models.JSONField(default=dict, blank=True, help_text=_("Milliseconds of each step."))
     tool_count = models.PositiveIntegerField(null=True, blank=True)
     left_out = models.TextField(
         blank=True,
         default="",
         db_default="",
-        help_text="Definitions that were left out, with the reason, one per line.",
+        help_text=_("Definitions that were left out, with the reason, one per line."),
     )
     error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(blank=True)

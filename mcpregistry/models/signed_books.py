@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
@@ -64,7 +65,7 @@ class SignedBookEntry(models.Model):
     seq = models.BigIntegerField(default=0, db_default=0, editable=False)
     prev = models.CharField(max_length=64, default="", db_default="", editable=False)
     hash = models.CharField(max_length=64, default="", db_default="", editable=False)
-    key_id = models.CharField("key", max_length=100, default="", db_default="", editable=False)
+    key_id = models.CharField(_("key"), max_length=100, default="", db_default="", editable=False)
 
     class Meta:
         abstract = True
@@ -80,7 +81,7 @@ class SignedBookEntry(models.Model):
             fits = bool(self.key_id) and signed(self.key_id, _PURPOSE, self.text(book), self.hash)
         except ConfigInvalid as error:
             return f"it cannot be verified. {error.message}"
-        return "" if fits else "it does not fit its signature"
+        return "" if fits else "its signature does not match"
 
 
 def _stored_as(field: Any, value: Any) -> Any:

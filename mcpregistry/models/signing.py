@@ -31,8 +31,9 @@ def signature(key_id: str, purpose: str, text: str) -> str:
     key = _ring().get(key_id)
     if key is None:
         raise ConfigInvalid(
-            f"It is signed with the key '{key_id}', which this site does not have.",
-            remedy="Put that key back into SLIPSNISSE_AUDIT_KEYS, or that from which it was derived into SLIPSNISSE_KEYS.",
+            f'The signature was made with the key "{key_id}", which this site does not have.',
+            remedy="Add that key to SLIPSNISSE_AUDIT_KEYS again, or add the key that it was derived from to "
+            "SLIPSNISSE_KEYS.",
         )
     return hmac.digest(key, f"{purpose}:{key_id}:{text}".encode(), "sha256").hex()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class SiteProcess(models.Model):
@@ -12,14 +13,21 @@ class SiteProcess(models.Model):
     """
 
     id = models.CharField(
-        primary_key=True, max_length=64, help_text="Unique for each start; the writer of its calls begins with it."
+        primary_key=True,
+        max_length=64,
+        help_text=_("Unique for each start of a process. The writer of its calls begins with it."),
     )
-    name = models.CharField(max_length=100, db_index=True, help_text="Kind, host and process id, e.g. web@box:4711.")
+    name = models.CharField(
+        max_length=100,
+        db_index=True,
+        help_text=_("Kind, host and process id of the process, for example web@box:4711."),
+    )
     address = models.CharField(
         max_length=300, blank=True, default="", db_default="",
-        help_text="Address at which processes on other machines reach it. Empty without SLIPSNISSE_PEER_ADDRESS.",
+        help_text=_("Address at which processes on other machines reach this process. Empty if "
+        "SLIPSNISSE_PEER_ADDRESS is not set."),
     )  # fmt: skip
-    lease_until = models.DateTimeField(help_text="By the database's clock.")
+    lease_until = models.DateTimeField(help_text=_("When the process counts as dead, in database time."))
 
     def __str__(self) -> str:
         return self.name

@@ -10,6 +10,7 @@ import msgspec
 from django.conf import settings
 from django.core.validators import MaxLengthValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain import kinds
@@ -93,56 +94,66 @@ class Tool(TrackedModel):
     """
 
     class Kind(models.TextChoices):
-        TOOL = kinds.TOOL, "tool"
-        PROMPT = kinds.PROMPT, "prompt"
-        RESOURCE = kinds.RESOURCE, "resource"
-        TEMPLATE = kinds.TEMPLATE, "template"
+        TOOL = kinds.TOOL, _("tool")
+        PROMPT = kinds.PROMPT, _("prompt")
+        RESOURCE = kinds.RESOURCE, _("resource")
+        TEMPLATE = kinds.TEMPLATE, _("template")
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tools")
     kind = models.CharField(
         max_length=10, choices=Kind.choices, default=Kind.TOOL, db_default=kinds.TOOL, editable=False
     )
-    name = models.CharField(max_length=500, help_text="The name that the server uses.")
+    name = models.CharField(max_length=500, help_text=_("Name of the tool on its server."))
     enabled = models.BooleanField(
-        default=True, help_text="If disabled, the tool is hidden from every agent, even if it is granted."
+        default=True, help_text=_("If disabled, the tool is hidden from every agent, even if it is granted.")
     )
     idempotent = models.BooleanField(
         default=False,
-        help_text="Enable this if a second call with the same arguments changes nothing more. A "
-        "failed call may then be sent again.",
+        help_text=_(
+            "Enable this if a second call with the same arguments changes nothing more. A "
+            "failed call may then be sent again."
+        ),
     )
     call_energy = models.FloatField(
-        "energy of a call", null=True, blank=True, validators=[MinValueValidator(0)],
-        help_text="Estimated energy units of one call. They count against the budgets of agents and expert tools.",
+        _("energy of a call"), null=True, blank=True, validators=[MinValueValidator(0)],
+        help_text=_("Estimated energy units of one call. They count against the budgets of agents and expert tools. "
+        "If empty, the energy is estimated from past calls."),
     )  # fmt: skip
     call_cost = models.DecimalField(
-        "cost of a call", max_digits=10, decimal_places=6, null=True, blank=True, validators=[MinValueValidator(0)],
-        help_text="Estimated price of one call in US dollars, as charged by the service behind the tool.",
+        _("cost of a call"), max_digits=10, decimal_places=6, null=True, blank=True, validators=[MinValueValidator(0)],
+        help_text=_("Estimated price of one call in US dollars, as charged by the service behind the tool. If empty, "
+        "calls have no price."),
     )  # fmt: skip
     own_name = models.CharField(
-        "your name for it", max_length=64, blank=True, default="", db_default="",
-        validators=[RegexValidator(r"^[A-Za-z0-9_-]+$", "Letters, digits, _ and - only.")],
-        help_text="Name that hosts see instead of the server's name for the tool. Grants and rules are not affected. "
-        "If empty, the server's name is used.",
+        _("name for hosts"), max_length=64, blank=True, default="", db_default="",
+        validators=[RegexValidator(r"^[A-Za-z0-9_-]+$", _("Use only letters, digits, _ and -."))],
+        help_text=_("Name that hosts see instead of the server's name for the tool. Grants and rules are not affected. "
+        "If empty, the server's name is used."),
     )  # fmt: skip
     own_description = models.TextField(
-        "your description", blank=True, default="", db_default="", validators=[MaxLengthValidator(10_000)],
-        help_text="Description that hosts see instead of the approved one, for example a shorter one. If the server "
+        _("description for hosts"), blank=True, default="", db_default="", validators=[MaxLengthValidator(10_000)],
+        help_text=_("Description that hosts see instead of the approved one, for example a shorter one. If the server "
         "changes its own description, the tool must still be approved again. If empty, the approved description is "
-        "used.",
+        "used."),
     )  # fmt: skip
     # What an operator has confirmed of the server's claims; None: nothing, so the worst is assumed.
-    read_only = models.BooleanField(null=True, blank=True, help_text="It changes nothing anywhere.")
-    destructive = models.BooleanField(null=True, blank=True, help_text="It may delete or overwrite what was there.")
-    open_world = models.BooleanField(null=True, blank=True, help_text="It reaches things outside the server's own.")
+    read_only = models.BooleanField(null=True, blank=True, help_text=_("Whether the tool changes nothing anywhere."))
+    destructive = models.BooleanField(
+        null=True, blank=True, help_text=_("Whether the tool may delete or overwrite data.")
+    )
+    open_world = models.BooleanField(
+        null=True, blank=True, help_text=_("Whether the tool reaches systems outside of its server.")
+    )
     pinned = models.ForeignKey(
         "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False,
-        verbose_name="approved definition",
+        verbose_name=_("approved definition"),
     )  # fmt: skip
     latest = models.ForeignKey(
         "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False
     )
-    present = models.BooleanField(default=True, editable=False, help_text="The server listed it when last asked.")
+    present = models.BooleanField(
+        default=True, editable=False, help_text=_("Whether the server listed the tool when it was last asked.")
+    )
     first_seen_at = models.DateTimeField(editable=False)
     last_seen_at = models.DateTimeField(editable=False)
 
@@ -191,7 +202,7 @@ class Definition(models.Model):
     """
 
     tool = models.ForeignKey(Tool, on_delete=models.CASCADE, related_name="definitions")
-    hash = models.CharField(max_length=64, help_text="SHA-256 over every field that a model can see.")
+    hash = models.CharField(max_length=64, help_text=_("SHA-256 over every field that a model can see."))
     body = models.TextField()
     seen_at = models.DateTimeField()
     decided_at = models.DateTimeField(null=True, blank=True)
@@ -200,8 +211,12 @@ class Definition(models.Model):
     )
     approved = models.BooleanField(default=False)
     # What the scanner found, for people to weigh; it decides nothing.
-    scanner = models.PositiveSmallIntegerField(default=0, editable=False, help_text="Version that read it; 0: none.")
-    severity = models.PositiveSmallIntegerField(default=0, editable=False, help_text="Of the worst finding, 0 to 3.")
+    scanner = models.PositiveSmallIntegerField(
+        default=0, editable=False, help_text=_("Version of the scanner that checked the definition. 0 if none did.")
+    )
+    severity = models.PositiveSmallIntegerField(
+        default=0, editable=False, help_text=_("Severity of the worst finding, from 0 to 3.")
+    )
     findings_json = models.TextField(default="[]", editable=False)
 
     class Meta:

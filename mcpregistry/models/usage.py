@@ -6,6 +6,7 @@ The clock makes these rows of the record (``services.records.call_hours``), and 
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.usage import BUCKETS
 
@@ -24,11 +25,15 @@ class CountedSpan(models.Model):
     """
 
     span = models.PositiveSmallIntegerField(choices=Span.choices)
-    begins = models.DateTimeField(help_text="In UTC.")
+    begins = models.DateTimeField(help_text=_("Start of the hour or day, in UTC."))
     calls = models.PositiveIntegerField(default=0)
     errors = models.PositiveIntegerField(default=0)
-    unsettled = models.PositiveIntegerField(default=0, help_text="Calls that had no known end when it was counted.")
-    again = models.BooleanField(default=False, help_text="The clock was set back to before it: count it once more.")
+    unsettled = models.PositiveIntegerField(
+        default=0, help_text=_("Calls whose end was not known when they were counted.")
+    )
+    again = models.BooleanField(
+        default=False, help_text=_("Whether the period is counted again, because the clock was set back to before it.")
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["span", "begins"], name="one_row_per_counted_span")]
@@ -41,21 +46,23 @@ class SpanUsage(models.Model):
     """Calls of one agent, by one endpoint, of one tool, in an hour or a day. Names are copied, as those of a call."""
 
     span = models.PositiveSmallIntegerField(choices=Span.choices)
-    begins = models.DateTimeField(help_text="In UTC.")
-    agent_slug = models.CharField("agent", max_length=63, blank=True)
-    endpoint_slug = models.CharField("endpoint", max_length=63, blank=True)
-    server_slug = models.CharField("server", max_length=63, blank=True, help_text="Empty: nobody has such a tool.")
-    tool_name = models.CharField("tool", max_length=500, blank=True)
+    begins = models.DateTimeField(help_text=_("Start of the hour or day, in UTC."))
+    agent_slug = models.CharField(_("agent"), max_length=63, blank=True)
+    endpoint_slug = models.CharField(_("endpoint"), max_length=63, blank=True)
+    server_slug = models.CharField(
+        _("server"), max_length=63, blank=True, help_text=_("Empty if no server has the tool.")
+    )
+    tool_name = models.CharField(_("tool"), max_length=500, blank=True)
     calls = models.PositiveIntegerField()
     errors = models.PositiveIntegerField()
     refused = models.PositiveIntegerField()
     sent = models.PositiveIntegerField()
-    size = models.BigIntegerField(help_text="Characters of the results of calls that were sent.")
+    size = models.BigIntegerField(help_text=_("Characters of the results of sent calls."))
     cost = models.BigIntegerField(
-        null=True, help_text="Hundred-millionths of a dollar, of the calls where it is known."
+        null=True, help_text=_("Cost in hundred-millionths of a US dollar, of the calls whose cost is known.")
     )
-    codes = models.JSONField(default=dict, help_text="Failures by their code.")
-    last = models.DateTimeField(help_text="When the last of them came.")
+    codes = models.JSONField(default=dict, help_text=_("Number of failures by error code."))
+    last = models.DateTimeField(help_text=_("Time of the last call."))
 
     class Meta:
         constraints = [
@@ -78,15 +85,15 @@ for _name in TOOK:
 class SpanFailure(models.Model):
     """Failures of one hour that are alike. Words of tools stand in it, so it goes with the payloads of calls."""
 
-    begins = models.DateTimeField(help_text="Its hour, in UTC.")
-    server_slug = models.CharField("server", max_length=63, blank=True)
-    tool_name = models.CharField("tool", max_length=500, blank=True)
+    begins = models.DateTimeField(help_text=_("Start of the hour, in UTC."))
+    server_slug = models.CharField(_("server"), max_length=63, blank=True)
+    tool_name = models.CharField(_("tool"), max_length=500, blank=True)
     code = models.CharField(max_length=40)
-    shape = models.CharField(max_length=200, help_text="The text without what differs from one to the next.")
+    shape = models.CharField(max_length=200, help_text=_("Error text without the parts that differ between calls."))
     count = models.PositiveIntegerField()
     first = models.DateTimeField()
     last = models.DateTimeField()
-    examples = models.JSONField(default=list, help_text="The newest of these calls, each as [time, id].")
+    examples = models.JSONField(default=list, help_text=_("Newest of these calls, each as [time, id]."))
 
     class Meta:
         indexes = [models.Index(fields=["begins"], name="failure_by_hour")]
@@ -102,9 +109,9 @@ class UsageSums(models.Model):
     ``begins`` to ``until`` are still as many as stand here: whoever counts an hour anew need not know of them.
     """
 
-    name = models.CharField(max_length=40, help_text="What of, and of which period.")
-    begins = models.DateTimeField(help_text="In UTC.")
-    until = models.DateTimeField(help_text="In UTC.")
+    name = models.CharField(max_length=40, help_text=_("What is summed up, and for which period."))
+    begins = models.DateTimeField(help_text=_("Start of the period, in UTC."))
+    until = models.DateTimeField(help_text=_("End of the period, in UTC."))
     hours = models.PositiveIntegerField()
     calls = models.PositiveBigIntegerField()
     errors = models.PositiveBigIntegerField()

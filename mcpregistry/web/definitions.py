@@ -7,7 +7,7 @@ the decision is refused. Deciding is POST only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -54,6 +54,7 @@ class Entry:
     findings: list[Finding]
     claims: dict[str, Any]
     revertible: bool
+    seen: str
 
     @property
     def severity(self) -> Severity:
@@ -114,11 +115,12 @@ def _group(server: Server, entries: list[Entry], tally: Tally | None) -> Group:
 
 def _own(entry: Entry) -> Entry:
     """Without what is shown with the server."""
-    return Entry(
-        entry.tool, entry.definition, entry.status, [c for c in entry.changes if c.field != INSTRUCTIONS],
-        {key: value for key, value in entry.data.items() if key != INSTRUCTIONS}, entry.repairs,
-        [f for f in entry.findings if not _of_instructions(f)], entry.claims, entry.revertible,
-    )  # fmt: skip
+    return replace(
+        entry,
+        changes=[change for change in entry.changes if change.field != INSTRUCTIONS],
+        data={key: value for key, value in entry.data.items() if key != INSTRUCTIONS},
+        findings=[finding for finding in entry.findings if not _of_instructions(finding)],
+    )
 
 
 def _of_instructions(finding: Finding) -> bool:
@@ -139,6 +141,7 @@ def _entry(tool: Tool) -> Entry:
         findings=new.findings if new else [],
         claims=_claims(data),
         revertible=compared,
+        seen=behaviour.seen_of(tool),
     )
 
 
@@ -204,8 +207,13 @@ def _newest(pk: int) -> Definition:
 
 @transaction.atomic
 def _approve(request: HttpRequest, definition: Definition) -> str:
+    confirms = request.POST.get("confirm") == "on"
+    if confirms:
+        behaviour.lock_as_shown(definition.tool, request.POST.get("seen", ""))
     tool = decisions.approve(definition=definition, actor=actor(request), user=person(request))
-    if request.POST.get("confirm") == "on":
+    if confirms:
+        if tool.pinned_id != definition.pk:  # the server has returned to a text that was approved before
+            raise Conflict("The server has changed the definition meanwhile.", remedy="Read it again, then decide.")
         behaviour.confirm_claims(tool=tool, actor=actor(request))
     text = _("Approved %(name)s. Agents can use it as long as its server offers exactly this definition.")
     return text % {"name": _name(definition)}

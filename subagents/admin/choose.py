@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext
 
 from mcpregistry.admin.add_entry import AddEntryPage, Use, page_of
 from mcpregistry.admin.base import ReadOnlyAdmin, actor
@@ -35,7 +36,7 @@ class ChoosePage:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
         entries = {each.pk: each for each in listed.proposed(proposal.request.result)}
         if entry_id not in entries or proposal.state != ProposalState.WAITING:
-            self.admin.message_user(request, "It can no longer be chosen here.", messages.ERROR)
+            self.admin.message_user(request, gettext("This entry can no longer be chosen here."), messages.ERROR)
             return HttpResponseRedirect(page_of(proposal))
         if not request.user.has_perm("subagents.decide_proposal"):
             raise PermissionDenied
@@ -46,7 +47,7 @@ class ChoosePage:
         choice = proposals.Choice(entry, wish)
         user = cast(User, request.user)
         done = proposals.apply(proposal_id=proposal.pk, user=user, actor=actor(request), choice=choice)
-        return done, "Done: it is added as a draft, or its package is asked for and waits for its approval."
+        return done, gettext("The server is added as a draft, or its package was requested and waits for approval.")
 
 
 def choices(proposal: Proposal) -> list[dict[str, Any]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.translation import gettext
+
 from mcpregistry.admin.confirm_page import ConfirmPage
 from mcpregistry.domain.text.display import printable
 from subagents.models import Provider
@@ -16,11 +18,11 @@ class DestinationPage(ConfirmPage[Provider]):
     template = "admin/subagents/confirm_destination.html"
 
     def title(self, record: Provider) -> str:
-        return f"Confirm where {printable(record.slug)} sends its key"
+        return gettext("Confirm where {provider} sends its key").format(provider=printable(record.slug))
 
     def confirm(self, record: Provider, *, shown: str, actor: str, user: object) -> str:
         providers.confirm_destination(provider=record, actor=actor, shown=shown, user=user)
-        return f"{record.slug} is confirmed. Test it next."
+        return gettext("{provider} is confirmed. Test it next.").format(provider=record.slug)
 
     def facts(self, record: Provider) -> dict[str, Any]:
         return {
@@ -36,4 +38,4 @@ def _key(provider: Provider) -> str:
     """What is said of the key: a reference as it is written, else only that there is one."""
     if not provider.sealed_key:
         return ""
-    return provider.key if "${" in provider.key else "a stored key"
+    return provider.key if "${" in provider.key else gettext("a stored key")

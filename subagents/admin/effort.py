@@ -10,6 +10,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
@@ -34,7 +36,7 @@ def state_of(row: EffortAgent) -> str:
 
 def _answer_all(request: HttpRequest, row: EffortAgent) -> str:
     agents.answer_all(row=row, actor=actor(request))
-    return "It answers all its conversations again."
+    return gettext("The hosted agent answers all its conversations again.")
 
 
 @admin.register(EffortAgent)
@@ -48,8 +50,8 @@ class EffortAgentAdmin(RecordAdmin):
     fields = ("expert", "enabled", "cycle_seconds", "supervises")
     change_form_outer_before_template = "admin/subagents/effort.html"
     verbs = (
-        Verb("answer-all", "Answer all conversations", "subagents.change_effortagent", "forum",
-             "Its model has selected one conversation. Have it answer the others too.", _answer_all,
+        Verb("answer-all", _("Answer all conversations"), "subagents.change_effortagent", "forum",
+             _("Its model has selected one conversation. Let it answer the others too."), _answer_all,
              applies=lambda row: bool(row.focus)),
     )  # fmt: skip
 
@@ -65,7 +67,7 @@ class EffortAgentAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: EffortAgent) -> None:
         agents.delete_effort_agent(row=row, actor=actor(request))
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: EffortAgent) -> str:
         return state_of(row)
 

@@ -10,6 +10,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
@@ -32,31 +34,31 @@ _VERSIONS_SHOWN = 10
 _ORDER = ("first", "second", "third", "fourth")
 
 
-_NO_MODEL = "There is no model yet: add a provider, then a model of it, and come back."
+_NO_MODEL = _("There is no model yet. Add a provider and a model, then come back.")
 
 
 class ExpertForm(RecordForm[ExpertTool]):
     """An expert tool's fields, its models in order of fallback, and its whitelist."""
 
     tools = forms.ModelMultipleChoiceField(
-        Tool.objects.none(), required=False, label="May use",
+        Tool.objects.none(), required=False, label=_("Tools"),
         widget=UnfoldAdminSelectMultipleWidget(attrs={"size": 12}),
-        help_text="Tools that the model can use. Hold Ctrl (Cmd on a Mac) to select several. To add a whole server, "
-        "grant it to the agent of this expert tool under Grants.",
+        help_text=_("Tools that the model can use. Hold Ctrl (Cmd on a Mac) to select several. To add a whole server, "
+        "grant it to the agent of this expert tool under Grants."),
     )  # fmt: skip
 
     maintains = forms.MultipleChoiceField(
-        label="Works for the sub-agent on", required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        label=_("Sub-agent requests"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=[(kind.value, kind.value.replace("_", " ")) for kind in MODELLED],
-        help_text="Kinds of requests to the background sub-agent that this expert tool works on. Its model uses the "
+        help_text=_("Kinds of requests to the background sub-agent that this expert tool works on. Its model uses the "
         "operations of the sub-agent and can only propose changes. The tool must take one text argument, and each "
-        "kind can have one expert tool.",
+        "kind can have one expert tool."),
     )  # fmt: skip
 
     class Meta:
         model = ExpertTool
         exclude = ("targets", "agent")
-        labels = {"users": "Agents"}
+        labels = {"users": _("Agents")}
         widgets = {"users": UnfoldAdminSelectMultipleWidget, "endpoints": UnfoldAdminSelectMultipleWidget}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -65,7 +67,7 @@ class ExpertForm(RecordForm[ExpertTool]):
         chosen = [t.model_id for t in self.instance.ordered_targets.all()] if self.instance.pk else []
         for place, name in enumerate(_ORDER):
             self.fields[name] = forms.ModelChoiceField(
-                askable, required=place == 0, label="Ask" if place == 0 else f"If the {_ORDER[place - 1]} fails, ask",
+                askable, required=place == 0, label=_("Model") if place == 0 else gettext("Fallback {number}").format(number=place),
                 help_text=_NO_MODEL if place == 0 and not askable else "",
                 initial=chosen[place] if place < len(chosen) else None, widget=UnfoldAdminSelectWidget,
             )  # fmt: skip
@@ -92,11 +94,11 @@ class ExpertToolAdmin(RecordAdmin):
     change_form_outer_before_template = "admin/subagents/expert.html"
     fieldsets = (
         (None, {"fields": (("name", "enabled"), "description", "arguments", "output_schema")}),
-        ("Models", {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")}),
-        ("Tools", {"fields": ("tools", "awaited_tools", "tool_instructions")}),
-        ("Callers", {"fields": (("users", "endpoints"), "maintains")}),
+        (_("Models"), {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")}),
+        (_("Tools"), {"fields": ("tools", "awaited_tools", "tool_instructions")}),
+        (_("Callers"), {"fields": (("users", "endpoints"), "maintains")}),
         (
-            "Limits of one run",
+            _("Limits of one run"),
             {
                 "fields": (
                     ("max_steps", "max_seconds"), ("max_tokens", "max_cost"), ("max_calls", "parallelism"), "parallel",
@@ -120,11 +122,11 @@ class ExpertToolAdmin(RecordAdmin):
         ]  # fmt: skip
         return super().get_form(request, obj, change, **kwargs)
 
-    @display(description="asks")
+    @display(description=_("models"))
     def asks(self, expert: ExpertTool) -> str:
         return ", ".join(str(target.model) for target in expert.ordered_targets.all())
 
-    @display(description="grants")
+    @display(description=_("grants"))
     def tool_count(self, expert: ExpertTool) -> int:
         return len(expert.agent.grants.all())
 
@@ -164,7 +166,7 @@ def _versions(expert: ExpertTool) -> list[tuple[ExpertVersion, list[Rewording]]]
 def _changes(old: ExpertVersion, new: ExpertVersion, names: dict[int, str]) -> list[Rewording]:
     before, after = json.loads(old.body), json.loads(new.body)
     for body in (before, after):
-        body["targets"] = [names.get(pk, f"a model that is gone ({pk})") for pk in body["targets"]]
+        body["targets"] = [names.get(pk, gettext("a deleted model ({id})").format(id=pk)) for pk in body["targets"]]
     return [
         Rewording(field, tuple(words(readable(before.get(field)), readable(after.get(field)))))
         for field in sorted({*before, *after})

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.forms import ModelForm, Script
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import RecordAdmin, actor
@@ -30,8 +31,8 @@ class HeadendAdmin(RecordAdmin):
     autocomplete_fields = ("endpoint",)
     fieldsets = (
         (None, {"fields": ("slug", "kind", "endpoint", "path", "enabled")}),
-        ("Limits", {"fields": ("concurrency", "longest_queue", "patience_seconds")}),
-        ("Models", {"fields": ("aliases", "background_prompts")}),
+        (_("Limits"), {"fields": ("concurrency", "longest_queue", "patience_seconds")}),
+        (_("Models"), {"fields": ("aliases", "background_prompts")}),
     )
     change_form_outer_before_template = "admin/subagents/headend.html"
 
@@ -47,7 +48,7 @@ class HeadendAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: Headend) -> None:
         configuring.delete_headend(row=row, actor=actor(request))
 
-    @display(description="address")
+    @display(description=_("address"))
     def address(self, row: Headend) -> str:
         return get_address(row)
 

@@ -10,6 +10,8 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
@@ -30,11 +32,11 @@ PROPOSAL_COLOURS = {"waiting": "warning", "applied": "success", "declined": "inf
 MAY_SWITCH = "mcpregistry.change_configuration"
 MESSAGES_SHOWN = 50  # the newest: one that is paused and resumed all day has many
 _ASKED = {
-    Kind.TEST: "Test a server",
-    Kind.TRY: "Try a server",
-    Kind.SEARCH: "Search servers",
-    Kind.ADD: "Propose a new server",
-    Kind.REMOVE: "Propose that a server goes",
+    Kind.TEST: _("Test a server"),
+    Kind.TRY: _("Run a trial of a server"),
+    Kind.SEARCH: _("Search servers"),
+    Kind.ADD: _("Propose a new server"),
+    Kind.REMOVE: _("Propose to remove a server"),
 }
 
 
@@ -42,20 +44,22 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     """What people ask for by hand; changes of a server they make on its own page."""
 
     kind = forms.ChoiceField(
-        label="What", choices=[(kind.value, words) for kind, words in _ASKED.items()], widget=UnfoldAdminSelectWidget
+        label=_("Request"),
+        choices=[(kind.value, words) for kind, words in _ASKED.items()],
+        widget=UnfoldAdminSelectWidget,
     )
     server = forms.SlugField(
         required=False, max_length=63, widget=UnfoldAdminTextInputWidget,
-        help_text="Short name of the server, or the name for a new server. Leave it empty for a search.",
+        help_text=_("Short name of the server, or the name for a new server. Leave it empty for a search."),
     )  # fmt: skip
     words = forms.CharField(
-        required=False, max_length=200, label="Words", widget=UnfoldAdminTextInputWidget,
-        help_text="What to search for, what the server is for, or why it should be removed.",
+        required=False, max_length=200, label=_("Text"), widget=UnfoldAdminTextInputWidget,
+        help_text=_("What to search for, what the server is for, or why it should be removed."),
     )  # fmt: skip
     for_agent = NameField(
-        "agent", Agent.objects.order_by("slug"), required=False, empty_label="nobody", label="For agent",
-        help_text="For a trial: the agent that gets the tools which the trial proposes. Without one, the tools are "
-        "approved but not granted.",
+        "agent", Agent.objects.order_by("slug"), required=False, empty_label=_("no agent"), label=_("For agent"),
+        help_text=_("For a trial: the agent that gets the tools that the trial proposes. If empty, the tools are "
+        "approved but not granted."),
     )  # fmt: skip
     priority = forms.TypedChoiceField(
         coerce=int, initial=Priority.MEDIUM, choices=[(each.value, each.name.lower()) for each in Priority],
@@ -70,11 +74,11 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
         found = super().clean() or {}
         kind = found.get("kind")
         if kind == Kind.SEARCH and not found.get("words"):
-            self.add_error("words", "Say what to search for.")
+            self.add_error("words", _("Enter what to search for."))
         if kind != Kind.SEARCH and not found.get("server"):
-            self.add_error("server", "Say which server.")
+            self.add_error("server", _("Enter the name of the server."))
         if kind != Kind.TRY and found.get("for_agent"):
-            self.add_error("for_agent", "Only a trial proposes grants.")
+            self.add_error("for_agent", _("Only a trial can propose grants."))
         return found
 
     def params(self) -> dict[str, Any]:
@@ -95,17 +99,17 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
 
 def _cancel(request: HttpRequest, row: MaintenanceRequest) -> str:
     queue.cancel(request_id=row.pk, actor=actor(request), reason="by hand")
-    return "It stops within a second, with everything that it has started."
+    return gettext("The request stops within a second, with everything that it has started.")
 
 
 def _pause(request: HttpRequest, row: MaintenanceRequest) -> str:
     queue.pause(request_id=row.pk, actor=actor(request))
-    return "It stands still within a second, until somebody resumes it."
+    return gettext("The request is paused within a second, until a user resumes it.")
 
 
 def _resume(request: HttpRequest, row: MaintenanceRequest) -> str:
     queue.resume(request_id=row.pk, actor=actor(request))
-    return "It goes on after the last step that was done."
+    return gettext("The request continues after its last completed step.")
 
 
 @admin.register(MaintenanceRequest)
@@ -124,16 +128,17 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
     )
     list_filter = ("state", "kind", "priority")
     search_fields = ("=id", "server_slug", "agent", "requested_by", "message", "error")
-    search_help_text = "Id, server, agent, who asked, message or error"
+    search_help_text = _("Id, server, agent, requester, message or error")
     sortable_by = ("created_at",)
     list_before_template = "admin/subagents/switch.html"
     change_form_outer_before_template = "admin/subagents/maintenance.html"
     verbs = (
-        Verb("cancel", "Cancel", "subagents.change_maintenancerequest", "cancel", "End it now.", _cancel,
+        Verb("cancel", _("Cancel request"), "subagents.change_maintenancerequest", "cancel", _("End the request now."), _cancel,
              applies=lambda row: row.finished_at is None, style="danger"),
-        Verb("pause", "Pause", "subagents.change_maintenancerequest", "pause", "Let it stand still.", _pause,
+        Verb("pause", _("Pause request"), "subagents.change_maintenancerequest", "pause",
+             _("Pause the request until it is resumed."), _pause,
              applies=lambda row: row.finished_at is None and row.wish == ""),
-        Verb("resume", "Resume", "subagents.change_maintenancerequest", "play_arrow", "Let it go on.", _resume,
+        Verb("resume", _("Resume request"), "subagents.change_maintenancerequest", "play_arrow", _("Continue the request."), _resume,
              applies=lambda row: row.finished_at is None and row.wish == Wish.PAUSE),
     )  # fmt: skip
 
@@ -173,24 +178,24 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
         """To its page, where one can watch it."""
         return HttpResponseRedirect(reverse(f"admin:{self._name('change')}", args=[obj.pk]))
 
-    @display(description="what")
+    @display(description=_("type"))
     def shown_kind(self, row: MaintenanceRequest) -> str:
         return row.kind.replace("_", " ")
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: MaintenanceRequest) -> tuple[str, str]:
         state = row.state.replace("_", " ")
         return row.state, f"{state}: {row.substate}" if row.substate else state
 
-    @display(description="progress")
+    @display(description=_("progress"))
     def shown_progress(self, row: MaintenanceRequest) -> str:
         return f"{row.progress} %"
 
-    @display(description="priority")
+    @display(description=_("priority"))
     def shown_priority(self, row: MaintenanceRequest) -> str:
         return Priority(row.priority).name.lower()
 
-    @display(description="asked by")
+    @display(description=_("requester"))
     def asked_by(self, row: MaintenanceRequest) -> str:
         return printable(row.requested_by, 80)
 
@@ -221,7 +226,9 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
 
 def _apply(request: HttpRequest, row: Proposal) -> str:
     proposals.apply(proposal_id=row.pk, user=cast(User, request.user), actor=actor(request))
-    return "Done. A new or changed launch is a draft until somebody confirms it on the server's page."
+    return gettext(
+        "The proposal is applied. A new or changed launch is a draft until a user confirms it on the server's page."
+    )
 
 
 def _can_be_applied(row: Proposal) -> bool:
@@ -231,7 +238,7 @@ def _can_be_applied(row: Proposal) -> bool:
 
 def _decline(request: HttpRequest, row: Proposal) -> str:
     proposals.decline(proposal_id=row.pk, actor=actor(request))
-    return "Declined: everything stays as it is."
+    return gettext("The proposal is declined. Nothing was changed.")
 
 
 @admin.register(Proposal)
@@ -242,13 +249,13 @@ class ProposalAdmin(ReadOnlyAdmin):
     list_filter = ("state", "request__kind")
     list_select_related = ("request", "server")
     search_fields = ("request__server_slug", "reason", "decided_by")
-    search_help_text = "Server, reason or who decided"
+    search_help_text = _("Server, reason, or name of the user who decided")
     fields = ("shown", "shown_state", "reason", "decided_by", "decided_at", "created_at")
     change_form_outer_before_template = "admin/subagents/proposal.html"
     verbs = (
-        Verb("apply", "Apply", "subagents.decide_proposal", "check", "Make this change.", _apply,
+        Verb("apply", _("Apply proposal"), "subagents.decide_proposal", "check", _("Make this change."), _apply,
              applies=_can_be_applied, style="primary"),
-        Verb("decline", "Decline", "subagents.decide_proposal", "close", "Leave everything as it is.", _decline,
+        Verb("decline", _("Decline proposal"), "subagents.decide_proposal", "close", _("Change nothing."), _decline,
              applies=lambda row: row.state == ProposalState.WAITING),
     )  # fmt: skip
 
@@ -259,12 +266,12 @@ class ProposalAdmin(ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    @display(description="proposal")
+    @display(description=_("proposal"))
     def shown(self, row: Proposal) -> str:
         verb = row.request.kind.removesuffix("_server")
         return f"{verb} {printable(row.request.server_slug, 63)}"
 
-    @display(description="state", label=PROPOSAL_COLOURS)
+    @display(description=_("state"), label=PROPOSAL_COLOURS)
     def shown_state(self, row: Proposal) -> str:
         return row.state
 

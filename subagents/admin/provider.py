@@ -11,6 +11,9 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.text import format_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
@@ -33,18 +36,21 @@ _LATE = timedelta(minutes=1)  # by then a worker has answered, if there is one
 class ProviderForm(RecordForm[Provider]):
     """A provider's fields; the key and the headers are written and never shown."""
 
-    key = SecretField(label="API key")
+    key = SecretField(label=_("API key"))
     remove_key = forms.BooleanField(
-        required=False, label="Remove the stored key", widget=UnfoldBooleanSwitchWidget,
+        required=False, label=_("Remove the stored key"), widget=UnfoldBooleanSwitchWidget,
     )  # fmt: skip
     headers = SecretsField(
-        label="Headers", placeholder="X-Team=tools",
-        help_text=f"One NAME=value per line, sent with every request. Leave {MASK} to keep a stored value.",
+        label=_("Headers"), placeholder="X-Team=tools",
+        help_text=format_lazy(
+            _("One NAME=value per line, sent with every request. Leave {mask} to keep a stored value."), mask=MASK
+        ),
     )  # fmt: skip
 
     allowed_networks = WordsField(
         rows=2, placeholder="127.0.0.1/32",
-        help_text="Private networks in which this provider may be reached, one per line. Empty: public addresses only.",
+        help_text=_("Private networks in which this provider can be reached, one per line. If empty, only public "
+        "addresses are allowed."),
     )  # fmt: skip
 
     class Meta:
@@ -79,16 +85,20 @@ class ProviderForm(RecordForm[Provider]):
         return key
 
 
-_HAS_KEY = (
-    "A key is set. It is stored sealed and never shown. Empty: keep it. Whoever changes where it goes (kind, address, "
-    "headers, networks, options) enters it again, or the provider is a draft until somebody confirms it."
+_HAS_KEY = _(
+    "A key is stored. It is encrypted and never shown. Leave it empty to keep the stored key. If you change where the key is "
+    "sent (kind, address, headers, networks, options), enter it again. Otherwise the provider becomes a draft until a user "
+    "confirms it."
 )
-_NO_KEY = "Not set. Stored sealed and never shown. ${NAME} takes a variable that the site may read, ${cred:NAME} a credential."
+_NO_KEY = _(
+    "No key is stored. The key is encrypted and never shown. ${NAME} inserts a variable that the site may read, ${cred:NAME} "
+    "a credential."
+)
 
 
 def _test(request: HttpRequest, provider: Provider) -> str:
     model = providers.request_test(provider=provider, actor=actor(request))
-    return f"A worker asks {printable(str(model), 120)} for one word."
+    return gettext("A worker asks {model} for one word now.").format(model=printable(str(model), 120))
 
 
 def _is_draft(provider: Provider) -> bool:
@@ -107,13 +117,13 @@ class ProviderAdmin(LiveAdmin):
     change_form_outer_before_template = "admin/subagents/provider.html"
     fieldsets = (
         (None, {"fields": (("slug", "kind"), "base_url", "key", "enabled")}),
-        ("Requests", {"fields": (("timeout", "tool_choice"), "headers", "allowed_networks", "options")}),
+        (_("Requests"), {"fields": (("timeout", "tool_choice"), "headers", "allowed_networks", "options")}),
     )
     verbs = (
-        Verb("confirm", "Confirm", MAY_CONFIRM, "verified_user", "Look at where its key would go, then allow it.",
+        Verb("confirm", _("Confirm provider"), MAY_CONFIRM, "verified_user", _("Check where the key would be sent, then confirm it."),
              page="subagents_provider_confirm", applies=_is_draft, style="primary"),
-        Verb("test", "Test", "subagents.change_provider", "network_check",
-             "Let a worker ask its first model for one word. Costs next to nothing.", _test,
+        Verb("test", _("Test provider"), "subagents.change_provider", "network_check",
+             _("Ask the first model of the provider for one word. This costs next to nothing."), _test,
              applies=lambda provider: not _is_draft(provider)),
     )  # fmt: skip
 
@@ -135,19 +145,19 @@ class ProviderAdmin(LiveAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Provider]:
         return super().get_queryset(request).annotate(models_there=Count("models"))
 
-    @display(description="state", label={"confirmed": "success", "draft": "warning"})
+    @display(description=_("state"), label={"confirmed": "success", "draft": "warning"})
     def shown_state(self, provider: Provider) -> str:
         return "draft" if _is_draft(provider) else "confirmed"
 
-    @display(description="key", boolean=True)
+    @display(description=_("key"), boolean=True)
     def has_key(self, provider: Provider) -> bool:
         return bool(provider.sealed_key)
 
-    @display(description="models", ordering="models_there")
+    @display(description=_("models"), ordering="models_there")
     def model_count(self, provider: Provider) -> int:
         return int(provider.models_there)  # type: ignore[attr-defined]
 
-    @display(description="last test", label={"works": "success", "failed": "danger", "under way": "info"})
+    @display(description=_("last test"), label={"works": "success", "failed": "danger", "under way": "info"})
     def tested(self, provider: Provider) -> str:
         if provider.being_tested:
             return "under way"
@@ -192,23 +202,24 @@ class LanguageModelAdmin(RecordAdmin):
         (None, {"fields": (("provider", "name"), ("context_window", "max_output"), ("buffer_tokens", "tokenizer"),
                            ("enabled", "compared"))}),
         (
-            "Prices: US dollars for a million tokens",
+            _("Prices in US dollars per million tokens"),
             {
                 "fields": (
                     ("input_price", "output_price"), ("cache_read_price", "cache_write_price"), ("free", "prices_from"),
                 ),
-                "description": "manage.py modelprices fills in windows and prices that are empty, for models that it "
-                "knows. A money budget refuses a model without prices. Prices that you change are dated today.",
+                "description": _("The command manage.py modelprices fills in missing context windows and prices of "
+                    "models that it knows. A money budget refuses a model without prices. Prices that you change "
+                    "get today's date."),
             },
         ),
-        ("Requests", {"fields": ("tool_choice", "overrides")}),
+        (_("Requests"), {"fields": ("tool_choice", "overrides")}),
     )  # fmt: skip
 
-    @display(description="input, $/M", ordering="input_price")
+    @display(description=_("input, $/M"), ordering="input_price")
     def price_in(self, model: LanguageModel) -> str:
         return "free" if model.free else "unknown" if model.input_price is None else exactly(model.input_price)
 
-    @display(description="output, $/M", ordering="output_price")
+    @display(description=_("output, $/M"), ordering="output_price")
     def price_out(self, model: LanguageModel) -> str:
         return "free" if model.free else "unknown" if model.output_price is None else exactly(model.output_price)
 

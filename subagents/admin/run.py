@@ -10,6 +10,8 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
@@ -42,17 +44,17 @@ CALL_COLOURS = {
 
 STEER = "subagents.steer_run"
 _LONGEST_NOTE = 1_000
-_SETTLED = {"done": "noted as done", "failed": "noted as without effect", "repeat": "it is made once more"}
+_SETTLED = {"done": _("recorded as done"), "failed": _("recorded as without effect"), "repeat": _("will be made again")}
 
 
 def _cancel(request: HttpRequest, run: Run) -> str:
     runs.cancel(run_id=run.pk, actor=actor(request))
-    return "The run stops within a second; what is out at a server is cancelled there."
+    return gettext("The run stops within a second. A call that was sent to a server is cancelled there.")
 
 
 def _wake(request: HttpRequest, run: Run) -> str:
     runs.resume(run_id=run.pk, actor=actor(request))
-    return "A worker looks at the run now."
+    return gettext("A worker continues the run now.")
 
 
 def _again(request: HttpRequest, run: Run) -> str:
@@ -60,11 +62,13 @@ def _again(request: HttpRequest, run: Run) -> str:
     number, model_id = request.POST.get("version", ""), request.POST.get("model", "")
     model = LanguageModel.objects.filter(pk=_whole(model_id)).first()
     if model_id and model is None:
-        raise NotFound("There is no such model any more.", remedy="Choose another one.")
+        raise NotFound("The model no longer exists.", remedy="Choose another model.")
     version = _whole(number) if number else None
     asks = Requester(request.user.pk, request.user.get_username())
     new = runs.replay(run_id=run.pk, actor=actor(request), version=version, model=model, requester=asks)
-    return f"Started again with version {new.version.number}; it is compared with this run below."
+    return gettext("A new run has started with version {version}. It is compared with this run below.").format(
+        version=new.version.number
+    )
 
 
 def _whole(text: str) -> int:
@@ -80,44 +84,44 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     )  # fmt: skip
     list_filter = ("state", "exit", "origin", "expert_name")
     search_fields = ("=id", "expert_name", "caller", "=call_id")
-    search_help_text = "Run id, expert tool, agent or call id"
+    search_help_text = _("Id of a run or call, expert tool or agent")
     sortable_by = ("created_at",)
     list_select_related = ("version",)
     fields = (("origin", "caller"), ("endpoint_slug", "call_id"), ("depth", "worker"), "wake_at")
     change_form_outer_before_template = "admin/subagents/run.html"
     verbs = (
-        Verb("cancel", "Cancel", "subagents.run_expert", "cancel", "Stop it, down to the call that is out.", _cancel,
+        Verb("cancel", _("Cancel run"), "subagents.run_expert", "cancel", _("Stop the run and the call that it has sent."), _cancel,
              applies=lambda run: run.finished_at is None, style="danger"),
-        Verb("resume", "Wake", "subagents.steer_run", "play_arrow", "Let a worker look at it now.", _wake,
+        Verb("resume", _("Resume run"), "subagents.steer_run", "play_arrow", _("Let a worker continue the run now."), _wake,
              applies=lambda run: run.finished_at is None),
-        Verb("replay", "Ask again", "subagents.run_expert", "replay",
-             "The same question once more, to compare cost and answer.", _again,
+        Verb("replay", _("Replay run"), "subagents.run_expert", "replay",
+             _("Run it again with the same arguments, to compare cost and answer."), _again,
              applies=lambda run: run.finished_at is not None),
     )  # fmt: skip
 
-    @display(description="expert tool")
+    @display(description=_("expert tool"))
     def shown_name(self, run: Run) -> str:
         return printable(run.expert_name)
 
-    @display(description="state", label=STATE_COLOURS)
+    @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, run: Run) -> tuple[str, str]:
         ended = run.exit and run.exit not in (Exit.ANSWER, Exit.CANCELLED)
         return run.state, f"{run.state}: {exit_words(run.exit)}" if ended else run.state
 
-    @display(description="tokens")
+    @display(description=_("tokens"))
     def tokens(self, run: Run) -> str:
         return f"{run.input_tokens + run.output_tokens:,}"
 
-    @display(description="cost")
+    @display(description=_("cost"))
     def shown_cost(self, run: Run) -> str:
         return "unknown" if run.cost is None else dollars(run.cost)
 
-    @display(description="context saved")
+    @display(description=_("saved context"))
     def saved(self, run: Run) -> str:
         value = run.savings.get("context_saved")
         return "-" if value is None else f"{value:,}"
 
-    @display(description="took")
+    @display(description=_("duration"))
     def took(self, run: Run) -> str:
         if run.finished_at is None:
             return str(getattr(run, "doing", ""))
@@ -178,7 +182,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         back = reverse("admin:subagents_run_change", args=[row.pk])
         try:
             note = request.POST.get("note", "")[:_LONGEST_NOTE]
-            runs.settle(call_id=call.pk, as_what=what, actor=actor(request), note=note)
+            runs.settle(call_id=call.pk, as_what=what, actor=actor(request), user_id=request.user.pk, note=note)
         except SlipsnisseError as error:
             return self._refused(request, error, back)
         self.message_user(request, f"{printable(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS)

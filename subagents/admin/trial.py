@@ -8,6 +8,9 @@ from typing import Any, cast
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
@@ -18,7 +21,7 @@ from subagents.maintenance import proposals
 from subagents.models import Proposal, TrialReport
 
 COLOURS = {"ok": "success", "attention": "warning", "refuse": "danger"}
-RULES = {"allow": "serve, and run at once", "ask": "serve, and ask a person", "hide": "hide"}
+RULES = {"allow": _("offer, and run without approval"), "ask": _("offer, and ask an approver"), "hide": _("hide")}
 _SHOWN = 200  # tools on the page
 
 
@@ -41,17 +44,20 @@ def _ready(row: TrialReport) -> bool:
 def _apply(request: HttpRequest, row: TrialReport) -> str:
     found = proposal_of(row)
     if found is None:
-        return "It proposes nothing."
+        return gettext("This trial proposes nothing.")
     proposals.apply(proposal_id=found.pk, user=cast(User, request.user), actor=actor(request))
-    return "Done, as your own change. If it made the launch wider, the server is a draft until somebody confirms it."
+    return gettext(
+        "The proposal is applied as your own change. If it made the launch wider, the server is a draft until a user confirms "
+        "it."
+    )
 
 
 def _decline(request: HttpRequest, row: TrialReport) -> str:
     found = proposal_of(row)
     if found is None:
-        return "It proposes nothing."
+        return gettext("This trial proposes nothing.")
     proposals.decline(proposal_id=found.pk, actor=actor(request))
-    return "Declined: everything stays as it is."
+    return gettext("The proposal is declined. Nothing was changed.")
 
 
 @admin.register(TrialReport)
@@ -62,33 +68,35 @@ class TrialReportAdmin(ReadOnlyAdmin):
     list_filter = ("verdict", "behaves_otherwise")
     list_select_related = ("server",)
     search_fields = ("server__slug", "version")
-    search_help_text = "Server or its version"
+    search_help_text = _("Server, or version of the server")
     sortable_by = ("created_at",)
     fields = ("server", "server_revision", "created_at")
     change_form_outer_before_template = "admin/subagents/trial.html"
     verbs = (
-        Verb("apply", "Apply", "subagents.decide_proposal", "check", "Make everything so that is proposed below.", _apply,
+        Verb("apply", _("Apply proposal"), "subagents.decide_proposal", "check", _("Make all changes that are proposed below."), _apply,
              applies=_ready, style="primary"),
-        Verb("decline", "Decline", "subagents.decide_proposal", "close", "Leave everything as it is.", _decline, applies=waits),
+        Verb("decline", _("Decline proposal"), "subagents.decide_proposal", "close", _("Change nothing."), _decline, applies=waits),
     )  # fmt: skip
 
-    @display(description="server")
+    @display(description=_("server"))
     def shown(self, row: TrialReport) -> str:
         return str(row.server)
 
-    @display(description="verdict", label=COLOURS)
+    @display(description=_("verdict"), label=COLOURS)
     def shown_verdict(self, row: TrialReport) -> tuple[str, str]:
         return row.verdict, row.get_verdict_display()
 
-    @display(description="tools")
+    @display(description=_("tools"))
     def shown_tools(self, row: TrialReport) -> str:
         return f"{row.figures.get('tools', 0):,}"
 
-    @display(description="new since the last")
+    @display(description=_("changes"))
     def shown_differences(self, row: TrialReport) -> str:
-        return "behaves otherwise" if row.behaves_otherwise else "other figures" if row.differences else "nothing"
+        if row.behaves_otherwise:
+            return gettext("behaves differently")
+        return gettext("other figures") if row.differences else gettext("none")
 
-    @display(description="version")
+    @display(description=_("version"))
     def version_shown(self, row: TrialReport) -> str:
         return printable(row.version, 60)
 
@@ -105,51 +113,61 @@ class TrialReportAdmin(ReadOnlyAdmin):
 
 
 def _rule(row: dict[str, Any] | None) -> tuple[str, str]:
-    return (RULES[row["rule"]], row["why"]) if row else ("", "somebody has decided on it")
+    return (str(RULES[row["rule"]]), row["why"]) if row else ("", gettext("a user has already decided"))
 
 
 def _figures(row: TrialReport, before: TrialReport | None) -> Iterator[tuple[str, str, str]]:
     """(what, now, in the trial before) of everything that was measured."""
     for name, words, show in _FIGURES:
-        yield words, show(row.figures.get(name)), show(before.figures.get(name)) if before else ""
+        yield str(words), show(row.figures.get(name)), show(before.figures.get(name)) if before else ""
 
 
 def _plain(value: Any) -> str:
-    return "not observed" if value is None else f"{value:,}" if isinstance(value, int) else str(value) or "not said"
+    if value is None:
+        return gettext("not observed")
+    return f"{value:,}" if isinstance(value, int) else str(value) or gettext("not reported")
 
 
 def _names(value: Any) -> str:
-    return "not observed" if value is None else printable(", ".join(map(str, value)), 1_500) or "none"
+    return gettext("not observed") if value is None else printable(", ".join(map(str, value)), 1_500) or gettext("none")
 
 
 def _network(value: Any) -> str:
-    return {True: "yes", False: "no", None: "not known"}[value]
+    return {True: gettext("yes"), False: gettext("no"), None: gettext("not known")}[value]
 
 
 def _calls(value: Any) -> str:
     words = {
-        "ok": "answered",
-        "error": "answered with an error",
-        "failed": "without an answer",
-        "skipped": "not called",
+        "ok": gettext("answered"),
+        "error": gettext("answered with an error"),
+        "failed": gettext("without an answer"),
+        "skipped": gettext("not called"),
     }
     return ", ".join(f"{value[name]} {text}" for name, text in words.items() if value.get(name)) if value else "none"
 
 
-_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("eras", "Eras of the protocol", _names),
-    ("version", "Calls its version", lambda value: printable(str(value or ""), 200) or "not said"),
-    ("connect_ms", "Start-up, to its first answer", lambda value: milliseconds(value) if value else "not observed"),
-    ("list_ms", "Reading its list", lambda value: milliseconds(value) if value else "not observed"),
-    ("tools", "Tools", _plain),
-    ("prompts", "Prompts", _plain),
-    ("resources", "Resources", _plain),
-    ("tokens", "Tokens of its definitions", _plain),
-    ("calls", "Tools called", _calls),
-    ("slowest_call_ms", "Slowest call", lambda value: milliseconds(value) if value else "none"),
-    ("memory_kb", "Memory, at most", lambda value: "not observed" if value is None else f"{value / 1024:,.0f} MB"),
-    ("processes", "Processes, at most", _plain),
-    ("network_needed", "Needs the network", _network),
-    ("written", "Written in its own folder", _names),
-    ("elsewhere", "Of the paths that it was given, seen in use", _names),
+_FIGURES: tuple[tuple[str, str | Promise, Callable[[Any], str]], ...] = (
+    ("eras", _("Protocol versions"), _names),
+    ("version", _("Reported version"), lambda value: printable(str(value or ""), 200) or gettext("not reported")),
+    (
+        "connect_ms",
+        _("Time to the first answer"),
+        lambda value: milliseconds(value) if value else gettext("not observed"),
+    ),
+    ("list_ms", _("Time to list its tools"), lambda value: milliseconds(value) if value else gettext("not observed")),
+    ("tools", _("Tools"), _plain),
+    ("prompts", _("Prompts"), _plain),
+    ("resources", _("Resources"), _plain),
+    ("tokens", _("Tokens of its definitions"), _plain),
+    ("calls", _("Called tools"), _calls),
+    ("slowest_call_ms", _("Slowest call"), lambda value: milliseconds(value) if value else gettext("none")),
+    (
+        "memory_kb",
+        _("Peak memory"),
+        lambda value: gettext("not observed") if value is None else f"{value / 1024:,.0f} MB",
+    ),
+    ("processes", _("Peak number of processes"), _plain),
+    ("network_needed", _("Needs the network"), _network),
+    ("written", _("Files written in its own folder"), _names),
+    ("elsewhere", _("Given paths that it used"), _names),
 )

@@ -13,6 +13,7 @@ from mcpregistry.api.permissions import TABLE, Rule
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Text
 from mcpregistry.api.v1 import api
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
 from subagents.api.schemas import (
     ExpertOut,
@@ -43,11 +44,11 @@ def _experts() -> QuerySet[ExpertTool]:
 def list_experts(
     request: HttpRequest,
     *,
-    q: Annotated[Text | None, Query(max_length=200, description="Part of the name or description.")] = None,
+    q: Annotated[Text | None, Query(max_length=200, description="Text in the name or description.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ExpertOut]:
-    """Expert tools by name."""
+    """List expert tools by name."""
     rows = _experts()
     if q:
         rows = rows.filter(name__icontains=q) | rows.filter(description__icontains=q)
@@ -56,18 +57,18 @@ def list_experts(
 
 @router.get("/experts/{name}", response=ExpertOut)
 def get_expert(request: HttpRequest, name: Name) -> ExpertOut:
-    """One expert tool with the figures of the last 30 days."""
+    """Get one expert tool with its figures of the last 30 days."""
     expert = _experts().filter(name=name).first()
     if expert is None:
-        raise NotFound(f"There is no expert tool '{name}'.", remedy="List them with GET /api/v1/experts.")
+        raise NotFound(error_texts.not_found("expert tool", name), remedy="List them with GET /api/v1/experts.")
     return expert_out(expert, expert_figures(expert))
 
 
 @router.get("/savings", response=SavingsOut)
 def get_savings(
-    request: HttpRequest, *, days: Annotated[int, Query(ge=1, le=365, description="Looking back from now.")] = 30
+    request: HttpRequest, *, days: Annotated[int, Query(ge=1, le=365, description="Number of past days.")] = 30
 ) -> SavingsOut:
-    """What all expert tools together used and saved, and each of them. Estimates, as on the overview."""
+    """Get what all expert tools together and each of them have used and saved. The figures are estimates."""
     return SavingsOut(**run_totals(days=days))
 
 

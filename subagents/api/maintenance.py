@@ -78,7 +78,7 @@ def list_requests(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RequestOut]:
-    """Requests, newest first; an agent sees its own."""
+    """List requests, newest first. An agent sees only its own requests."""
     exact = {"kind": type, "state": state, "server_slug": server}
     rows = _visible(principal(request)).filter(**{key: value for key, value in exact.items() if value is not None})
     return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=request_out)
@@ -87,18 +87,19 @@ def list_requests(
 @router.post("/maintenance/requests", response={202: RequestOut, 404: Problem})
 @once()
 def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
-    """Queue a request and answer at once; look at /maintenance/requests/{id}, or POST /maintenance/messages/poll.
+    """Queue a request. Read its state at /maintenance/requests/{id}, or with POST /maintenance/messages/poll.
 
-    What would start or serve something becomes a proposal that waits for a person.
+    Changes that start or serve something become proposals that a user must confirm.
     """
     who = principal(request)
     params = payload.params.model_dump(exclude_none=True)
     if who.agent is not None and params.get("call_tool"):
         raise Denied(
-            "An agent's test makes no calls.", remedy="Leave out 'call_tool'; the tools are read all the same."
+            "A test that an agent requests cannot call a tool.",
+            remedy='Leave out "call_tool". The test lists the tools without it.',
         )
     if who.agent is not None and Kind(payload.type) is Kind.TRY:
-        raise Denied("An agent's token tries no servers.", remedy="Ask for a test: type test_server.")
+        raise Denied("Agents cannot request trials.", remedy='Request a test instead, with the type "test_server".')
     asked = queue.ask(
         kind=Kind(payload.type),
         params=params,
@@ -112,14 +113,17 @@ def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
 
 @router.get("/maintenance/requests/{request_id}", response=RequestOut)
 def get_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
-    """How one request stands, and why nothing of it is done where nobody may work on it."""
+    """Get the state of one request, and the reason if nothing can work on it."""
     row = _own(principal(request), request_id)
     return request_out(row).model_copy(update={"message": supervision.shown_message(row)})
 
 
 @router.post("/maintenance/requests/{request_id}/cancel", response=RequestOut)
 def cancel_request(request: HttpRequest, request_id: RequestId, payload: CancelOrder | None = None) -> RequestOut:
-    """It ends as failed with the error "cancelled: REASON", and what it has started is gone. Ended ones stay as they are."""
+    """Cancel a request. It ends as failed with the error "cancelled: REASON", and what it has started is stopped.
+
+    Cancelling a finished request changes nothing.
+    """
     _own(principal(request), request_id)
     reason = payload.reason if payload else ""
     return request_out(queue.cancel(request_id=request_id, actor=actor(request), reason=reason))
@@ -127,34 +131,34 @@ def cancel_request(request: HttpRequest, request_id: RequestId, payload: CancelO
 
 @router.post("/maintenance/requests/{request_id}/pause", response={200: RequestOut, 409: Problem})
 def pause_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
-    """It stands still within a second and uses no energy until it is resumed."""
+    """Pause a request. It stops within a second, and uses no energy until it is resumed."""
     _own(principal(request), request_id)
     return request_out(queue.pause(request_id=request_id, actor=actor(request)))
 
 
 @router.post("/maintenance/requests/{request_id}/resume", response={200: RequestOut, 409: Problem})
 def resume_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
-    """It goes on after the last step that was done."""
+    """Resume a request after its last completed step."""
     _own(principal(request), request_id)
     return request_out(queue.resume(request_id=request_id, actor=actor(request)))
 
 
 @router.get("/maintenance/messages", response=MessagesOut)
 def list_messages(request: HttpRequest) -> MessagesOut:
-    """The oldest hundred messages that were handed to nobody yet; an agent sees those of its own requests."""
+    """List the oldest hundred messages that were not polled yet. An agent sees those of its own requests."""
     return MessagesOut(items=[message_out(each) for each in queue.waiting_messages(_visible(principal(request)))])
 
 
 @router.post("/maintenance/messages/poll", response=MessagesOut)
 @once()
 def poll_messages(request: HttpRequest) -> MessagesOut:
-    """The same, handed out: nobody gets them again, but by the Idempotency-Key of an answer that was lost."""
+    """Poll the same messages. Each message is returned once; if an answer was lost, repeat its Idempotency-Key."""
     return MessagesOut(items=[message_out(each) for each in queue.poll_messages(_visible(principal(request)))])
 
 
 @router.get("/maintenance/active", response=Activity)
 def get_activity(request: HttpRequest) -> Activity:
-    """Whether the sub-agent works on something now, and how much waits."""
+    """Get whether the sub-agent works on a request now, and how many requests are open."""
     rows = _visible(principal(request))
     on = Configuration.load().sub_agent_enabled
     return Activity(enabled=on, active=queue.has_active_work(rows), open=rows.open().count())
@@ -162,14 +166,14 @@ def get_activity(request: HttpRequest) -> Activity:
 
 @router.post("/maintenance/start", response=Activity)
 def start_sub_agent(request: HttpRequest) -> Activity:
-    """Switch the sub-agent on for the whole site: what is queued is worked on."""
+    """Enable the sub-agent for the whole site. It starts to work on queued requests."""
     supervision.switch(on=True, actor=actor(request))
     return get_activity(request)
 
 
 @router.post("/maintenance/stop", response=Activity)
 def stop_sub_agent(request: HttpRequest) -> Activity:
-    """Switch it off: what is queued stays so, what is under way stands still within a second. Nothing is lost."""
+    """Disable the sub-agent for the whole site. Queued requests stay queued, running requests pause within a second."""
     supervision.switch(on=False, actor=actor(request))
     return get_activity(request)
 
@@ -177,9 +181,9 @@ def stop_sub_agent(request: HttpRequest) -> Activity:
 @router.post("/maintenance/energy/poll", response=PolledEnergyOut)
 @once()
 def poll_energy(request: HttpRequest) -> PolledEnergyOut:
-    """The energy used since this was last asked; each unit is told once, however many ask.
+    """Get the energy that was used since the last poll. Each unit is reported once, even if several clients poll.
 
-    What agents with an energy pool have used is taken from their pools, and not told here.
+    Energy of agents with an energy pool is charged to their pools, and not reported here.
     """
     return PolledEnergyOut(energy=sum(queue.take_energy(unpooled(_visible(principal(request)))).values()))
 
@@ -188,7 +192,7 @@ def poll_energy(request: HttpRequest) -> PolledEnergyOut:
 def list_proposals(
     request: HttpRequest, *, state: ProposalState | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[ProposalOut]:
-    """Proposals, newest first."""
+    """List proposals, newest first."""
     rows = Proposal.objects.select_related("request", "server")
     if state is not None:
         rows = rows.filter(state=state)
@@ -199,9 +203,9 @@ def list_proposals(
 def apply_proposal(
     request: HttpRequest, proposal_id: lookup.Id, payload: Annotated[ProposalApplication | None, Body()] = None
 ) -> ProposalOut:
-    """Do what it says, as your own change: a new or changed launch is a draft until somebody confirms it.
+    """Apply a proposal as your own change. A new or changed launch is a draft until a user confirms it.
 
-    The body is left out but for a new server that is proposed from registries (`result.registry_entries` of the request).
+    Send a body only for a new server that is proposed from registries (`result.registry_entries` of the request).
     """
     user = person(request)
     assert user is not None  # the table lets no agent in
@@ -215,7 +219,7 @@ def apply_proposal(
 
 @router.post("/maintenance/proposals/{proposal_id}/decline", response={200: ProposalOut, 409: Problem})
 def decline_proposal(request: HttpRequest, proposal_id: lookup.Id) -> ProposalOut:
-    """Leave everything as it is."""
+    """Decline a proposal. Nothing is changed."""
     return proposal_out(proposals.decline(proposal_id=proposal_id, actor=actor(request)), whole=_whole(request))
 
 

@@ -25,29 +25,29 @@ _PROPOSABLE: dict[str, Any] = {
 ServerFields: Any = create_model(
     "ServerFields",
     __base__=Input,
-    __doc__="What may be proposed of a server; secrets (env, headers) are entered by people.",
+    __doc__="Fields of a server that can be proposed. Users enter secrets (env, headers) themselves.",
     **_PROPOSABLE,
 )
 
 
 class AddParams(Input):
-    """``fields`` may be left out: then entries of registries are proposed, and a person chooses."""
+    """If ``fields`` is left out, entries of registries are proposed, and a user chooses one."""
 
     server: Slug
     purpose: Reason = ""
-    registry_name: Annotated[Text, Field(max_length=200, description="Of the entry that is meant.")] = ""
+    registry_name: Annotated[Text, Field(max_length=200, description="Name of an entry in a registry.")] = ""
     fields: ServerFields = Field(default_factory=ServerFields)
 
 
 class RemoveParams(Input):
-    """The server, and why."""
+    """The server, and the reason."""
 
     server: Slug
     reason: Reason = ""
 
 
 class TestParams(Input):
-    """The server; perhaps one call of an approved tool that only reads."""
+    """The server, and optionally one call of an approved tool that only reads."""
 
     server: Slug
     call_tool: Annotated[Text, Field(max_length=200)] = ""
@@ -56,27 +56,27 @@ class TestParams(Input):
 
 
 class TryParams(Input):
-    """The server; perhaps the agent that would be granted what the trial proposes."""
+    """The server, and optionally the agent to which the trial proposes grants."""
 
     server: Slug
     for_agent: Annotated[Text, Field(max_length=63)] = ""
 
 
 class SearchParams(Input):
-    """Words that stand in a server's name, description or tools."""
+    """Words in the name, description or tools of a server."""
 
     query: Annotated[Text, Field(min_length=1, max_length=200)]
     limit: Annotated[int, Field(ge=1, le=MOST_FOUND)] = 10
 
 
 class ChangedFields(ServerFields):
-    """The same of a server that there is, and whether it shall be served."""
+    """New values of an existing server, and whether it is enabled."""
 
     enabled: bool | None = None
 
 
 class ModifyParams(Input):
-    """New values by field, and why."""
+    """New values by field, and the reason."""
 
     server: Slug
     fields: ChangedFields
@@ -84,7 +84,7 @@ class ModifyParams(Input):
 
 
 class _Order(Input):
-    """``supervisor``: a hosted agent. While its cycles are paused, the request is paused."""
+    """``supervisor`` is a hosted agent. While its cycles are paused, the request is paused."""
 
     priority: PriorityName = "medium"
     supervisor: Annotated[Text, Field(max_length=63)] = ""
@@ -98,21 +98,21 @@ class AddOrder(_Order):
 
 
 class RemoveOrder(_Order):
-    """Propose that a server goes."""
+    """Propose to delete a server."""
 
     type: Literal["remove_server"]
     params: RemoveParams
 
 
 class TestOrder(_Order):
-    """Try whether a server works."""
+    """Test whether a server works."""
 
     type: Literal["test_server"]
     params: TestParams
 
 
 class TryOrder(_Order):
-    """Try a server before it goes live; people only, for tools that claim to read are called."""
+    """Try a server before it is enabled. Only users can request this, because tools that claim to only read are called."""
 
     type: Literal["try_server"]
     params: TryParams
@@ -138,7 +138,7 @@ Order = Annotated[
 
 
 class CancelOrder(Input):
-    """Why; it stands in the request's error."""
+    """The reason, which is part of the error of the request."""
 
     reason: Reason = ""
 
@@ -151,7 +151,7 @@ class RequestOut(Schema):
     params: dict[str, Any]
     priority: PriorityName
     state: State
-    substate: str = Field(description="paused or cancelled, or empty.")
+    substate: str = Field(description="`paused`, `cancelled` or empty.")
     progress: int = Field(ge=0, le=100)
     message: str
     energyConsumed: float
@@ -159,7 +159,7 @@ class RequestOut(Schema):
     error: str | None
     agent: str
     supervisor: str = Field(
-        description="The hosted agent that supervises the request: while its cycles are paused, the request is paused. Empty for none."
+        description="Hosted agent that supervises the request. While its cycles are paused, the request is paused. Empty if none."
     )
     requestedBy: str
     timestamp: datetime
@@ -168,7 +168,7 @@ class RequestOut(Schema):
 
 
 class MaintenanceMessageOut(Schema):
-    """What the sub-agent tells."""
+    """A message of the sub-agent."""
 
     type: str
     requestId: str
@@ -177,13 +177,13 @@ class MaintenanceMessageOut(Schema):
 
 
 class MessagesOut(Schema):
-    """Oldest first."""
+    """Messages, oldest first."""
 
     items: list[MaintenanceMessageOut]
 
 
 class Activity(Schema):
-    """``open``: requests without an end, those that wait included. ``enabled``: whether the sub-agent is switched on."""
+    """``open``: number of requests that have not ended, including queued ones. ``enabled``: whether the sub-agent is enabled."""
 
     enabled: bool
     active: bool
@@ -191,26 +191,28 @@ class Activity(Schema):
 
 
 class PolledEnergyOut(Schema):
-    """Units."""
+    """Energy in units."""
 
     energy: float
 
 
 class ProposalApplication(Input):
-    """Left out but for a new server that is proposed from registries."""
+    """Needed only for a new server that is proposed from registries."""
 
     entry: EntryChoice | None = None
 
 
 class ProposalOut(Schema):
-    """A change that waits for a person, or what became of it."""
+    """A proposed change, and the decision on it."""
 
     id: int
     requestId: str
     type: Kind
     server: str
     fields: dict[str, Any]
-    install: int | None = Field(description="The package that was asked for by it, of which a server can be made.")
+    install: int | None = Field(
+        description="Number of the package that was requested for it, from which a server can be created."
+    )
     reason: str
     state: ProposalState
     decided_by: str

@@ -27,6 +27,7 @@ from mcpregistry.calls.engine import current_engine
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
 from subagents.api.schemas import (
     Entries,
@@ -66,10 +67,10 @@ _SILENT_SECONDS = 15.0  # proxies drop a stream that is silent for a minute
 @router.post("/experts/{name}/runs", response={202: RunOut})
 @once()
 def start_run(request: HttpRequest, name: Name, payload: RunOrder) -> Status[RunOut]:
-    """Start a run and answer at once; look at /runs/{id}, or watch /runs/{id}/events."""
+    """Start a run. The answer comes immediately; read the result at /runs/{id}, or watch /runs/{id}/events."""
     who = principal(request)
     if who.agent is not None and not ExpertTool.objects.filter(name=name, enabled=True, users=who.agent).exists():
-        raise NotFound(f"There is no expert tool '{name}'.", remedy="List them with GET /api/v1/experts.")
+        raise NotFound(error_texts.not_found("expert tool", name), remedy="List them with GET /api/v1/experts.")
     caller = who.agent.slug if who.agent is not None else ""
     run = runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller, requester=who.requester)
     return Status(202, run_out(_own(who, run.pk)))
@@ -85,7 +86,7 @@ def list_runs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RunOut]:
-    """Runs, newest first; an agent sees its own."""
+    """List runs, newest first. An agent sees only its own runs."""
     exact = {"expert_name": expert, "state": state, "caller": agent}
     rows = _visible(principal(request)).filter(**{key: value for key, value in exact.items() if value is not None})
     return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=run_out)
@@ -93,21 +94,21 @@ def list_runs(
 
 @router.get("/runs/{run_id}", response=RunDetail)
 def get_run(request: HttpRequest, run_id: RunId) -> RunDetail:
-    """One run with its turns and calls."""
+    """Get one run with its turns and calls."""
     return run_detail(_own(principal(request), run_id))
 
 
 @router.get("/runs/{run_id}/accounting", response=Entries)
 def get_run_accounting(request: HttpRequest, run_id: RunId) -> Entries:
-    """What the run used: one entry for each answer of a model, failed request and tool call."""
+    """Get what the run has used: one entry for each answer of a model, failed request and tool call."""
     return Entries(items=list(accounting.entries(_own(principal(request), run_id))))
 
 
 @router.get("/runs/{run_id}/events", response=None)
 async def watch_run(request: HttpRequest, run_id: RunId) -> StreamingHttpResponse:
-    """Watch a run by server-sent events: ``run`` with the whole run whenever something has changed.
+    """Watch a run with server-sent events: the event ``run`` contains the whole run after each change.
 
-    The stream ends with the run, or when the token is revoked or the session of the browser ends.
+    The stream ends when the run ends, the token is revoked, or the session of the browser ends.
     """
     await db_call(_own, principal(request), run_id)
     events = _events(current_engine().feed, request, run_id)
@@ -155,7 +156,7 @@ def _shown(run_ids: list[str]) -> dict[str, _Shown]:
 
 @router.post("/runs/{run_id}/cancel", response=RunOut)
 def cancel_run(request: HttpRequest, run_id: RunId) -> RunOut:
-    """Cancel a run. It stops within a second, down to the call that is out at a server.
+    """Cancel a run. The run and its current call to a server stop within a second.
 
     Cancelling an ended run changes nothing.
     """
@@ -166,7 +167,7 @@ def cancel_run(request: HttpRequest, run_id: RunId) -> RunOut:
 
 @router.post("/runs/{run_id}/resume", response={200: RunOut, 409: Problem})
 def resume_run(request: HttpRequest, run_id: RunId) -> RunOut:
-    """Let a worker look at an open run now."""
+    """Let a worker continue an open run now."""
     run = _own(principal(request), run_id)
     runs.resume(run_id=run.pk, actor=actor(request))
     return run_out(_own(principal(request), run_id))
@@ -175,7 +176,7 @@ def resume_run(request: HttpRequest, run_id: RunId) -> RunOut:
 @router.post("/runs/{run_id}/replay", response={202: RunOut})
 @once()
 def replay_run(request: HttpRequest, run_id: RunId, payload: ReplayOrder | None = None) -> Status[RunOut]:
-    """Ask the same question once more as a new run, to compare cost and answer."""
+    """Ask the same question again in a new run, to compare cost and answer."""
     run, order = _own(principal(request), run_id), payload or ReplayOrder()
     model = _model(order.model) if order.model else None
     who = principal(request)
@@ -187,17 +188,21 @@ def _model(label: str) -> LanguageModel:
     provider, _, name = label.partition("/")
     model = LanguageModel.objects.filter(provider__slug=provider, name=name).first()
     if model is None:
-        raise NotFound(f"There is no model '{label}'.", remedy="Write it as provider/name.")
+        raise NotFound(error_texts.not_found("model", label), remedy="Use the form provider/name.")
     return model
 
 
 @router.post("/runs/{run_id}/calls/{call_id}/settle", response={200: RunDetail, 409: Problem})
 def settle_call(request: HttpRequest, run_id: RunId, call_id: int, payload: SettleOrder) -> RunDetail:
-    """Say what became of a call whose outcome is unknown."""
+    """Record the real outcome of a call whose outcome is unknown."""
     run = _own(principal(request), run_id)
     if not ToolCall.objects.filter(pk=call_id, run=run).exists():
-        raise NotFound("This run has no such call.", remedy=f"List its calls with GET /api/v1/runs/{run_id}.")
-    runs.settle(call_id=call_id, as_what=payload.what, actor=actor(request), note=payload.note)
+        raise NotFound(
+            f"This run has no call with the number {call_id}.", remedy=f"List its calls with GET /api/v1/runs/{run_id}."
+        )
+    who = principal(request)
+    user_id = who.user.pk if who.user else None
+    runs.settle(call_id=call_id, as_what=payload.what, actor=who.actor, user_id=user_id, note=payload.note)
     return run_detail(_own(principal(request), run_id))
 
 

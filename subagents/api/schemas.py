@@ -19,15 +19,15 @@ from subagents.services.experts import schema_of
 
 
 class ExpertOut(Schema):
-    """An expert tool; ``figures`` only where one is asked for."""
+    """An expert tool. ``figures`` are included only for a single one."""
 
     name: str
     description: str
     enabled: bool
     version: int
     input_schema: dict[str, Any]
-    models: list[str] = Field(description="In the order in which they are asked.")
-    agent: str = Field(description="The identity of its runs; its grants are the whitelist.")
+    models: list[str] = Field(description="Models in the order in which they are used.")
+    agent: str = Field(description="The agent of its runs. The grants of this agent are the whitelist.")
     users: list[str]
     endpoints: list[str]
     figures: dict[str, Any] | None = None
@@ -41,21 +41,21 @@ class RunOut(Schema):
     version: int
     state: RunState
     exit: str
-    doing: str = Field(description="What an open run does at this moment.")
+    doing: str = Field(description="What a running run is doing now.")
     error: str
     answer: str
     structured: Any | None
     agent: str
-    requester: str = Field(description="The person who started it, where one is known.")
-    conversation: str | None = Field(description="The id of the conversation of the call that started it.")
+    requester: str = Field(description="The user who started the run, if known.")
+    conversation: str | None = Field(description="Id of the conversation of the call that started the run.")
     origin: str
     input_tokens: int
     output_tokens: int
-    cached_tokens: int = Field(description="Of the input, read from the provider's cache.")
+    cached_tokens: int = Field(description="Input tokens that were read from the provider's cache.")
     cache_write_tokens: int
-    reasoning_tokens: int = Field(description="Of the output, spent on thinking.")
-    cost: float | None = Field(description="US dollars; null when a model has no prices.")
-    cache_saved: float | None = Field(description="US dollars that the cache saved, less what writing to it cost.")
+    reasoning_tokens: int = Field(description="Output tokens that were used for reasoning.")
+    cost: float | None = Field(description="Cost in US dollars. Null if a model has no prices.")
+    cache_saved: float | None = Field(description="US dollars that the cache saved, less the cost of writing to it.")
     savings: dict[str, Any]
     created_at: datetime
     finished_at: datetime | None
@@ -85,9 +85,11 @@ class ToolCallOut(Schema):
     turn: int
     name: str
     state: str
-    call: str = Field(description="The id of its record under /invocations, once it was begun.")
+    call: str = Field(description="Id of the call under /invocations, as soon as it has begun.")
     characters: int
-    coerced: list[str] = Field(description="Arguments that were read in the schema's type: /limit as integer.")
+    coerced: list[str] = Field(
+        description="Arguments that were converted to the type of the schema, for example: /limit as integer."
+    )
 
 
 class RunDetail(RunOut):
@@ -99,22 +101,24 @@ class RunDetail(RunOut):
 
 
 class RunOrder(Schema):
-    """The question: arguments by the tool's input schema."""
+    """Arguments that match the input schema of the tool."""
 
     arguments: Object = Field(default_factory=dict)
 
 
 class ReplayOrder(Schema):
-    """Which version or model the question is put to once more."""
+    """The version or model for the new run."""
 
-    version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(default=None, description="Default: the newest.")
+    version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
+        default=None, description="Number of the version. Default: the newest version."
+    )
     model: Annotated[Text, Field(max_length=300)] = Field(
-        default="", description="provider/name of a model to ask in place of the version's own."
+        default="", description="A model, as provider/name, instead of the models of the version."
     )
 
 
 class SettleOrder(Schema):
-    """What became of an unknown call, and a note for the model."""
+    """The outcome of an unknown call, and a note for the model."""
 
     what: Literal["done", "failed", "repeat"]
     note: Annotated[Text, Field(max_length=1000)] = ""
@@ -127,12 +131,19 @@ class Sums(Schema):
     done: int
     failed: int
     open: int
-    cost: float | None = Field(description="US dollars; null when nothing is known.")
+    cost: float | None = Field(description="Cost in US dollars. Null if nothing is known.")
     tokens: int | None
-    saved: float | None = Field(description="Tokens kept out of the callers' contexts; negative when it cost more.")
-    definitions: float | None = Field(description="Tokens of definitions saved on each turn of a caller, on average.")
-    money: float | None = Field(description="US dollars against the callers' model, an estimate; null without one.")
-    reread: float | None = Field(description="Tokens read over all turns for each token that there was to read.")
+    saved: float | None = Field(
+        description="Tokens that were kept out of the context of callers. Negative if more were used."
+    )
+    definitions: float | None = Field(
+        description="Average number of definition tokens that each turn of a caller saves."
+    )
+    money: float | None = Field(
+        description="Estimated savings in US dollars, compared with the model of the "
+        "callers. Null if no such model is set."
+    )
+    reread: float | None = Field(description="Tokens that all turns have read, for each token that there was to read.")
 
 
 class ExpertSums(Sums):
@@ -145,7 +156,7 @@ class SavingsOut(Sums):
     """Figures of all expert tools over the last ``days``, and of the most used ones."""
 
     days: int
-    experts: list[ExpertSums] = Field(description="The twenty most used.")
+    experts: list[ExpertSums] = Field(description="The twenty most used expert tools.")
 
 
 class Entries(Schema):

@@ -25,22 +25,24 @@ Verdict = Literal["ok", "attention", "refuse"]
 
 
 class TrialOut(Schema):
-    """One trial in short."""
+    """Summary of one trial."""
 
     id: int
     server: str
-    requestId: str | None = Field(description="Its request; None once that was forgotten.")
+    requestId: str | None = Field(
+        description="Request that the trial belongs to. Null if the request was deleted by retention."
+    )
     verdict: Verdict
-    version: str = Field(description="As the server calls it.")
-    differences: list[str] = Field(description="From the trial before, in words.")
+    version: str = Field(description="Version that the server reports.")
+    differences: list[str] = Field(description="Differences from the previous trial, as sentences.")
     behaves_otherwise: bool
-    proposal: int | None = Field(description="What waits, or has waited, for a person.")
+    proposal: int | None = Field(description="Number of the proposal of this trial.")
     proposal_state: ProposalState | None
     created_at: datetime
 
 
 class TrialDetail(TrialOut):
-    """The whole report. Times in milliseconds, memory in kilobytes; null: could not be observed."""
+    """The whole report. Times are in milliseconds, memory is in kilobytes, and null means that it could not be observed."""
 
     server_revision: int
     findings: list[dict[str, Any]]
@@ -49,7 +51,10 @@ class TrialDetail(TrialOut):
     tools: list[dict[str, Any]]
     unobserved: list[str]
     proposed: Annotated[
-        dict[str, Any], Field(description="tools: rule allow, ask or hide of each; fields of the server.")
+        dict[str, Any],
+        Field(
+            description="Proposed rule (allow, ask or hide) for each of the `tools`, and proposed `fields` of the server."
+        ),
     ]
 
 
@@ -62,7 +67,7 @@ def list_trials(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[TrialOut]:
-    """Trials, newest first."""
+    """List trials, newest first."""
     exact = {"server__slug": server, "verdict": verdict}
     rows = TrialReport.objects.select_related("server", "request__proposal")
     rows = rows.filter(**{key: value for key, value in exact.items() if value is not None})
@@ -73,7 +78,7 @@ def list_trials(
 
 @router.get("/maintenance/trials/{trial_id}", response=TrialDetail)
 def get_trial(request: HttpRequest, trial_id: lookup.Id) -> TrialDetail:
-    """One trial with everything that it has found."""
+    """Get one trial with its whole report."""
     row = lookup.one(TrialReport.objects.select_related("server", "request__proposal"), "trial", pk=trial_id)
     return TrialDetail(
         **_short(row), server_revision=row.server_revision, findings=row.findings, figures=row.figures, starts=row.starts,

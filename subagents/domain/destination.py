@@ -40,6 +40,6 @@ def _refers(texts: Iterable[str]) -> bool:
 def unconfirmed(slug: str) -> Problem:
     """Why nothing is sent to a provider whose destination nobody has confirmed."""
     return Problem(
-        f"The provider '{slug}' is a draft: nobody has confirmed where its key and its requests go.",
-        "Enter its key again, or let somebody who may confirm launches press Confirm on its page.",
+        f'The provider "{slug}" is a draft: the destination of its key and its requests is not confirmed.',
+        "Enter its key again, or ask a user with the permission to confirm launches to confirm it on its page.",
     )

@@ -80,18 +80,18 @@ def choose(targets: Sequence[TargetSpec], failed: Sequence[Failed], *, left: flo
 
 def _why(targets: Sequence[TargetSpec], failed: Sequence[Failed], left: float) -> str:
     """Who was asked, and what came of it; and who was not."""
-    return " ".join(f"{target.label}: {_fate(target, failed, left)}" for target in targets) or "None is configured."
+    return " ".join(f"{target.label}: {_fate(target, failed, left)}" for target in targets) or "No model is configured."
 
 
 def _fate(target: TargetSpec, failed: Sequence[Failed], left: float) -> str:
     own = [f for f in failed if f.model_id == target.model_id]
     if not own:
-        return "not asked."
+        return "not used."
     last, times = own[-1], f" ({len(own)} times)" if len(own) > 1 else ""
     said = f" ({last.message[:_LONGEST_WORDS]})" if last.message else ""
     if _out(target, failed) or _in_time(target, failed, left):
         return f"{last.kind.value}{times}{said}."
-    wait = f"it may be asked again in {_wait(target, failed):.0f} s, and the run has {left:.0f} s left"
+    wait = f"the next attempt is possible in {_wait(target, failed):.0f} s, but the run has only {left:.0f} s left"
     return f"{last.kind.value}{times}{said}; {wait}."
 
 

@@ -21,7 +21,7 @@ ANSWER_SCHEMA = {"type": "object", "description": "JSON Schema of the answer. Re
 _INSTRUCTIONS = {
     TEXT: "Answer in plain text without any markup.",
     MARKDOWN: "Answer in Markdown.",
-    JSON: "Your last answer must be one JSON value and nothing else: no code fence, no words around it.",
+    JSON: "Your final answer must be one JSON value and nothing else: no code fence and no other text.",
 }
 
 

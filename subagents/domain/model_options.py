@@ -118,11 +118,15 @@ def not_allowed(kind: str, given: Options) -> Problem | None:
     unknown = sorted(set(given) - known)
     allowed = f"Allowed: {_list(known)}."
     if "max_tokens" in given:
-        return Problem("How long an answer may be is no option.", "Enter it as the model's output limit (max output).")
+        return Problem(
+            "The length of an answer is not an option.", "Enter it as the output limit of the model (max output)."
+        )
     if ours := sorted(_OURS & set(given)):
-        return Problem(f"These options are set by the site itself: {', '.join(ours)}.", f"Remove them. {allowed}")
+        return Problem(f"These options are reserved for the site: {', '.join(ours)}.", f"Remove them. {allowed}")
     if unknown:
-        return Problem(f"This kind of provider has no options named {', '.join(unknown)}.", f"Remove them. {allowed}")
+        return Problem(
+            f"This kind of provider does not have these options: {', '.join(unknown)}.", f"Remove them. {allowed}"
+        )
     return None
 
 
@@ -133,7 +137,9 @@ def _list(names: set[str]) -> str:
 def _fixed_sampling(given: Options) -> Problem | None:
     fixed = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"} & set(given)
     if fixed - ({"temperature"} if given.get("temperature") == 1 else set()):
-        return Problem(f"OpenAI's reasoning models take no {_list(fixed)}.", "Remove it, or choose another model.")
+        return Problem(
+            f"The reasoning models of OpenAI do not support {_list(fixed)}.", "Remove it, or choose another model."
+        )
     return None
 
 
@@ -141,9 +147,9 @@ def _claudes(model: str, given: Options, max_output: int, tool_choice: str) -> P
     """Anthropic's rules for extended thinking, and for models that take no sampling parameters."""
     effort = given.get("reasoning_effort")
     if effort is not None and effort != "none" and effort not in _EFFORTS:
-        return Problem(f"There is no reasoning effort {effort!r}.", f"Write none, {', '.join(_EFFORTS)}.")
+        return Problem(f"{effort!r:.60} is not a valid reasoning effort.", f"Use none, {', '.join(_EFFORTS)}.")
     if not takes_temperature(model) and (fixed := {"temperature", "top_p", "top_k"} & set(given)):
-        return Problem(f"This model takes no {_list(fixed)}.", "Remove it, or choose another model.")
+        return Problem(f"This model does not support {_list(fixed)}.", "Remove it, or choose another model.")
     return _wrong_thinking(model, given.get("thinking"), max_output) or (
         _beside_thinking(given, max_output, tool_choice) if _thinks(given) else None
     )
@@ -152,17 +158,16 @@ def _claudes(model: str, given: Options, max_output: int, tool_choice: str) -> P
 def _beside_thinking(given: Options, max_output: int, tool_choice: str) -> Problem | None:
     if max_output < LEAST_BUDGET + _ROOM:
         return Problem(
-            f"Thinking takes at least {LEAST_BUDGET:,} tokens of an answer's {max_output:,}.",
-            f"Raise the model's output limit to {LEAST_BUDGET + _ROOM:,} or more.",
+            f"Thinking requires at least {LEAST_BUDGET:,} tokens of the output limit, which is {max_output:,} tokens.",
+            f"Raise the output limit of the model to {LEAST_BUDGET + _ROOM:,} tokens or more.",
         )
     if given.get("temperature", 1) != 1 or "top_k" in given or given.get("top_p", 1) < 0.95:
         return Problem(
-            "While it thinks, the model takes no temperature but 1, no top_k, and no top_p below 0.95.", "Remove them."
+            "With thinking, the model supports only a temperature of 1 and a top_p of 0.95 or more, and does not support top_k.",
+            "Remove these options.",
         )
     if tool_choice == "required":
-        return Problem(
-            "While it thinks, the model cannot be made to call a tool.", "Let it choose (tool choice: auto)."
-        )
+        return Problem("With thinking, the model cannot be forced to call a tool.", "Set the tool choice to auto.")
     return None
 
 
@@ -171,21 +176,26 @@ def _wrong_thinking(model: str, thinking: Any, max_output: int) -> Problem | Non
         return None
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if kind not in ("enabled", "adaptive", "disabled"):
-        return Problem("Thinking is an object with a type.", 'Write {"type": "enabled", "budget_tokens": 2048}.')
+        return Problem(
+            "The option thinking is not an object with a valid type.",
+            'Use, for example, {"type": "enabled", "budget_tokens": 2048}.',
+        )
     if kind == "adaptive" and (0, 0) < _version(model) < (4, 6):
-        return Problem("This model does not decide by itself how long it thinks.", "Write a budget: budget_tokens.")
+        return Problem(
+            "This model cannot choose the length of its thinking itself.", "Set a budget with budget_tokens."
+        )
     if kind == "enabled" and not takes_temperature(model):
-        return Problem("This model decides by itself how long it thinks.", 'Write {"type": "adaptive"}.')
+        return Problem("This model chooses the length of its thinking itself.", 'Use {"type": "adaptive"}.')
     return _wrong_budget(thinking.get("budget_tokens"), max_output) if kind == "enabled" else None
 
 
 def _wrong_budget(budget: Any, max_output: int) -> Problem | None:
     if not isinstance(budget, int) or budget < LEAST_BUDGET:
-        return Problem(f"Thinking needs budget_tokens of at least {LEAST_BUDGET:,}.", "Raise it.")
+        return Problem(f"budget_tokens of thinking must be at least {LEAST_BUDGET:,}.", "Raise budget_tokens.")
     if budget + _ROOM > max_output:
         return Problem(
-            f"A thinking budget of {budget:,} tokens leaves an answer no room within {max_output:,}.",
-            f"Raise the model's output limit to {budget + _ROOM:,} or more, or make the budget smaller.",
+            f"A thinking budget of {budget:,} tokens leaves no room for an answer in the output limit of {max_output:,} tokens.",
+            f"Raise the output limit of the model to {budget + _ROOM:,} tokens or more, or lower the budget.",
         )
     return None
 

@@ -72,9 +72,9 @@ def preview(handle: str, text: str, *, limit: int) -> str:
     shown = text[: max(200, limit // 4)]
     return (
         f"The result is too large to show: {len(text.encode(errors='surrogatepass'))} bytes, {len(lines_of(text))} lines. "
-        f'It is kept under the handle "{handle}". Read it with tool_output, e.g. '
+        f'It is stored with the handle "{handle}". Read it with tool_output, for example '
         f'{{"handle": "{handle}", "from_line": 1}} or {{"handle": "{handle}", "find": "word"}}.\n'
-        f"It begins:\n{shown}"
+        f"The beginning:\n{shown}"
     )
 
 
@@ -117,7 +117,7 @@ def found(text: str, word: str, *, around: int = 2, limit: int = PAGE) -> str:
     hits = [i for i, line in enumerate(every) if word.lower() in line.lower()]
     near = sorted({j for i in hits for j in range(max(0, i - around), min(len(every), i + around + 1))})
     shown = "\n".join(f"{i + 1}: {every[i]}" for i in near)
-    head = f"{len(hits)} lines hold {word!r}.\n"
+    head = f"{len(hits)} lines contain {word!r}.\n"
     return head + (shown if len(shown) <= limit else shown[:limit] + "\n… (more: narrow the search)")
 
 
@@ -125,14 +125,19 @@ TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "tool_output",
-        "description": "Read a large tool result that was kept, page by page, or find lines in it. "
+        "description": "Reads a large tool result that was stored, page by page, or finds lines in it. "
         f"A line of more than {_LINE} characters counts as several.",
         "parameters": {
             "type": "object",
             "properties": {
-                "handle": {"type": "string", "description": "The handle that stood in place of the result."},
+                "handle": {"type": "string", "description": "Handle that was returned instead of the result."},
                 "from_line": {"type": "integer", "minimum": 1, "description": "First line to read. Default 1."},
-                "lines": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "How many. Default 200."},
+                "lines": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": 1000,
+                    "description": "Number of lines to read. Default 200.",
+                },
                 "find": {"type": "string", "minLength": 1, "description": "Show only lines with this text."},
             },
             "required": ["handle"],

@@ -128,7 +128,7 @@ def _hear(agent: EffortAgent) -> list[str]:
         if talk is not None:
             text = f"{each.request}: {each.kind} {json.dumps(each.data, ensure_ascii=False)}"[:LONGEST_MESSAGE]
             messages.say(conversation=talk, kind=MessageKind.IN, text=text, author=SUB_AGENT)
-    return [f"heard {len(heard)} message{'s' * (len(heard) > 1)} of the sub-agent"] if heard else []
+    return [f"received {len(heard)} message{'s' * (len(heard) > 1)} from the sub-agent"] if heard else []
 
 
 def _tell(cycle: Cycle) -> list[str]:
@@ -143,7 +143,7 @@ def _answered(exchange: Exchange) -> str:
     assert run is not None  # one that could not be started was told at once
     Exchange.objects.filter(pk=exchange.pk).update(told_at=database_now())
     if not Conversation.objects.filter(pk=conversation.pk).open().exists():
-        return f"{conversation.pk}: ended meanwhile"
+        return f"{conversation.pk}: ended in the meantime"
     said = run.answer if run.state == RunState.DONE else f"I could not answer: {run.error or run.exit or run.state}"
     if said.strip():
         messages.say(
@@ -220,7 +220,7 @@ def _begun(agent: EffortAgent, conversation: Any) -> str:
             Exchange.objects.create(conversation=conversation, run=run, read_to=conversation.newest)
     except SlipsnisseError as error:
         return _refused(conversation, error)
-    return f"{conversation.pk}: asks its model"
+    return f"{conversation.pk}: asking its model"
 
 
 def _refused(conversation: Any, error: SlipsnisseError) -> str:

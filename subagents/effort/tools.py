@@ -29,19 +29,19 @@ _TEXT = {"type": "string", "minLength": 1, "maxLength": LONGEST_MESSAGE}
 
 
 LISTINGS: tuple[Mapping[str, Any], ...] = (
-    listing("respond", "Writes to the person at once, before your final answer, which is written too.", text=_TEXT),
-    listing("think", "Keeps a thought for yourself; nobody is sent it.", text=_TEXT),
-    listing("end_conversation", "Ends this conversation for good; nothing more is written in it."),
+    listing("respond", "Sends a message to the user immediately, in addition to your final answer.", text=_TEXT),
+    listing("think", "Keeps a thought for yourself. It is sent to no one.", text=_TEXT),
+    listing("end_conversation", "Ends this conversation permanently. No more messages can be written in it."),
     listing(
-        "snooze_conversation", "Leaves this conversation alone for so many seconds, whatever is written in it.",
+        "snooze_conversation", "Ignores this conversation for this number of seconds, even if there are new messages.",
         seconds={"type": "integer", "minimum": 1, "maximum": 30 * 86_400},
     ),
     listing(
-        "select_conversation", "From now on only this conversation is answered; with an empty id all are again.",
+        "select_conversation", "Answers only this conversation from now on. An empty id selects all conversations again.",
         id={"type": "string", "maxLength": 32},
     ),
     listing(
-        "await_energy", "Answers nothing more until your energy pool has reached this level.",
+        "await_energy", "Pauses all answers until your energy pool has reached this level.",
         level={"type": "number", "minimum": 0},
     ),
 )  # fmt: skip
@@ -80,21 +80,21 @@ def effort_source(engine: object) -> tuple[Source, Dispatcher]:
 def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> str:
     row = Conversation.objects.select_related("agent").filter(pk=conversation, agent__slug=agent).first()
     if row is None:
-        raise Denied("This run belongs to no conversation of yours.", remedy="Answer without this tool.")
+        raise Denied("This run does not belong to one of your conversations.", remedy="Answer without this tool.")
     match name:
         case "respond":
             messages.say(conversation=row, kind=MessageKind.OUT, text=given["text"], author=f"agent:{agent}")
-            return "It is written."
+            return "The message was sent."
         case "think":
             messages.say(conversation=row, kind=MessageKind.THOUGHT, text=given["text"], author=f"agent:{agent}")
-            return "It is kept."
+            return "The thought was kept."
         case "end_conversation":
             lifecycle.end(conversation=row, actor=f"agent:{agent}")
-            return "It has ended."
+            return "The conversation has ended."
         case "snooze_conversation":
             until = database_now() + timedelta(seconds=given["seconds"])
             Conversation.objects.filter(pk=row.pk).update(snoozed_until=until)
-            return f"It sleeps until {until.isoformat(timespec='seconds')}."
+            return f"The conversation is ignored until {until.isoformat(timespec='seconds')}."
         case "select_conversation":
             return _selected(agent, given["id"])
         case _:
@@ -103,16 +103,21 @@ def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> 
 
 def _selected(agent: str, conversation: str) -> str:
     if conversation and not Conversation.objects.open().filter(pk=conversation, agent__slug=agent).exists():
-        raise ArgumentsInvalid("You have no such open conversation.", remedy="Give the id of one, or an empty text.")
+        raise ArgumentsInvalid(
+            "You have no open conversation with this id.",
+            remedy="Use the id of an open conversation, or an empty text.",
+        )
     EffortAgent.objects.filter(expert__agent__slug=agent).update(focus=conversation)
-    return "Only that one is answered." if conversation else "All are answered."
+    return "Only this conversation is answered." if conversation else "All conversations are answered."
 
 
 def _awaiting(agent: str, level: float) -> str:
     loop = EffortAgent.objects.select_related("expert__agent__energy_pool").get(expert__agent__slug=agent)
     pool = loop.expert.agent.energy_pool
     if pool is None or level > pool.capacity:
-        held = "You draw on no energy pool." if pool is None else f"Your pool holds {pool.capacity:g} at most."
-        raise ArgumentsInvalid(held, remedy="Go on without waiting, or wait for less.")
+        held = (
+            "You do not have an energy pool." if pool is None else f"Your pool holds at most {pool.capacity:g} units."
+        )
+        raise ArgumentsInvalid(held, remedy="Continue without waiting, or wait for a lower level.")
     EffortAgent.objects.filter(pk=loop.pk).update(awaits_level=level)
-    return f"Nothing more is answered below {level:g}."
+    return f"Answers are paused until the pool has reached {level:g} units."

@@ -168,7 +168,8 @@ def find_text_argument(schema: Mapping[str, Any]) -> str:
     if name := _find_text_argument(schema):
         return name
     raise ArgumentsInvalid(
-        "This expert tool has more than one argument.", remedy="Send a JSON object with the arguments by POST."
+        "This expert tool cannot answer a plain question, because it does not have exactly one required text argument.",
+        remedy="Send a JSON object with the arguments by POST.",
     )
 
 

@@ -14,6 +14,7 @@ from django.conf import settings
 
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.specs import AgentSpec
 from mcpregistry.domain.text.canonical import plain
@@ -43,7 +44,7 @@ _KINDS: Mapping[str, Any] = {
 }  # fmt: skip
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 _CRASHED = (
-    "Internal error; the log has the details. A run may have started: check the list of runs before you try again."
+    "Internal error; see the log for details. A run may have started: check the list of runs before you try again."
 )
 Operation = Callable[["RoutedRequest"], Awaitable[None]]
 
@@ -81,7 +82,7 @@ class RoutedRequest:
             raise HeadendError(
                 404,
                 "NOT_FOUND",
-                f'No model named "{plain(str(model), 200)}". Available models: {known}.',
+                f"{error_texts.not_found('model', plain(str(model), 200))} Available models: {known}.",
                 param="model",
             )
         return found
@@ -228,8 +229,8 @@ class Headends:
         token = get_token_hash(exchange)
         agent = self.engine.agent_of(token) if token else None
         if agent is None:
-            problem = "The token is unknown, expired or revoked." if token else "A token is needed."
-            raise HeadendError(401, "UNAUTHENTICATED", f"{problem} Issue one in the admin: Agents, Issue token.")
+            problem = "The token is unknown, expired or revoked." if token else "A token is required."
+            raise HeadendError(401, "UNAUTHENTICATED", f"{problem} Create one in the admin: Agents, Issue token.")
         self.engine.token_uses.add(token)
         return agent
 

@@ -125,7 +125,7 @@ class Session:
         self._calling: asyncio.Future[CallOutcome] | None = None
         self.is_joinable = False  # the same question gets the answer of this run
         self._over = False  # the client gets an answer or an error
-        self.status = "waiting for a place"  # a phrase, for clients that show it
+        self.status = "waiting for a place in the queue"  # a phrase, for clients that show it
         self.caller, self.token_hash = Caller(agent, headend.endpoint, headend.kind), question.token_hash
         self.session = b""  # for ``Access``: it belongs to no session of a host
         self._access_ended = asyncio.Event()
@@ -159,7 +159,9 @@ class Session:
         except SlipsnisseError as error:
             raise from_error(error) from None
         except ValueError:
-            raise HeadendError(400, "invalid_request", "The request has a value that JSON does not allow.") from None
+            raise HeadendError(
+                400, "invalid_request", "The request contains a value that JSON does not support."
+            ) from None
         except Error:
             log.exception("headend.database_failed", headend=self._headend.slug)
             raise HeadendError(
@@ -230,7 +232,7 @@ class Session:
         """Raise HeadendError (401) if the access of the client has ended in the meantime."""
         if not self._access_ended.is_set() and self._shared.access.holds(self):
             return
-        state = "The run stays in the record." if self._begun else "No run was started."
+        state = "The run is kept in the record." if self._begun else "No run was started."
         raise HeadendError(
             401,
             "UNAUTHENTICATED",
@@ -279,7 +281,7 @@ class Session:
             return await self._follow_run(call)
         if await db_call(_has_no_run_yet, call):
             raise HeadendError(
-                503, "BUSY", "The process of the first request has ended before the run started. Repeat the request."
+                503, "BUSY", "The process of the first request ended before the run was started. Repeat the request."
             )
         return self._read_outcome(outcome) if outcome is not None else None
 
@@ -308,7 +310,10 @@ class Session:
             if self._shared.watch.stopping:
                 self._over, self.is_joinable = True, True
                 raise HeadendError(
-                    503, "BUSY", "The site is shutting down. The run continues; repeat the request.", run=run_id
+                    503,
+                    "BUSY",
+                    "The site is shutting down. The run continues. Repeat the request to get its answer.",
+                    run=run_id,
                 )
             if now != before:
                 self._set_status(now.doing)

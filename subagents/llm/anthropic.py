@@ -96,7 +96,7 @@ def _placeholder(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def _by_schema(schema: Mapping[str, Any]) -> str:
     """In words: the API's own way knows only a part of JSON Schema, and only some models have it."""
-    return f"Answer with nothing but JSON that fits this schema: {json.dumps(schema, ensure_ascii=False)}"
+    return f"Answer only with JSON that matches this schema: {json.dumps(schema, ensure_ascii=False)}"
 
 
 def _system(messages: Sequence[Message]) -> list[str]:

@@ -69,7 +69,9 @@ async def complete(
             async with asyncio.timeout(target.timeout + 1):  # some adapters ignore the timeout they are given
                 response = await ask(**request)
     except TimeoutError:
-        raise ModelError(ErrorKind.TIMEOUT, f"No answer within {target.timeout:g} s.", status=408) from None
+        raise ModelError(
+            ErrorKind.TIMEOUT, f"The provider did not answer within {target.timeout:g} s.", status=408
+        ) from None
     except Exception as error:  # noqa: BLE001 - whatever an adapter raises, the run must hear it in our words
         raise (guarded.failure(way) or translated(error, target, way.status)) from None
     finally:
@@ -78,7 +80,7 @@ async def complete(
     try:
         return wire.reply(response, target)
     except (AttributeError, KeyError, IndexError, TypeError):
-        raise ModelError(ErrorKind.UNREADABLE, "The provider's answer holds no message.") from None
+        raise ModelError(ErrorKind.UNREADABLE, "The answer of the provider does not contain a message.") from None
 
 
 async def ready() -> ModuleType:

@@ -13,10 +13,10 @@ from subagents.llm.values import Target
 
 _LONGEST_MESSAGE = 500
 _OWN_WORDS = {
-    ErrorKind.NETWORK: "The provider cannot be reached, or the line broke. Is its address right, and is it running?",
+    ErrorKind.NETWORK: "The provider cannot be reached, or the connection was lost. Check its address, and that it is running.",
     ErrorKind.TIMEOUT: "The provider did not answer in time.",
 }
-_NO_MESSAGE = "The provider's answer is not a message of a model. Are its base URL and its kind right?"
+_NO_MESSAGE = "The answer of the provider is not a message of a model. Check its base URL and its kind."
 _LABEL = re.compile(r"^(?:litellm\.)?(?:\w+Error:|\w*Exception(?: \w+)? -|Timeout:) ?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|File \"[^\"\n]+\", line \d+")
 _OWN_FILE = re.compile(r"(?:/[^\s\"':]+)?/site-packages/[^\s\"':,)]+")
@@ -80,7 +80,8 @@ def _without_traceback(text: str) -> str:
     if not (_TRACEBACK.search(text) or _OWN_FILE.search(text)):
         return text
     head = _OWN_FILE.sub("", _TRACEBACK.split(text, maxsplit=1)[0]).strip(" :\n")
-    return f"The provider's answer cannot be read ({head})." if head else "The provider's answer cannot be read."
+    detail = f" ({head})" if head else ""
+    return f"The answer of the provider cannot be read{detail}."
 
 
 def _told(text: str) -> str:

@@ -23,27 +23,27 @@ __all__ = ["Way", "failure", "install"]
 _WORDS: tuple[tuple[type[DownstreamError], ErrorKind, str], ...] = (
     (
         Redirected, ErrorKind.REFUSED,
-        "The provider redirects to another address, which is not followed. If that is where it lives, enter it as its "
-        "base URL.",
+        "The provider redirects to another address, which is not followed. If this is the right address, enter it as the base "
+        "URL.",
     ),
     (
         OutboundRefused, ErrorKind.REFUSED,
-        "The provider's address is private, reserved, or no plain http or https address, so nothing was sent there. If it "
-        "is yours, add its network to the provider's allowed networks; then somebody who may confirm it does.",
+        "Nothing was sent, because the address of the provider is private, reserved, or not an http or https address. If it is "
+        "yours, add its network to the allowed networks of the provider, and let the provider be confirmed again.",
     ),
     (
         WebPage, ErrorKind.BAD_REQUEST,
-        "The provider answered with a web page instead of a message. Is its base URL right, and does it need a log-in?",
+        "The provider answered with a web page instead of a message. Check its base URL, and whether it requires a sign-in.",
     ),
     (
         NotJson, ErrorKind.UNREADABLE,
-        "The provider's answer is not JSON, or only a part of it. Is its base URL right, and does a proxy cut answers off?",
+        "The answer of the provider is not valid JSON, or incomplete. Check its base URL, and whether a proxy truncates answers.",
     ),
     (TimedOut, ErrorKind.TIMEOUT, "The provider did not answer in time."),
-    (ResourceLimit, ErrorKind.UNREADABLE, "The provider's answer is larger than any real one."),
+    (ResourceLimit, ErrorKind.UNREADABLE, "The answer of the provider is too large to be an answer of a model."),
     (
         DownstreamError, ErrorKind.NETWORK,
-        "The provider cannot be reached, or the line broke. Is its address right, and is it running?",
+        "The provider cannot be reached, or the connection was lost. Check its address, and that it is running.",
     ),
 )  # fmt: skip
 

@@ -51,8 +51,8 @@ def named(name: str) -> list[dict[str, Any]]:
     rows = _told(_offered().filter(name=name).defer("document").order_by("pk"))
     if not rows:
         raise NotFound(
-            f"No registry that this site reads lists '{plain(name, 200)}'.",
-            remedy="Search for it first, or have a person add the registry.",
+            f'No registry of this site lists "{plain(name, 200)}".',
+            remedy="Search for the entry first, or ask a user to add its registry.",
         )
     return rows
 

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 _PARTING = 25.0  # seconds that the run of a model has to end; ending its server may take 15, finding its worker dead 10
 CHARGED_EVERY = 1.0  # seconds: that often energy is counted while a step runs
-_CRASHED = "The request failed inside the control plane. The operator finds the reason in the log."
+_CRASHED = "The request failed because of an internal error. See the log of the worker for the reason."
 
 
 class Manager(Driver[Wish]):

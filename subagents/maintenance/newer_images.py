@@ -60,8 +60,8 @@ def _asked(found: Newer, command: list[str]) -> bool:
 
 
 def _reason(found: Newer) -> str:
-    said = f"The registry '{found.entry.source.slug}' lists version {found.entry.version} of {found.entry.name}"
+    said = f'The registry "{found.entry.source.slug}" lists version {found.entry.version} of {found.entry.name}'
     said += f"; the server starts the image of {found.before.version}."
     if found.added:
-        said += f" The newer one also wants to be given: {', '.join(found.added)}. Enter it once this is applied."
+        said += f" The newer version requires more values: {', '.join(found.added)}. Enter them after you have applied this."
     return said

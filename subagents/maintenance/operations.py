@@ -43,16 +43,16 @@ _NAME = {"type": "string", "minLength": 1, "maxLength": 500}
 
 
 _FINISH = listing(
-    "finish_request", "Says what you have found, and what people should be concerned about. Call it once, at the end.",
+    "finish_request", "Reports what you have found, and what users should be concerned about. Call it once, at the end.",
     ("summary",), summary={"type": "string", "minLength": 1, "maxLength": 2000},
     concerns={"type": "array", "maxItems": 10, "items": _SHORT},
 )  # fmt: skip
 _SEARCH = listing(
-    "search_servers", "Searches the servers of this site and what registries list.", ("query",),
+    "search_servers", "Searches the servers of this site and the entries of registries.", ("query",),
     query={"type": "string", "minLength": 1, "maxLength": 200}, limit={"type": "integer", "minimum": 1, "maximum": MOST_FOUND},
 )  # fmt: skip
 _CHOOSE = listing(
-    "choose_entries", "Names the entries of registries that fit best, of those that a search has found.", ("entries",),
+    "choose_entries", "Names the best entries of registries. They must be results of a search.", ("entries",),
     entries={
         "type": "array", "maxItems": MOST_PROPOSED,
         "items": {"type": "object", "properties": {"registry": _NAME, "name": _NAME}, "required": ["registry", "name"]},
@@ -61,17 +61,17 @@ _CHOOSE = listing(
 LISTINGS: Mapping[Kind, tuple[dict[str, Any], ...]] = {
     Kind.TRY: (
         listing(
-            "start_trial", "Starts the server in its sandbox, reads its lists, calls tools that only read; each start is done once. "
-            "With the network only after it was started without, and only where that makes a difference.",
+            "start_trial", "Starts the server in its sandbox, reads its lists, and calls tools that only read. Each start is done "
+            "once. A start with network access requires an earlier start without it, and is done only if it makes a difference.",
             ("protocol",), protocol={"type": "string", "enum": ["legacy", "modern"]}, network={"type": "boolean", "default": False},
         ),
         listing(
-            "call_reading_tool", "Calls a tool that only reads, in the sandbox without the network, with arguments of yours. You are "
-            "told whether it answered, not what.",
+            "call_reading_tool", "Calls a tool that only reads, in the sandbox without network access, with your arguments. The "
+            "result shows whether the tool answered, but not its answer.",
             ("tool", "arguments"), tool=_NAME, arguments={"type": "object"},
         ),
         listing(
-            "propose_rules", "Proposes stricter rules for tools of the server: ask a person at each call, or hide.", ("rules",),
+            "propose_rules", "Proposes stricter rules for tools of the server: ask a user about each call, or hide the tool.", ("rules",),
             rules={
                 "type": "array", "maxItems": 100,
                 "items": {
@@ -82,7 +82,7 @@ LISTINGS: Mapping[Kind, tuple[dict[str, Any], ...]] = {
         ),
         _FINISH,
     ),
-    Kind.TEST: (listing("run_test", "Starts the server, reads its lists, and ends it; done once."), _FINISH),
+    Kind.TEST: (listing("run_test", "Starts the server, reads its lists, and stops it. This is done once."), _FINISH),
     Kind.SEARCH: (_SEARCH, _CHOOSE, _FINISH),
     Kind.ADD: (_SEARCH, _CHOOSE, _FINISH),
 }  # fmt: skip
@@ -161,8 +161,9 @@ async def _kept_alive(call: Call, work: Awaitable[dict[str, Any]]) -> dict[str, 
         while not (await asyncio.wait({task}, timeout=_ALIVE_EVERY))[0]:
             if not await db_call(long_calls.keep, call_id=call.id, fence=call.fence):
                 raise DownstreamError(
-                    "The call was given up: this process had not been heard of for too long.",
-                    remedy="Look what the call has done before you repeat it.",
+                    "The outcome is unknown: this process did not report for too long, so the call was ended. It may have taken "
+                    "effect.",
+                    remedy="Check what the call has done before you repeat it.",
                     sent=True,
                 )
         return task.result()
@@ -180,7 +181,8 @@ def _claimed(run: str, *, locked: bool = False) -> MaintenanceRequest:
     found = (rows.select_for_update() if locked else rows).first() if run else None
     if found is None or found.notes["model"]["ended"]:
         raise Conflict(
-            "This run works on no request of the sub-agent, or not any more.", remedy="Answer without this tool."
+            "This run does not work on a request of the sub-agent, or no longer does.",
+            remedy="Answer without this tool.",
         )
     return found
 
@@ -188,7 +190,8 @@ def _claimed(run: str, *, locked: bool = False) -> MaintenanceRequest:
 def _offered(request: MaintenanceRequest, name: str) -> None:
     if name not in {listed["name"] for listed in LISTINGS[Kind(request.kind)]}:
         raise Conflict(
-            f"'{name}' is nothing for a request of type {request.kind}.", remedy="Use another tool, or finish."
+            f"{name} cannot be used for a request of type {request.kind}.",
+            remedy="Use another tool, or finish the request.",
         )
 
 
@@ -199,12 +202,15 @@ def _about_to(run: str, name: str) -> MaintenanceRequest:
     step = next((step for step in PLANS[Kind(request.kind)] if step.name == name), None)
     if step is None:
         raise Conflict(
-            f"Nothing of this is done for a request of type {request.kind}.", remedy="Use another tool, or finish."
+            f"This step is not part of a request of type {request.kind}.",
+            remedy="Use another tool, or finish the request.",
         )
     if name in request.notes.get("done", ()):
-        raise Conflict("It was done already.", remedy="Go on with what it has shown.")
+        raise Conflict("This step was done already.", remedy="Continue with its results.")
     if name == "open" and not request.notes["starts"]:
-        raise Conflict("It has not been started without the network.", remedy="Start it without first.")
+        raise Conflict(
+            "The server was not started without network access yet.", remedy="Start it without network access first."
+        )
     MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
     queue.tell(request, MessageKind.STATUS, progress=request.progress, step=name, message=step.says)
     return request
@@ -246,8 +252,8 @@ def _tool(request: MaintenanceRequest, name: str) -> ToolSeen:
     seen: list[ToolSeen] = request.notes.get("tools", [])
     if (found := next((tool for tool in seen if tool["name"] == name), None)) is None:
         raise ArgumentsInvalid(
-            f"No start has shown a tool '{plain(name, 80)}'.",
-            remedy="Start the server first, and name a tool as it is listed.",
+            f'No start of the server has listed a tool named "{plain(name, 80)}".',
+            remedy="Start the server first, and use the name of a listed tool.",
         )
     return found
 
@@ -256,7 +262,7 @@ def _about_to_call(run: str, name: str) -> MaintenanceRequest:
     request = _claimed(run)
     _offered(request, "call_reading_tool")
     if why := not_called(_tool(request, name), request.notes["model"].get("calls", 0)):
-        raise Conflict(f"It is not called: {why}.", remedy="Leave it to people.")
+        raise Conflict(f"The tool cannot be called here: {why}.", remedy="Leave this call to a user.")
     return request
 
 
@@ -301,7 +307,7 @@ def _chosen(model: dict[str, Any], entries: list[dict[str, str]]) -> int:
     wanted = [[each["registry"], each["name"]] for each in entries]
     if unknown := [name for registry, name in wanted if [registry, name] not in model["seen"]]:
         raise ArgumentsInvalid(
-            f"No search has found {plain(', '.join(unknown), 200)}.", remedy="Choose among what a search has found."
+            f"No search has found {plain(', '.join(unknown), 200)}.", remedy="Choose from the results of a search."
         )
     model["chosen"] = wanted
     return len(wanted)

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import long_db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import (
     AuthFailed,
     ConfigInvalid,
@@ -45,7 +46,9 @@ FIELDS = (
     "name", "description", "transport", "command", "cwd", "url", "connect_mode", "protocol_mode", "connect_timeout",
     "request_timeout", "idle_timeout", "max_concurrency", "shared_by", "check_interval",
 )  # fmt: skip
-_NO_REGISTRIES = "; registries are not searched for agents: a person has to switch that on (search registries unasked)"
+_NO_REGISTRIES = (
+    "; registries are not searched for agents, unless a user enables it (Configuration, search registries unasked)"
+)
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.
@@ -166,7 +169,9 @@ def _chosen_first(request: MaintenanceRequest, entries: list[dict[str, Any]]) ->
 def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
     """An agent is not told of servers that it may not use: whoever decides on its proposal sees that there is one."""
     if not request.agent and Server.objects.filter(slug=request.server_slug).exists():
-        raise Conflict(f"There is a server '{request.server_slug}' already.", remedy="Change that one.")
+        raise Conflict(
+            error_texts.already_exists("server", request.server_slug), remedy=error_texts.CHOOSE_ANOTHER_NAME
+        )
     fields = request.params.get("fields") or {}
     if name := request.params.get("registry_name"):
         listed.named(name)
@@ -202,7 +207,7 @@ def _propose_change(request: MaintenanceRequest, _: Any) -> None:
     server, fields = server_of(request), request.params["fields"]
     same = {name for name, value in fields.items() if getattr(server, name) == value and not request.agent}
     if len(same) == len(fields):
-        raise Conflict("The server is so already.", remedy="Nothing has to be done.")
+        raise Conflict("The server has these values already.", remedy="Nothing needs to be changed.")
     _propose(request, server, {name: fields[name] for name in fields if name not in same}, request.params["reason"])
 
 
@@ -220,31 +225,39 @@ def _propose(request: MaintenanceRequest, server: Server | None, fields: Mapping
 
 PLANS: Mapping[Kind, tuple[Step, ...]] = {
     Kind.TEST: (
-        Step("config", "Looking at the server's configuration.", 10, _look_at_server),
+        Step("config", "Checking the configuration of the server.", 10, _look_at_server),
         Step("probe", "Starting the server and reading its tools.", 70, _keep_test, _probe),
         Step("report", "Writing the report.", 100, _report_test),
     ),
     Kind.TRY: (
-        Step("config", "Looking at the server's configuration.", 5, trying.look_at_server),
+        Step("config", "Checking the configuration of the server.", 5, trying.look_at_server),
         Step(
-            "legacy", "Starting it in its sandbox, in the older protocol.", 35, trying.keep_start, trying.start_legacy
+            "legacy",
+            "Starting the server in its sandbox with the session-based protocol.",
+            35,
+            trying.keep_start,
+            trying.start_legacy,
         ),
         Step(
             "modern",
-            "Starting it in its sandbox, in the protocol of today.",
+            "Starting the server in its sandbox with the stateless protocol.",
             65,
             trying.keep_start,
             trying.start_modern,
         ),
-        Step("open", "Looking whether it needs the network.", 80, trying.keep_open, trying.start_open),
-        Step("sessions", "Comparing its answers in two sessions.", 95, trying.keep_sessions, trying.compare_sessions),
+        Step("open", "Checking whether the server needs network access.", 80, trying.keep_open, trying.start_open),
+        Step(
+            "sessions",
+            "Comparing the answers of the server in two sessions.",
+            95,
+            trying.keep_sessions,
+            trying.compare_sessions,
+        ),
         Step("report", "Writing the report.", 100, trying.keep_report),
     ),
-    Kind.SEARCH: (
-        Step("search", "Searching the servers of this site and the registries that it reads.", 100, _search),
-    ),
+    Kind.SEARCH: (Step("search", "Searching the servers of this site and its registries.", 100, _search),),
     Kind.ADD: (
-        Step("look", "Looking whether there is such a server.", 40, _look_for_namesake),
+        Step("look", "Checking whether the server exists.", 40, _look_for_namesake),
         Step("propose", "Writing the proposal.", 100, _propose_new),
     ),
     Kind.MODIFY: (
@@ -257,7 +270,9 @@ PLANS: Mapping[Kind, tuple[Step, ...]] = {
 
 def _with(server: Server, fields: Mapping[str, Any]) -> Server:
     if odd := sorted(set(fields) - set(FIELDS)):
-        raise ConfigInvalid(f"These cannot be proposed: {', '.join(odd)}.", remedy=f"Name some of {', '.join(FIELDS)}.")
+        raise ConfigInvalid(
+            f"These fields cannot be proposed: {', '.join(odd)}.", remedy=f"Use only {', '.join(FIELDS)}."
+        )
     for name, value in fields.items():
         setattr(server, name, value)
     return server

@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.domain.rights import Rights
 from mcpregistry.models import RegistryEntry, Server
@@ -51,7 +52,10 @@ def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = N
     _check_choice(proposal, choice)
     for right in (_RIGHTS[Kind(proposal.request.kind)], *whitelist.rights(proposal)):
         if not user.has_perm(right):
-            raise Denied(f"This needs the permission '{right}' as well.", remedy="Ask somebody who has it.")
+            raise Denied(
+                f"This proposal also requires the permission {right}.",
+                remedy="Ask a user with this permission to apply it.",
+            )
     match Kind(proposal.request.kind):
         case Kind.ADD:
             _add(proposal, actor) if choice is None else _add_chosen(proposal, choice, user, actor)
@@ -96,8 +100,9 @@ def _change(server: Server, proposal: Proposal, actor: str, rights: Rights) -> N
 def _add(proposal: Proposal, actor: str) -> None:
     if not proposal.fields:
         raise ConfigInvalid(
-            "The proposal does not say how the server is started or reached.",
-            remedy=f"Choose an entry of a registry, or add a server '{proposal.request.server_slug}' by hand and decline this.",
+            "The proposal does not contain a command or an address for the server.",
+            remedy=f'Choose an entry of a registry, or decline the proposal and add the server "{proposal.request.server_slug}" '
+            "yourself.",
         )
     usual = {"slug": proposal.request.server_slug, "source": "sub-agent", "sandbox": usual_mode()}
     values: dict[str, Any] = usual | proposal.fields
@@ -107,8 +112,8 @@ def _add(proposal: Proposal, actor: str) -> None:
 def _check_choice(proposal: Proposal, choice: Choice | None) -> None:
     if choice is not None and choice.entry not in listed.proposed(proposal.request.result):
         raise Conflict(
-            "The proposal does not name this entry, or it was taken back.",
-            remedy="Choose one that the proposal names, or add the entry by itself and decline this.",
+            "The proposal does not contain this entry, or its registry no longer lists it.",
+            remedy="Choose an entry of the proposal, or decline the proposal and add the entry yourself.",
         )
 
 
@@ -128,7 +133,8 @@ def _as_it_was(proposal: Proposal) -> Server:
     server = Server.objects.select_for_update().filter(pk=proposal.server_id or 0).first()
     if server is None or not proposal.fits(server):
         raise Conflict(
-            "The server was changed or removed after this was proposed.", remedy="Decline it, and ask for a new one."
+            "The server was changed or deleted after this was proposed.",
+            remedy="Decline the proposal, and request a new one.",
         )
     return server
 
@@ -137,9 +143,14 @@ def _waiting(proposal_id: int) -> Proposal:
     rows = Proposal.objects.select_for_update(of=("self",)).select_related("request")
     proposal = rows.filter(pk=proposal_id).first()
     if proposal is None:
-        raise NotFound("There is no such proposal.", remedy="The list shows what there is.")
+        raise NotFound(
+            error_texts.no_such_number("proposal", proposal_id), remedy=error_texts.list_with("Approvals, Proposals")
+        )
     if proposal.state != ProposalState.WAITING:
-        raise Conflict(f"It was {proposal.state} by {proposal.decided_by} already.", remedy="Nothing has to be done.")
+        raise Conflict(
+            f"The proposal was {proposal.state} by {proposal.decided_by} already.",
+            remedy="Nothing needs to be changed.",
+        )
     return proposal
 
 
@@ -151,5 +162,5 @@ def _decided(proposal: Proposal, state: ProposalState, actor: str) -> Proposal:
         kind=f"maintenance.proposal_{state}", actor=actor, subject=f"maintenance:{request.pk}", what=request.kind,
         server=request.server_slug,
     )  # fmt: skip
-    queue.tell(request, MessageKind.STATUS, proposal=state, message=f"The proposal was {state} by a person.")
+    queue.tell(request, MessageKind.STATUS, proposal=state, message=f"The proposal was {state} by a user.")
     return proposal

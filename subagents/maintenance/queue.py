@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.db import database_now
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Busy, Conflict, NotFound
 from mcpregistry.domain.specs import RUNS
 from mcpregistry.domain.text.canonical import plain
@@ -60,7 +61,8 @@ def ask(
         visible_server(slug, agent)
     if supervisor and not EffortAgent.objects.filter(expert__agent__slug=supervisor).exists():
         raise NotFound(
-            f'No hosted agent named "{plain(supervisor, 63)}".', remedy="List them under Hosted agents, or name none."
+            error_texts.not_found("hosted agent", plain(supervisor, 63)),
+            remedy="List them under Expert tools, Hosted agents, or leave the supervisor empty.",
         )
     if agent is not None:
         Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)  # one of its requests after the other
@@ -81,7 +83,9 @@ def visible_server(slug: str, agent: Agent | None) -> Server:
     """The server, for an agent only if it may use any of its tools. Raises NotFound, in the same words for both."""
     found = Server.objects.filter(slug=slug).first()
     if found is None or (agent is not None and found.pk not in servers_of(agent)):
-        raise NotFound(f"There is no server '{plain(slug, 63)}'.", remedy="Ask for the list of tools or servers first.")
+        raise NotFound(
+            error_texts.not_found("server", plain(slug, 63)), remedy="List the servers or the available tools first."
+        )
     return found
 
 
@@ -101,8 +105,8 @@ def _same(kind: Kind, params: Mapping[str, Any], agent: Agent) -> MaintenanceReq
 def _refuse_too_many(agent: Agent) -> None:
     if MaintenanceRequest.objects.open().filter(agent=agent.slug).count() >= MOST_OPEN:
         raise Busy(
-            f"{MOST_OPEN} requests of this agent are still open.",
-            remedy="Wait for them, or cancel those that are no longer needed.",
+            f"The agent has {MOST_OPEN} open requests, which is the maximum.",
+            remedy="Wait until one has ended, or cancel requests that are no longer needed.",
         )
 
 
@@ -274,12 +278,15 @@ def unclaimed(now: datetime, before: datetime) -> QuerySet[MaintenanceRequest]:
 def _locked(request_id: str) -> MaintenanceRequest:
     request = MaintenanceRequest.objects.select_for_update().filter(pk=request_id).first()
     if request is None:
-        raise NotFound("There is no such request.", remedy="The list shows what there is.")
+        raise NotFound(
+            error_texts.no_such_number("request", request_id),
+            remedy=error_texts.list_with("Servers, Requests to the sub-agent"),
+        )
     return request
 
 
 def _open(request_id: str) -> MaintenanceRequest:
     request = _locked(request_id)
     if request.finished_at is not None:
-        raise Conflict(f"The request has ended: {request.state}.", remedy="Make a new one.")
+        raise Conflict(f"The request has ended: {request.state}.", remedy="Create a new request.")
     return request

@@ -74,7 +74,7 @@ def _seat_is_free(request_id: str, slug: str, now: datetime) -> bool:
         return False
     if queue.seat(held):
         if supervision.why_still(held):  # nobody goes on with it, so nobody else would stop its run
-            queue.cut_run(held, "its request stands still")
+            queue.cut_run(held, "its request is on hold")
         return False
     return bool(MaintenanceRequest.objects.filter(pk=held.pk, fence=held.fence).update(working_on=None))
 

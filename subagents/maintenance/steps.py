@@ -34,7 +34,9 @@ def server_of(request: MaintenanceRequest) -> Server:
     """The server; its id is noted for the steps that follow. Raises NotFound."""
     server = Server.objects.filter(slug=request.server_slug).first()
     if server is None:
-        raise NotFound(f"There is no server '{request.server_slug}' any more.", remedy="It may have been removed.")
+        raise NotFound(
+            f'The server "{request.server_slug}" no longer exists.', remedy="Choose another server in a new request."
+        )
     request.notes["server_id"] = server.pk
     return server
 

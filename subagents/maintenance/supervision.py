@@ -18,7 +18,7 @@ from subagents.domain.maintenance import Wish
 from subagents.models import EffortAgent, MaintenanceRequest
 from subagents.models.maintenance import MaintenanceRequestQuerySet
 
-OFF = "The sub-agent is switched off."
+OFF = "The sub-agent is disabled."
 
 
 @transaction.atomic
@@ -52,9 +52,9 @@ def why_still(request: MaintenanceRequest) -> str:
         return nothing
     agents = EffortAgent.objects.all()
     if request.supervisor and not agents.exclude(_stopped(now)).filter(expert__agent__slug=request.supervisor).exists():
-        return f"It waits for its supervisor: the cycles of '{request.supervisor}' stand still."
+        return f'The request waits for its supervisor: the cycles of "{request.supervisor}" are paused.'
     if request.agent and agents.filter(_stopped(now), expert__agent__slug=request.agent).exists():
-        return "It waits for the agent that has asked: its cycles stand still."
+        return "The request waits for the agent that made it: the cycles of the agent are paused."
     return ""
 
 
@@ -68,7 +68,7 @@ def _why_nothing(now: datetime) -> str:
     if not Configuration.load().sub_agent_enabled:
         return OFF
     out = _slugs(EffortAgent.objects.filter(_stopped(now), supervises=True)).first()
-    return f"The sub-agent waits for its supervisor: the cycles of '{out}' stand still." if out else ""
+    return f'The sub-agent waits for its supervisor: the cycles of "{out}" are paused.' if out else ""
 
 
 def _stopped(now: datetime) -> Q:

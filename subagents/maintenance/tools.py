@@ -24,6 +24,7 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
+from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import Agent
 from subagents import own_tools
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State
@@ -35,38 +36,38 @@ from subagents.services.offers import speaks
 
 KIND = "maintenance"
 _SERVER = own_tools.server(-3, "sub-agent", "Sub-agent", LONGEST + 10.0)
-_ID = {"type": "string", "minLength": 1, "maxLength": 36, "description": "from the answer to the request"}
+_ID = {"type": "string", "minLength": 1, "maxLength": 36, "description": "requestId from the answer to your request"}
 
 
 LISTINGS: tuple[Mapping[str, Any], ...] = (
     listing(
         "mcp_request_server_addition",
-        "Asks the background sub-agent for an MCP server that is missing here. It answers at once with a requestId; a person "
-        "decides about what the sub-agent proposes, so do not wait for it.",
+        "Asks the background sub-agent for an MCP server that is missing here. The answer is a requestId and comes immediately. "
+        "A user decides on what the sub-agent proposes, so do not wait for it.",
         ("serverName", "purpose"), title="Ask for a server",
-        serverName={"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$", "description": "short name of the server"},
-        purpose={"type": "string", "minLength": 1, "maxLength": 500, "description": "what it is needed for"},
-        registryName={"type": "string", "maxLength": 200, "description": "the server's name in an MCP registry, if you know it"},
+        serverName={"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$", "description": "Short name of the server."},
+        purpose={"type": "string", "minLength": 1, "maxLength": 500, "description": "What the server is needed for."},
+        registryName={"type": "string", "maxLength": 200, "description": "Name of the server in an MCP registry, if you know it."},
         priority={"type": "string", "enum": ["low", "medium", "high"], "default": "medium"},
     ),
     listing(
         "mcp_check_subagent_status",
-        "Tells how a request stands: its state, progress from 0 to 100, what is being done, and the result or error.",
+        "Returns the status of a request: its state, its progress from 0 to 100, the current step, and the result or error.",
         ("requestId",), title="Status of a request to the sub-agent", reads=True, requestId=_ID,
         waitSeconds={
             "type": "integer", "minimum": 0, "maximum": LONGEST, "default": 0,
-            "description": "so long the answer may wait for the end of the request; 0: it comes at once",
+            "description": "Maximum number of seconds to wait for the end of the request. Default 0: answer immediately.",
         },
     ),
     listing(
-        "mcp_cancel_subagent_work", "Ends a request that is no longer needed; what it has started is stopped.",
+        "mcp_cancel_subagent_work", "Cancels a request that is no longer needed, and stops what it has started.",
         ("requestId",), title="Cancel a request to the sub-agent", requestId=_ID,
-        reason={"type": "string", "maxLength": 500, "description": "why"},
+        reason={"type": "string", "maxLength": 500, "description": "Reason for the cancellation."},
     ),
     listing(
         "mcp_list_available_tools",
-        "Names every tool that you can call here, with its server, what it does and what a call is estimated to cost of your "
-        "energy.", title="List the tools that are available", reads=True,
+        "Lists all tools that you can call here, with their server, their description and the estimated energy cost of a call.",
+        title="List the available tools", reads=True,
     ),
 )  # fmt: skip
 
@@ -182,7 +183,10 @@ def _cancel(agent: str, request_id: str, reason: str) -> dict[str, Any]:
 def _own(agent: str, request_id: str) -> MaintenanceRequest:
     row = MaintenanceRequest.objects.filter(agent=agent, pk=request_id.replace("-", "")).first()
     if row is None:
-        raise NotFound("You have no such request.", remedy="Give the requestId from the answer to your request.")
+        raise NotFound(
+            f'You have no request with the requestId "{plain(request_id, 40)}".',
+            remedy="Use the requestId from the answer to your request.",
+        )
     return row
 
 

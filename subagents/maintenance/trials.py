@@ -18,6 +18,7 @@ from django.utils import timezone
 from mcpregistry.calls.calls_of_tests import make_call
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call, long_db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.domain.notifications.events import Event
 from mcpregistry.domain.servers.target import ProtocolMode, Target
@@ -63,7 +64,7 @@ def look_at_server(request: MaintenanceRequest, _: Any) -> None:
     server = server_of(request)
     refuse_unless_runnable(server)
     if (slug := request.params.get("for_agent")) and not Agent.objects.filter(slug=slug).exists():
-        raise NotFound(f"There is no agent '{plain(slug, 63)}'.", remedy="Choose another, or none.")
+        raise NotFound(error_texts.not_found("agent", plain(slug, 63)), remedy="Choose another agent, or none.")
     request.notes |= {"starts": [], "tools": [], "opened": [], "revision": server.revision}
 
 
@@ -157,7 +158,7 @@ def keep_report(request: MaintenanceRequest, _: Any) -> None:
     )  # fmt: skip
     if row.behaves_otherwise:
         told = " ".join(each.text for each in found if each.behaviour)
-        note(server_id=server.pk, kind="trial", message=f"Otherwise than in its last trial: {told}")
+        note(server_id=server.pk, kind="trial", message=f"The server behaves differently from its last trial: {told}")
         outbox.enqueue_server(Event.TRIAL, server=server, reason=told, now=row.created_at)
     made = _propose(request, server, row)
     request.notes = {"server_id": server.pk}  # the report has it all
@@ -219,7 +220,8 @@ async def called_once(engine: Engine, request: MaintenanceRequest, name: str, ar
     )
     if target.sandbox is None or era is None:
         raise Conflict(
-            "Only a server that starts in its sandbox without the network is called.", remedy="Leave it to people."
+            "Only servers that start in their sandbox without network access can be called here.",
+            remedy="Leave this call to a user.",
         )
     hashed = next(tool["hash"] for tool in request.notes["tools"] if tool["name"] == name)
 
@@ -232,7 +234,7 @@ async def called_once(engine: Engine, request: MaintenanceRequest, name: str, ar
 
     target = replace(target, protocol=era, connect="eager", sandbox=replace(target.sandbox, network=False))
     found = await tried(target, _calling(engine, request, choose))
-    why = found.start["error"] or "its definition was another one in this start"
+    why = found.start["error"] or "its definition has changed in this start"
     return found.called.get(name) or Called(outcome="failed", why=why)
 
 
@@ -317,19 +319,22 @@ def _all(starts: list[Start], name: Literal["written", "elsewhere"]) -> list[str
 def _unobserved(local: bool, starts: list[Start], tools: list[ToolSeen], network_needed: bool | None) -> list[str]:
     found = []
     if not local:
-        found.append("Memory, processes and files: the server runs elsewhere.")
+        found.append("Memory, processes and files: the server does not run on this machine.")
     else:
         found.append(
-            "What it tried to open outside its own folder: the kernel refuses it and tells nobody. Findings name what its log says."
+            "What the server tried to open outside of its own folder: the kernel denies it without a report. Findings contain what "
+            "the log of the server shows."
         )
         if judging.most(starts, "memory_kb") is None:
-            found.append("Memory, processes and open files: it ended too soon, or this system has no /proc.")
+            found.append("Memory, processes and open files: the server ended too soon, or this system has no /proc.")
         if any(start["ok"] and start.get("written") is None for start in starts):
-            found.append("Files that it wrote: there are too many in its own folder.")
+            found.append("Files that the server wrote: there are too many in its own folder.")
         if network_needed is None:
-            found.append("Whether it needs the network: not every tool could be called, so the network stays as it is.")
+            found.append(
+                "Whether the server needs network access: not all tools could be called, so this setting is not changed."
+            )
     if more := len(tools) - MOST_ROWS:
-        found += [f"{more} more tools: only the first {MOST_ROWS} stand here."] * (more > 0)
+        found += [f"{more} more tools: only the first {MOST_ROWS} are listed."] * (more > 0)
     return found
 
 
@@ -362,8 +367,11 @@ def _means_harm(row: TrialReport) -> bool:
 
 def _reason(row: TrialReport) -> str:
     if row.verdict == TrialReport.Verdict.REFUSE:
-        return "It did not start in its sandbox, which does not let it read what its command names. Then try it again."
-    return f"Its trial says: {row.get_verdict_display()}."
+        return (
+            "The server did not start in its sandbox, because the sandbox does not let it read the paths in its command. "
+            "Apply this, then try the server again."
+        )
+    return f"Verdict of the trial: {row.get_verdict_display()}."
 
 
 def _asked_before(server: Server, row: TrialReport) -> bool:

@@ -60,7 +60,9 @@ def apply(proposal: Proposal, server: Server, *, actor: str, user: User) -> None
     if (slug := proposal.request.params.get("for_agent")) and served:
         agent = Agent.objects.filter(slug=slug).first()
         if agent is None:
-            raise Conflict(f"The agent '{slug}' is gone.", remedy="Decline it, and try the server again.")
+            raise Conflict(
+                f'The agent "{slug}" no longer exists.', remedy="Decline the proposal, and try the server again."
+            )
         grants.grant_tools((agent, tool, actor) for _, tool in served)
     if served:
         _tell(proposal.request, server, [tool.name for _, tool in served])
@@ -73,7 +75,7 @@ def _undecided(server: Server, wanted: Sequence[Row]) -> Iterator[tuple[Row, Too
         tool = known.get(row["tool"])
         if tool is None or tool.latest is None or tool.latest.hash != row["hash"]:
             raise Conflict(
-                f"The tool {printable(row['tool'], 80)} is not as it was when it was tried, or has not been read yet.",
+                f"The definition of the tool {printable(row['tool'], 80)} has changed since the trial, or was not read yet.",
                 remedy="Refresh the server's tools, then try the server again.",
             )
         if tool.latest.decided_at is None:
@@ -84,7 +86,7 @@ def _ask(tool: Tool, actor: str) -> None:
     """Ask people about each call, unless somebody has made a rule for the tool; where nobody can answer, it is refused."""
     if PolicyRule.objects.filter(tool=tool, draft=False).exists():
         return
-    name = rules.free_name(f"Asked about: {printable(str(tool), 150)}")
+    name = rules.free_name(f"Ask about {printable(str(tool), 150)}")
     rule = PolicyRule(name=name, outcome=Outcome.ASK, priority=rules.AUTO, tool=tool)
     rules.save_rule(rule=rule, actor=actor, unanswered=True)
 

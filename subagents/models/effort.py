@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.ids import ordered_id
@@ -26,28 +27,28 @@ class EffortAgent(Leased, TrackedModel):
     id = models.CharField(primary_key=True, max_length=32, default=ordered_id, editable=False)
     expert = models.OneToOneField(
         ExpertTool, on_delete=models.CASCADE, related_name="effort_agent",
-        help_text="The expert tool that answers: its models, prompt, limits and whitelist apply. "
-        "It must take one text argument, which receives the messages.",
+        help_text=_("The expert tool that answers: its models, prompt, limits and whitelist apply. "
+        "It must take one text argument, which receives the messages."),
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     cycle_seconds = models.FloatField(
         default=1.0,
         validators=[MinValueValidator(0.2), MaxValueValidator(60)],
-        help_text="Seconds between two checks for new messages, from 0.2 to 60. The default is 1.",
+        help_text=_("Seconds between two checks for new messages, from 0.2 to 60. The default is 1."),
     )
     supervises = models.BooleanField(
-        "supervises the sub-agent", default=False, db_default=False,
-        help_text="While this agent is disabled or not running, the background sub-agent pauses all its work.",
+        _("supervises the sub-agent"), default=False, db_default=False,
+        help_text=_("While this agent is disabled or not running, the background sub-agent pauses all its work."),
     )  # fmt: skip
     focus = models.CharField(
         max_length=32,
         blank=True,
         default="",
         editable=False,
-        help_text="The only conversation that it answers. If empty, it answers all of them.",
+        help_text=_("The only conversation that it answers. If empty, it answers all of them."),
     )
     awaits_level = models.FloatField(
-        null=True, editable=False, help_text="The level that its energy pool must reach before it answers again."
+        null=True, editable=False, help_text=_("Level that its energy pool must reach before the agent answers again.")
     )
 
     history = HistoricalRecords(
@@ -64,7 +65,7 @@ class EffortAgent(Leased, TrackedModel):
     )
 
     class Meta:
-        verbose_name = "hosted agent"
+        verbose_name = _("hosted agent")
         ordering = ["id"]
 
     def __str__(self) -> str:
@@ -77,10 +78,10 @@ class Exchange(models.Model):
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="exchanges")
     run = models.OneToOneField(
         Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="exchange",
-        help_text="Empty: none could be started, which was said; or it is forgotten.",
+        help_text=_("The run that writes the answer. Empty if none could be started, or if it was deleted."),
     )  # fmt: skip
-    read_to = models.BigIntegerField(help_text="The number of the last message that it answers.")
-    told_at = models.DateTimeField(null=True, blank=True, help_text="When its answer was written.")
+    read_to = models.BigIntegerField(help_text=_("Number of the last message that the run answers."))
+    told_at = models.DateTimeField(null=True, blank=True, help_text=_("When the answer was written."))
 
     class Meta:
         constraints = [
@@ -102,7 +103,7 @@ class CycleLog(models.Model):
     level = models.FloatField(null=True, blank=True)
     level_after = models.FloatField(null=True, blank=True)
     polled = models.FloatField(
-        default=0, db_default=0, help_text="Energy that the background sub-agent has used since the cycle before."
+        default=0, db_default=0, help_text=_("Energy that the background sub-agent has used since the previous cycle.")
     )
     took_ms = models.FloatField(null=True, blank=True)
     decision = models.CharField(max_length=500, blank=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import OuterRef, Subquery
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.models import Agent, Endpoint
@@ -13,15 +14,15 @@ from subagents.models.provider import LanguageModel
 
 name_validator = RegexValidator(
     r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}\Z",
-    "Use 1 to 60 letters, digits, dashes or underscores, starting with a letter or digit.",
+    _("Use 1 to 60 letters, digits, dashes or underscores, starting with a letter or digit."),
 )
 
 
 class OnDeath(models.TextChoices):
     """What becomes of a run when a server of its whitelist dies."""
 
-    FAIL = "fail", "The run ends with a ToolExecutionError"
-    TELL = "tell", "The model is told and goes on"
+    FAIL = "fail", _("The run ends with a ToolExecutionError")
+    TELL = "tell", _("The model gets the error and continues")
 
 
 class ExpertToolQuerySet(models.QuerySet["ExpertTool"]):
@@ -43,85 +44,88 @@ class ExpertTool(TrackedModel):
     """
 
     name = models.CharField(max_length=60, unique=True, validators=[name_validator])
-    description = models.TextField(help_text="Description of the tool for hosts and their models.")
+    description = models.TextField(help_text=_("Description of the tool for hosts and their models."))
     arguments = models.JSONField(
         default=dict, blank=True,
-        help_text='JSON Schema of the arguments, or one entry for each argument: {"query": {"type": "string"}}.',
+        help_text=_('JSON Schema of the arguments, or one entry for each argument: {"query": {"type": "string"}}.'),
     )  # fmt: skip
     system_prompt = models.TextField(
-        blank=True, help_text="Instructions for the model. If empty, a short default prompt is used."
+        blank=True, help_text=_("Instructions for the model. If empty, a short default prompt is used.")
     )
     targets = models.ManyToManyField(LanguageModel, through="ExpertTarget", related_name="experts")
     agent = models.OneToOneField(Agent, on_delete=models.PROTECT, related_name="expert", editable=False)
     users = models.ManyToManyField(
-        Agent, blank=True, related_name="experts", help_text="Agents that may call this expert tool."
+        Agent, blank=True, related_name="experts", help_text=_("Agents that may call this expert tool.")
     )
     endpoints = models.ManyToManyField(
         Endpoint,
         blank=True,
         related_name="experts",
-        help_text="Endpoints that list this expert tool. If empty, hosts do not see it.",
+        help_text=_("Endpoints that list this expert tool. If empty, hosts do not see it."),
     )
     awaited_tools = models.JSONField(
         default=list, blank=True,
-        help_text='Tools to add as soon as their servers offer them, for example ["git::git_log"]. Until then, the '
-        "expert tool does not run.",
+        help_text=_('Tools to add as soon as their servers offer them, for example ["git::git_log"]. Until then, the '
+        "expert tool does not run."),
     )  # fmt: skip
     max_steps = models.PositiveSmallIntegerField(
         default=10,
         validators=[MinValueValidator(1), MaxValueValidator(200)],
-        help_text="Maximum number of model turns in a run.",
+        help_text=_("Maximum number of model turns in a run."),
     )
     max_seconds = models.PositiveIntegerField(
         default=60, validators=[MinValueValidator(1), MaxValueValidator(24 * 3600)],
-        help_text="Maximum duration of a run in seconds. Waiting for an approval does not count.",
+        help_text=_("Maximum duration of a run in seconds. Waiting for an approval does not count."),
     )  # fmt: skip
     max_tokens = models.PositiveIntegerField(
         null=True,
         blank=True,
-        help_text="Maximum number of input and output tokens of a run. If empty, there is no limit.",
+        help_text=_("Maximum number of input and output tokens of a run. If empty, there is no limit."),
     )
     max_cost = models.DecimalField(
         max_digits=10,
         decimal_places=4,
         null=True,
         blank=True,
-        help_text="Maximum cost of a run in US dollars. If empty, there is no limit.",
+        help_text=_("Maximum cost of a run in US dollars. If empty, there is no limit."),
     )
     max_energy = models.FloatField(
-        null=True, blank=True, help_text="Maximum number of energy units of a run. If empty, there is no limit."
+        null=True, blank=True, help_text=_("Maximum number of energy units of a run. If empty, there is no limit.")
     )
-    max_calls = models.PositiveIntegerField(default=100, help_text="Maximum number of tool calls in a run.")
+    max_calls = models.PositiveIntegerField(default=100, help_text=_("Maximum number of tool calls in a run."))
     parallelism = models.PositiveSmallIntegerField(
         default=4,
         validators=[MinValueValidator(1), MaxValueValidator(32)],
-        help_text="Maximum number of tool calls at the same time.",
+        help_text=_("Maximum number of tool calls at the same time."),
     )
     parallel = models.BooleanField(
-        "calls in parallel", default=False, db_default=False,
-        help_text="If enabled, calls of one turn that the rules allow without asking are made at the same time, also of tools that "
-        "may change something. Otherwise only calls of tools that you have confirmed as read-only are.",
+        _("parallel calls"), default=False, db_default=False,
+        help_text=_("If enabled, calls of one turn that the rules allow without asking are made at the same time, also of tools that "
+        "may change something. Otherwise only calls of tools that you have confirmed as read-only are."),
     )  # fmt: skip
     output_schema = models.JSONField(
-        null=True, blank=True, help_text="JSON Schema of the answer. If empty, the answer is text."
+        null=True, blank=True, help_text=_("JSON Schema of the answer. If empty, the answer is text.")
     )
     tool_instructions = models.BooleanField(
-        default=True, help_text="If enabled, the instructions of the servers are added to the prompt once."
+        default=True, help_text=_("If enabled, the instructions of the servers are added to the prompt once.")
     )
     on_server_death = models.CharField(max_length=4, choices=OnDeath.choices, default=OnDeath.TELL)
     max_result_bytes = models.PositiveIntegerField(
         default=12_288, validators=[MinValueValidator(1_024)],
-        help_text="Tool results larger than this many bytes are stored, and the model reads them page by page.",
+        help_text=_("Tool results larger than this many bytes are stored, and the model reads them page by page."),
     )  # fmt: skip
     cache_seconds = models.PositiveIntegerField(
         default=0,
-        help_text="For this many seconds, the same agent gets the same answer to the same arguments, if the run only "
-        "used read-only tools and the configuration has not changed. Set to 0 to disable.",
+        help_text=_(
+            "For this many seconds, the same agent gets the same answer to the same arguments, if the run only "
+            "used read-only tools and the configuration has not changed. Set to 0 to disable."
+        ),
     )
     maintains = models.JSONField(
-        "works for the sub-agent on", default=list, db_default=[], blank=True,
-        help_text="Requests to the background sub-agent that its model works on, with the operations of the sub-agent as "
-        "tools. For each kind one expert tool; the others follow a fixed plan.",
+        _("sub-agent requests"), default=list, db_default=[], blank=True,
+        help_text=_("Kinds of requests to the background sub-agent that the model of this expert tool works on, with "
+        "the operations of the sub-agent as tools. Each kind can have one expert tool. All other kinds follow a "
+        "fixed plan."),
     )  # fmt: skip
     temperature = models.FloatField(default=0.0, validators=[MinValueValidator(0), MaxValueValidator(2)])
     enabled = models.BooleanField(default=True)

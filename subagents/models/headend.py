@@ -8,6 +8,8 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.models import Endpoint
@@ -18,7 +20,9 @@ HEADEND_TOPIC = "headends"  # of the change feed: a place was released
 
 path_validator = RegexValidator(
     r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*){0,3}\Z",
-    "Use small letters, digits, dashes and underscores, with / between up to four parts: team-a/v1.",
+    _(
+        "Use lower-case letters, digits, dashes and underscores, with / between up to four parts, for example team-a/v1."
+    ),
 )
 
 
@@ -26,49 +30,49 @@ class HeadendKind(models.TextChoices):
     """The interface of a headend."""
 
     REST = "rest", "REST"
-    OPENAI = "openai", "OpenAI: chat completions and responses"
-    ANTHROPIC = "anthropic", "Anthropic: messages"
-    MCP = "mcp", "MCP: each call states the format of its answer"
+    OPENAI = "openai", _("OpenAI: chat completions and responses")
+    ANTHROPIC = "anthropic", _("Anthropic: messages")
+    MCP = "mcp", _("MCP: each call states the format of its answer")
 
 
 class Headend(TrackedModel):
     """Offers the expert tools of an endpoint over another interface. The endpoint and the tools decide who may call them."""
 
-    slug = models.CharField("name", max_length=63, unique=True, validators=[slug_validator])
-    kind = models.CharField("interface", max_length=10, choices=HeadendKind.choices)
+    slug = models.CharField(_("name"), max_length=63, unique=True, validators=[slug_validator])
+    kind = models.CharField(_("interface"), max_length=10, choices=HeadendKind.choices)
     endpoint = models.ForeignKey(
         Endpoint, on_delete=models.CASCADE, related_name="headends",
-        help_text="The headend offers the expert tools of this endpoint, to agents that may call them.",
+        help_text=_("The headend offers the expert tools of this endpoint, to agents that may call them."),
     )  # fmt: skip
     path = models.CharField(
         max_length=100, default="v1", blank=True, validators=[path_validator],
-        help_text="Path below the address of this site, for example v1 or team-a/v1. For Anthropic it must end with v1. An MCP headend "
-        "has no path, because hosts use the address of its endpoint.",
+        help_text=_("Path below the address of this site, for example v1 or team-a/v1. For Anthropic it must end with v1. An MCP headend "
+        "has no path, because hosts use the address of its endpoint."),
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     concurrency = models.PositiveIntegerField(
-        "runs at the same time", default=10, validators=[MinValueValidator(1), MaxValueValidator(1_000)],
-        help_text="Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; "
-        "agents take turns.",
+        _("concurrent runs"), default=10, validators=[MinValueValidator(1), MaxValueValidator(1_000)],
+        help_text=_("Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; "
+        "agents take turns."),
     )  # fmt: skip
     longest_queue = models.PositiveIntegerField(
         default=100, validators=[MaxValueValidator(10_000)],
-        help_text="Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried.",
+        help_text=_("Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried."),
     )  # fmt: skip
     patience_seconds = models.PositiveIntegerField(
-        "longest wait for an approval", default=300, validators=[MaxValueValidator(3_600)],
-        help_text="How long a client waits for an approval, in seconds. Default: 300. After that it gets a message with a link. The run "
-        "continues, and the same question gets its answer later. Set to 0 to answer immediately.",
+        _("longest wait for an approval"), default=300, validators=[MaxValueValidator(3_600)],
+        help_text=_("How long a client waits for an approval, in seconds. Default: 300. After that it gets a message with a link. The run "
+        "continues, and the same question gets its answer later. Set to 0 to answer immediately."),
     )  # fmt: skip
     aliases = models.JSONField(
         default=dict,
         blank=True,
-        help_text='Additional model ids with the names of expert tools, for example {"gpt-4o": "research"}.',
+        help_text=_('Additional model ids with the names of expert tools, for example {"gpt-4o": "research"}.'),
     )
     background_prompts = models.BooleanField(
         default=False,
-        help_text="Allow requests of chat clients for titles, tags and follow-up questions. Each of them starts a run. By default "
-        "they are refused.",
+        help_text=_("Allow requests of chat clients for titles, tags and follow-up questions. Each of them starts a run. By default "
+        "they are refused."),
     )  # fmt: skip
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -79,11 +83,11 @@ class Headend(TrackedModel):
         constraints = [
             models.UniqueConstraint(
                 fields=["kind", "path"], condition=~Q(kind="mcp"), name="one_headend_of_a_kind_for_each_path",
-                violation_error_message="Another headend with this interface has the path.",
+                violation_error_message=_("Another headend with this interface already uses this path."),
             ),
             models.UniqueConstraint(
                 fields=["endpoint"], condition=Q(kind="mcp"), name="one_mcp_headend_for_each_endpoint",
-                violation_error_message="The endpoint has an MCP headend already.",
+                violation_error_message=_("The endpoint already has an MCP headend."),
             ),
         ]  # fmt: skip
 
@@ -95,19 +99,30 @@ class Headend(TrackedModel):
         if self.kind == HeadendKind.MCP:
             self.path = ""
         elif not self.path:
-            raise ValidationError({"path": "Enter a path, such as v1."})
+            raise ValidationError({"path": _("Enter a path, for example v1.")})
         elif self.kind == HeadendKind.ANTHROPIC and self.path.rpartition("/")[2] != "v1":
             raise ValidationError(
-                {"path": "Clients of Anthropic add /v1 to the address. End the path with v1: team-a/v1."}
+                {
+                    "path": _(
+                        "Clients of Anthropic add /v1 to the address. Use a path that ends with v1, for example "
+                        "team-a/v1."
+                    )
+                }
             )
         _check_aliases(self.aliases)
 
 
 def _check_aliases(aliases: Any) -> None:
     if not isinstance(aliases, dict) or not all(isinstance(name, str) and name for name in aliases.values()):
-        raise ValidationError({"aliases": 'Enter an object with texts: {"gpt-4o": "research"}.'})
+        raise ValidationError({"aliases": _('Use a JSON object with texts, for example {"gpt-4o": "research"}.')})
     if wrong := [alias for alias in aliases if not alias or len(alias) > 200 or not alias.isprintable()]:
-        raise ValidationError({"aliases": f"A model id has 1 to 200 printable characters: {wrong[0][:50]!r} has not."})
+        raise ValidationError(
+            {
+                "aliases": gettext("{id!r} is not a valid model id. Use 1 to 200 printable characters.").format(
+                    id=wrong[0][:50]
+                )
+            }
+        )
 
 
 class HeadendRequest(models.Model):
@@ -119,14 +134,18 @@ class HeadendRequest(models.Model):
 
     headend = models.ForeignKey(Headend, on_delete=models.CASCADE, related_name="requests")
     agent_slug = models.CharField(max_length=63)
-    fingerprint = models.CharField(max_length=64, help_text="Keyed hash of the question.")
+    fingerprint = models.CharField(max_length=64, help_text=_("Keyed hash of the question."))
     idempotency_key = models.CharField(max_length=200, blank=True)
-    call_id = models.CharField(max_length=32, help_text="Id of the call of this request.")
+    call_id = models.CharField(max_length=32, help_text=_("Id of the call that the request makes."))
     process = models.CharField(max_length=100)
-    queue_round = models.PositiveBigIntegerField(default=0, db_default=0, help_text="Agents take turns in rounds.")
+    queue_round = models.PositiveBigIntegerField(
+        default=0, db_default=0, help_text=_("Round in which the request is served. Agents take turns.")
+    )
     lease_until = models.DateTimeField()
     released_at = models.DateTimeField(null=True, blank=True)
-    joinable = models.BooleanField(default=False, help_text="The same question gets the answer of this request.")
+    joinable = models.BooleanField(
+        default=False, help_text=_("Whether the same question gets the answer of this request.")
+    )
     created_at = models.DateTimeField()
 
     class Meta:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class Leased(models.Model):
@@ -11,8 +12,10 @@ class Leased(models.Model):
     worker = models.CharField(max_length=100, blank=True)
     fence = models.PositiveIntegerField(default=0)
     lease_until = models.DateTimeField(null=True, blank=True)
-    wake_at = models.DateTimeField(null=True, blank=True, help_text="The work continues at this time.")
-    idle_since = models.DateTimeField(null=True, blank=True, help_text="Given back, or its worker died, at this time.")
+    wake_at = models.DateTimeField(null=True, blank=True, help_text=_("When the work continues."))
+    idle_since = models.DateTimeField(
+        null=True, blank=True, help_text=_("When the worker gave the work back, or died.")
+    )
     finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

@@ -6,6 +6,7 @@ import uuid
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models import Install, Server
 from mcpregistry.models.visibility import VisibleQuerySet
@@ -33,7 +34,7 @@ class MaintenanceRequest(Leased):
     """One thing that the background sub-agent is asked to do. It only proposes what would start or serve something."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_new_id, editable=False)
-    kind = models.CharField("type", max_length=20, choices=[(kind.value, kind.value) for kind in Kind])
+    kind = models.CharField(_("type"), max_length=20, choices=[(kind.value, kind.value) for kind in Kind])
     params = models.JSONField(default=dict, blank=True)
     priority = models.PositiveSmallIntegerField(
         choices=[(priority.value, priority.name.lower()) for priority in Priority], default=Priority.MEDIUM
@@ -48,38 +49,46 @@ class MaintenanceRequest(Leased):
         max_length=10, blank=True, choices=[(wish.value, wish.value) for wish in (Wish.PAUSE, Wish.CANCEL)]
     )
     wish_reason = models.CharField(max_length=500, blank=True)
-    progress = models.PositiveSmallIntegerField(default=0, help_text="0 to 100.")
-    step = models.PositiveSmallIntegerField(default=0, help_text="Steps done; work goes on after them.")
+    progress = models.PositiveSmallIntegerField(default=0, help_text=_("Progress in percent, from 0 to 100."))
+    step = models.PositiveSmallIntegerField(
+        default=0, help_text=_("Number of completed steps. The work continues after them.")
+    )
     message = models.CharField(max_length=500, blank=True)
-    notes = models.JSONField(default=dict, blank=True, help_text="What the steps so far have found.")
+    notes = models.JSONField(default=dict, blank=True, help_text=_("What the completed steps have found."))
     result = models.JSONField(null=True, blank=True)
     error = models.TextField(blank=True)
-    energy_total = models.FloatField("energy", default=0)
-    energy_unreported = models.FloatField(default=0, help_text="Not yet taken by whoever keeps the books.")
-    server_slug = models.CharField("server", max_length=63, blank=True)
+    energy_total = models.FloatField(_("energy"), default=0)
+    energy_unreported = models.FloatField(
+        default=0, help_text=_("Energy that was not yet collected by the program that accounts for it.")
+    )
+    server_slug = models.CharField(_("server"), max_length=63, blank=True)
     working_on = models.CharField(
-        max_length=63, null=True, blank=True, unique=True, help_text="The server, while somebody works on the request."
+        max_length=63, null=True, blank=True, unique=True, help_text=_("The server, while a worker works on the request.")
     )  # fmt: skip
     agent = models.CharField(
-        max_length=63, blank=True, help_text="The agent that made the request. Empty if a person made it."
+        max_length=63, blank=True, help_text=_("The agent that made the request. Empty if a user made it.")
     )
     supervisor = models.CharField(
         max_length=63, blank=True, default="", db_default="",
-        help_text="The hosted agent that supervises the request: while its cycles are paused, the request is paused. "
-        "If empty, the hosted agent that supervises the whole site counts, if there is one.",
+        help_text=_("The hosted agent that supervises the request: while its cycles are paused, the request is "
+        "paused. If empty, this is the hosted agent that supervises the whole site, if there is one."),
     )  # fmt: skip
     conversation = models.CharField(
-        max_length=32, blank=True, default="", db_default="", help_text="The id of that in which the agent asked."
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("Id of the conversation in which the agent made the request."),
     )
-    requested_by = models.CharField(max_length=200, help_text="Who made the request, as in the audit log.")
+    requested_by = models.CharField(max_length=200, help_text=_("Who made the request, as in the audit log."))
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
 
     objects = MaintenanceRequestQuerySet.as_manager()
 
     class Meta:
-        verbose_name = "request to the sub-agent"
-        verbose_name_plural = "requests to the sub-agent"
+        verbose_name = _("request to the sub-agent")
+        verbose_name_plural = _("requests to the sub-agent")
         ordering = ["-created_at", "-id"]
         constraints = [models.CheckConstraint(condition=Q(progress__lte=100), name="maintenance_progress_to_100")]
         indexes = [
@@ -97,7 +106,7 @@ class MaintenanceMessage(models.Model):
     """What the sub-agent tells whoever asked; each is handed out once, and stays to be read."""
 
     request = models.ForeignKey(MaintenanceRequest, on_delete=models.CASCADE, related_name="messages")
-    kind = models.CharField("type", max_length=20, choices=[(kind.value, kind.value) for kind in MessageKind])
+    kind = models.CharField(_("type"), max_length=20, choices=[(kind.value, kind.value) for kind in MessageKind])
     data = models.JSONField(default=dict)
     created_at = models.DateTimeField()
     delivered_at = models.DateTimeField(null=True, blank=True)
@@ -117,11 +126,15 @@ class Proposal(models.Model):
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     install = models.ForeignKey(
         Install, null=True, blank=True, on_delete=models.SET_NULL, related_name="+",
-        help_text="The package of which the new server is made.",
+        help_text=_("The package from which the new server is made."),
     )  # fmt: skip
-    server_revision = models.PositiveIntegerField(default=0, help_text="Of the server when this was proposed.")
-    server_saved_at = models.DateTimeField(null=True, blank=True, help_text="When people had last changed it by then.")
-    fields = models.JSONField(default=dict, blank=True, help_text="New values by field.")
+    server_revision = models.PositiveIntegerField(
+        default=0, help_text=_("Revision of the server when the change was proposed.")
+    )
+    server_saved_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When users had last changed the server at that time.")
+    )
+    fields = models.JSONField(default=dict, blank=True, help_text=_("New values of the fields of the server."))
     reason = models.TextField(blank=True)
     state = models.CharField(
         max_length=10, choices=[(state.value, state.value) for state in ProposalState], default=ProposalState.WAITING
@@ -132,7 +145,7 @@ class Proposal(models.Model):
 
     class Meta:
         ordering = ["-id"]
-        permissions = [("decide_proposal", "Can apply or decline what the sub-agent proposes")]
+        permissions = [("decide_proposal", "Can apply or decline proposals of the sub-agent")]
 
     def __str__(self) -> str:
         return str(self.request)

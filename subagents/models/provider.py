@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
 from mcpregistry.domain.errors import ConfigInvalid
@@ -32,9 +33,11 @@ def validate_address(text: str) -> None:
     except ValueError:
         fine = False
     if not fine or any(letter.isspace() for letter in text):
-        raise ValidationError("Enter a valid URL, e.g. https://api.example.org/v1.")
+        raise ValidationError(_("Enter a valid URL, for example https://api.example.org/v1."))
     if parts.username or parts.password:
-        raise ValidationError("The URL holds a user or password. Enter them as the key or a header instead.")
+        raise ValidationError(
+            _("The URL contains a user name or password. Enter them as the key or as a header instead.")
+        )
 
 
 class Kind(models.TextChoices):
@@ -44,16 +47,16 @@ class Kind(models.TextChoices):
     ANTHROPIC = "anthropic", "Anthropic"
     GOOGLE = "google", "Google"
     OPENROUTER = "openrouter", "OpenRouter"
-    OLLAMA = "ollama", "Ollama (its own API)"
-    COMPATIBLE = "compatible", "Any server that speaks OpenAI's chat completions"
-    SCRIPTED = "scripted", "Scripted: answers from a script, no model at all"
+    OLLAMA = "ollama", _("Ollama (its own API)")
+    COMPATIBLE = "compatible", _("Any server with the chat completions API of OpenAI")
+    SCRIPTED = "scripted", _("Scripted: answers from a script, without a model")
 
 
 class ToolChoice(models.TextChoices):
     """Whether a model is told that it must or may call a tool."""
 
-    AUTO = "auto", "The model chooses"
-    REQUIRED = "required", "The model must call a tool"
+    AUTO = "auto", _("The model chooses")
+    REQUIRED = "required", _("The model must call a tool")
 
 
 _TEST_FIELDS = ("test_asked_at", "tested_at", "test_model", "test_answer", "test_error", "test_ms")
@@ -73,27 +76,32 @@ class Provider(TrackedModel):
         max_length=500,
         blank=True,
         validators=[validate_address],
-        help_text="Address of the provider's API. If empty, the provider's default is used. For Ollama: "
-        "http://127.0.0.1:11434.",
+        help_text=_(
+            "Address of the provider's API. If empty, the provider's default is used. For Ollama: "
+            "http://127.0.0.1:11434."
+        ),
     )
     allowed_networks = models.JSONField(
         default=list,
         db_default=[],
         blank=True,
-        help_text='Private networks that this provider may be reached in, e.g. ["127.0.0.1/32"]. Empty: public addresses only.',
+        help_text=_(
+            'Private networks in which this provider can be reached, for example ["127.0.0.1/32"]. If empty, '
+            "only public addresses are allowed."
+        ),
     )
     sealed_key = models.TextField(blank=True, editable=False)
     sealed_headers = models.TextField(blank=True, editable=False)
     options = models.JSONField(
         default=dict,
         blank=True,
-        help_text='Options for every request, as JSON, for example {"top_p": 0.9} or {"think": true} (Ollama).',
+        help_text=_('Options for every request, as JSON, for example {"top_p": 0.9} or {"think": true} (Ollama).'),
     )
     tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
     timeout = models.FloatField(
         default=60,
         validators=[MinValueValidator(1), MaxValueValidator(3600)],
-        help_text="Seconds until a request times out.",
+        help_text=_("Seconds until a request times out."),
     )
     enabled = models.BooleanField(default=True)
     confirmed_destination = models.CharField(max_length=64, blank=True, default="", db_default="", editable=False)
@@ -135,7 +143,7 @@ class Provider(TrackedModel):
         ``overrides``: of the model that is to be asked, which may hold nothing that is not allowed either.
         """
         if wrong := not_allowed(self.kind, spelled(self.options) | spelled(overrides or {})):
-            return Problem(f"The provider '{self.slug}' is a draft: {wrong.sentence}", wrong.remedy)
+            return Problem(f'The provider "{self.slug}" is a draft: {wrong.sentence}', wrong.remedy)
         try:
             confirmed = not self.leaves_the_site or self.confirmed_destination == self.destination_hash()
         except ConfigInvalid as error:
@@ -158,21 +166,24 @@ class LanguageModel(TrackedModel):
     """One model at one provider. Prices are US dollars for a million tokens; empty means unknown."""
 
     provider = models.ForeignKey(Provider, on_delete=models.CASCADE, related_name="models")
-    name = models.CharField(max_length=200, help_text="Name of the model at the provider.")
+    name = models.CharField(max_length=200, help_text=_("Name of the model at the provider."))
     context_window = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Size of the context window in tokens. If empty, 131,072 is assumed."
+        null=True, blank=True, help_text=_("Size of the context window in tokens. If empty, 131,072 is assumed.")
     )
     max_output = models.PositiveIntegerField(
-        default=4096, validators=[MinValueValidator(1)], help_text="Maximum number of output tokens of a turn."
+        default=4096, validators=[MinValueValidator(1)], help_text=_("Maximum number of output tokens of a turn.")
     )
     buffer_tokens = models.PositiveIntegerField(
-        default=256, help_text="Tokens of the context window that stay free, because the number of tokens is estimated."
+        default=256,
+        help_text=_("Tokens of the context window that stay free, because the number of tokens is estimated."),
     )
     tokenizer = models.CharField(
         max_length=60,
         blank=True,
-        help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or "
-        "anthropic. If empty, it is chosen by the model's name.",
+        help_text=_(
+            "How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or "
+            "anthropic. If empty, it is chosen by the model's name."
+        ),
     )
     input_price = _price()
     output_price = _price()
@@ -180,32 +191,32 @@ class LanguageModel(TrackedModel):
     cache_write_price = _price()
     free = models.BooleanField(
         default=False,
-        help_text="Enable this if the model costs nothing. Budgets in US dollars then accept it without prices.",
+        help_text=_("Enable this if the model costs nothing. Budgets in US dollars then accept it without prices."),
     )
-    prices_from = models.DateField(null=True, blank=True, help_text="Date of these prices.")
+    prices_from = models.DateField(null=True, blank=True, help_text=_("Date of these prices."))
     overrides = models.JSONField(
         default=dict,
         blank=True,
-        help_text='Options for every request to this model, as JSON, for example {"temperature": 0.2}.',
+        help_text=_('Options for every request to this model, as JSON, for example {"temperature": 0.2}.'),
     )
     tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
     enabled = models.BooleanField(default=True)
     compared = models.BooleanField(
-        "callers' model", default=False,
-        help_text="Enable this for the model that your hosts use. The savings of runs are calculated with its "
-        "prices. Only one model can be selected.",
+        _("model of the callers"), default=False,
+        help_text=_("Enable this for the model that your hosts use. The savings of runs are calculated with its "
+        "prices. Only one model can be selected."),
     )  # fmt: skip
 
     history = HistoricalRecords()
 
     class Meta:
-        verbose_name = "model"
+        verbose_name = _("model")
         ordering = ["provider__slug", "name"]
         constraints = [
             models.UniqueConstraint(fields=["provider", "name"], name="one_model_per_name"),
             models.UniqueConstraint(
                 fields=["compared"], condition=Q(compared=True), name="one_model_to_compare_with",
-                violation_error_message="Another model is marked as the one that callers use. Take the mark off it first.",
+                violation_error_message=_("Another model is marked as the model of the callers. Remove that mark first."),
             ),
         ]  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Prefetch, Q
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models import Conversation
 from mcpregistry.models.visibility import VisibleQuerySet
@@ -36,89 +37,110 @@ class Run(Leased):
 
     id = models.CharField(primary_key=True, max_length=32)
     version = models.ForeignKey(ExpertVersion, on_delete=models.PROTECT, related_name="runs")
-    expert_name = models.CharField("expert tool", max_length=60)
+    expert_name = models.CharField(_("expert tool"), max_length=60)
     state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in RunState], default=RunState.QUEUED)
     exit = models.CharField(max_length=40, blank=True, choices=[(e.value, e.value) for e in Exit])
     error = models.TextField(blank=True)
-    arguments = models.TextField(help_text="Canonical JSON.")
+    arguments = models.TextField(help_text=_("Arguments as canonical JSON."))
     answer = models.TextField(blank=True)
-    structured = models.TextField(blank=True, help_text="The answer as JSON, where the tool has an output schema.")
+    structured = models.TextField(blank=True, help_text=_("The answer as JSON, if the tool has an output schema."))
     answer_format = models.CharField(
         max_length=10,
         blank=True,
         default="",
         db_default="",
-        help_text="text, markdown or json, where the caller said one.",
+        help_text=_(
+            "Format of the answer that the caller wants: text, markdown or json. Empty if the caller named none."
+        ),
     )
     answer_schema = models.TextField(
         blank=True,
         default="",
         db_default="",
-        help_text="JSON Schema of the answer that the caller wants, in place of the tool's.",
+        help_text=_("JSON Schema of the answer that the caller wants, instead of the schema of the tool."),
     )
     model_options = models.TextField(
         blank=True,
         default="",
         db_default="",
-        help_text="JSON: options of the models for this run alone, such as temperature.",
+        help_text=_("Model options for this run only, as JSON, for example the temperature."),
     )
     is_traced = models.BooleanField(
-        "requests are recorded", default=False, db_default=False,
-        help_text="Its requests to models are recorded, without secrets.",
+        _("recorded requests"), default=False, db_default=False,
+        help_text=_("If enabled, the requests to models are recorded, without secrets."),
     )  # fmt: skip
-    caller = models.CharField("agent", max_length=63, blank=True)
+    caller = models.CharField(_("agent"), max_length=63, blank=True)
     requester = models.CharField(
         max_length=150, blank=True, default="", db_default="",
-        help_text="The person who started it, where one is known. They may not approve its calls.",
+        help_text=_("The user who started the run, if known. They cannot approve its calls."),
     )  # fmt: skip
-    requester_id = models.BigIntegerField(null=True, blank=True, help_text="The key of that person's account.")
+    requester_id = models.BigIntegerField(null=True, blank=True, help_text=_("Id of the requester's account."))
     conversation = models.ForeignKey(  # as of a call: the record outlives it
         Conversation, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False,
-        related_name="runs", help_text="The conversation of the call that started it; its own calls belong to it too.",
+        related_name="runs",
+        help_text=_("The conversation of the call that started the run. The calls of the run belong to it too."),
     )  # fmt: skip
-    endpoint_slug = models.CharField("endpoint", max_length=63, blank=True)
-    origin = models.CharField(max_length=10, help_text="call, rest, command or replay")
-    call_id = models.CharField(max_length=32, blank=True, help_text="The call that started it.")
+    endpoint_slug = models.CharField(_("endpoint"), max_length=63, blank=True)
+    origin = models.CharField(max_length=10, help_text=_("How the run was started: call, rest, command or replay."))
+    call_id = models.CharField(max_length=32, blank=True, help_text=_("Id of the call that started the run."))
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="children")
     replay_of = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="replays")
     asks = models.ForeignKey(
         LanguageModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+",
-        help_text="A replay's own model, in place of those of its version.",
+        help_text=_("The model of a replay, instead of the models of its version."),
     )  # fmt: skip
     depth = models.PositiveSmallIntegerField(default=0)
     payers = models.TextField(  # with the endpoint by which they came (``mcpregistry.domain.budgets.of_endpoint``)
         blank=True,
         default="",
         db_default="",
-        help_text="The agents whose budgets bear what it spends, but for its own.",
+        help_text=_("Other agents whose budgets also pay for the run."),
     )
-    final_reason = models.CharField(max_length=40, blank=True, help_text="Why the next turn is the last, if it is.")
+    final_reason = models.CharField(
+        max_length=40, blank=True, help_text=_("Why the next turn is the last one. Empty if it is not.")
+    )
     cancel_requested = models.BooleanField(default=False)
     sleeps_for = models.CharField(
-        max_length=200, blank=True, default="", db_default="", help_text="What it waits for, if not for a person."
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("What the run waits for, other than an approval."),
     )
     input_tokens = models.PositiveBigIntegerField(default=0)
     output_tokens = models.PositiveBigIntegerField(default=0)
     cached_tokens = models.PositiveBigIntegerField(default=0)
     cache_write_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
-    reasoning_tokens = models.PositiveBigIntegerField(default=0, db_default=0, help_text="Within the output.")
+    reasoning_tokens = models.PositiveBigIntegerField(
+        default=0, db_default=0, help_text=_("Part of the output tokens.")
+    )
     cache_saved = models.DecimalField(
         max_digits=14, decimal_places=8, null=True, blank=True,
-        help_text="US dollars that the provider's cache saved, less what writing to it cost.",
+        help_text=_("US dollars that the provider's cache saved, less the cost of writing to it."),
     )  # fmt: skip
-    cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True, help_text="US dollars.")
+    cost = models.DecimalField(
+        max_digits=14, decimal_places=8, null=True, blank=True, help_text=_("Cost in US dollars.")
+    )
     reserved_cost = models.DecimalField(max_digits=14, decimal_places=8, default=0)
     energy = models.FloatField(default=0)
-    waited_seconds = models.FloatField(default=0, help_text="For people; does not count as the run's time.")
+    waited_seconds = models.FloatField(
+        default=0, help_text=_("Seconds of waiting for approvals. They do not count as the duration of the run.")
+    )
     waiting_since = models.DateTimeField(null=True, blank=True)
     lost_seconds = models.FloatField(
-        default=0, db_default=0, help_text="In which nobody worked on it, after a worker's death; not the run's time."
+        default=0,
+        db_default=0,
+        help_text=_("Seconds without a worker after one died. They do not count as the duration of the run."),
     )
-    revision = models.PositiveBigIntegerField(default=0, help_text="The configuration when it started.")
+    revision = models.PositiveBigIntegerField(
+        default=0, help_text=_("Revision of the configuration when the run started.")
+    )
     reusable = models.CharField(
-        max_length=64, blank=True, help_text="What its tools were, if its answer may be given again."
+        max_length=64, blank=True, help_text=_("Digest of the tools of the run, if its answer can be reused.")
     )
-    savings = models.JSONField(default=dict, blank=True, help_text="What it kept out of the caller's context.")
+    savings = models.JSONField(
+        default=dict, blank=True, help_text=_("What the run kept out of the context of its caller.")
+    )
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
 
@@ -145,22 +167,28 @@ class Turn(models.Model):
     number = models.PositiveIntegerField()
     model = models.ForeignKey(LanguageModel, null=True, on_delete=models.SET_NULL, related_name="+")
     model_name = models.CharField(max_length=300)
-    final = models.BooleanField(default=False, help_text="The model was offered no tools.")
-    note = models.TextField(blank=True, help_text="What we told the model before this turn.")
+    final = models.BooleanField(default=False, help_text=_("Whether the model was offered no tools."))
+    note = models.TextField(blank=True, help_text=_("Message to the model before this turn."))
     text = models.TextField(blank=True)
     finish = models.CharField(max_length=10)
-    dropped_calls = models.PositiveIntegerField(default=0, help_text="Asked for beyond what the run may make.")
+    dropped_calls = models.PositiveIntegerField(
+        default=0, help_text=_("Number of calls that the model requested beyond the limit of the run.")
+    )
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     cache_write_tokens = models.PositiveIntegerField(default=0)
-    reasoning_tokens = models.PositiveIntegerField(default=0, db_default=0, help_text="Within the output.")
-    cache_saved = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True, help_text="US dollars.")
+    reasoning_tokens = models.PositiveIntegerField(default=0, db_default=0, help_text=_("Part of the output tokens."))
+    cache_saved = models.DecimalField(
+        max_digits=14, decimal_places=8, null=True, blank=True, help_text=_("Savings in US dollars.")
+    )
     provider_state = models.TextField(
         blank=True, default="", db_default="",
-        help_text="JSON that this very model wants back with its answer, such as signed thoughts. Nobody reads it here.",
+        help_text=_("JSON that the model needs back with its answer, such as signed thoughts. The site does not read it."),
     )  # fmt: skip
-    estimated_tokens = models.PositiveIntegerField(default=0, help_text="What the guard had reckoned with.")
+    estimated_tokens = models.PositiveIntegerField(
+        default=0, help_text=_("Number of tokens that the context guard had estimated.")
+    )
     cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True)
     started_at = models.DateTimeField()
     duration_ms = models.FloatField()
@@ -184,7 +212,9 @@ class Attempt(models.Model):
     message = models.TextField(blank=True)
     status = models.PositiveSmallIntegerField(null=True, blank=True)
     retry_after = models.FloatField(null=True, blank=True)
-    input_tokens = models.PositiveIntegerField(default=0, db_default=0, help_text="Of an answer that was of no use.")
+    input_tokens = models.PositiveIntegerField(
+        default=0, db_default=0, help_text=_("Input tokens of an answer that could not be used.")
+    )
     output_tokens = models.PositiveIntegerField(default=0, db_default=0)
     cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True)
     at = models.DateTimeField()
@@ -202,7 +232,7 @@ class TracedRequest(models.Model):
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="traced_requests")
     at = models.DateTimeField()
-    text = models.TextField(help_text="JSON object without secrets.")
+    text = models.TextField(help_text=_("The request and its answer as a JSON object, without secrets."))
 
     class Meta:
         ordering = ["id"]
@@ -231,25 +261,31 @@ class ToolCall(models.Model):
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="calls")
     turn_number = models.PositiveIntegerField()
-    index = models.PositiveIntegerField(help_text="Its place in the turn.")
-    provider_id = models.CharField(max_length=200, help_text="The id that the model gave it.")
+    index = models.PositiveIntegerField(help_text=_("Position of the call in the turn."))
+    provider_id = models.CharField(max_length=200, help_text=_("Id that the model gave to the call."))
     name = models.CharField(max_length=500)
-    arguments = models.TextField(help_text="As the model wrote them.")
+    arguments = models.TextField(help_text=_("Arguments as the model wrote them."))
     coerced = models.TextField(
         blank=True, default="", db_default="",
-        help_text="What was read in them as the schema's type, one line each; the call's record has them so.",
+        help_text=_("Arguments that were converted to the type of the schema, one per line. The record of the call "
+        "contains the converted values."),
     )  # fmt: skip
     state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in CallState], default=CallState.PLANNED)
     attempt = models.PositiveSmallIntegerField(default=0)
     invocation = models.CharField(max_length=32, blank=True)
-    result = models.TextField(blank=True, help_text="What the model reads.")
+    result = models.TextField(blank=True, help_text=_("Text that the model reads."))
     is_error = models.BooleanField(default=False)
     stored = models.ForeignKey(StoredOutput, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     raw_characters = models.PositiveIntegerField(default=0)
     details = models.JSONField(
-        default=dict, blank=True, help_text="Links of the result, and what the context guard reckoned if it refused."
+        default=dict,
+        blank=True,
+        help_text=_("Links of the result, and the estimate of the context guard if it refused the call."),
     )
-    settled_by = models.CharField(max_length=150, blank=True, help_text="Who said what became of an unknown call.")
+    settled_by = models.CharField(
+        max_length=150, blank=True, help_text=_("Who settled the call if its outcome was unknown.")
+    )
+    settled_by_id = models.BigIntegerField(null=True, blank=True, help_text=_("Id of that operator's account."))
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models import Server
 from subagents.models.maintenance import MaintenanceRequest
@@ -17,29 +18,35 @@ class TrialReport(models.Model):
         """The word at the top."""
 
         OK = "ok", "OK"
-        ATTENTION = "attention", "Needs attention"
-        REFUSE = "refuse", "Refuse"
+        ATTENTION = "attention", _("Needs attention")
+        REFUSE = "refuse", _("Refuse")
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="trials")
     request = models.OneToOneField(
         MaintenanceRequest, null=True, blank=True, on_delete=models.SET_NULL, related_name="trial"
     )
     server_revision = models.PositiveIntegerField(default=0)
-    version = models.CharField(max_length=200, blank=True, help_text="As the server calls its version.")
+    version = models.CharField(max_length=200, blank=True, help_text=_("Version that the server reports."))
     verdict = models.CharField(max_length=10, choices=Verdict.choices)
     findings = models.JSONField(default=list, blank=True)
     figures = models.JSONField(default=dict, blank=True)
     starts = models.JSONField(default=list, blank=True)
     tools = models.JSONField(default=list, blank=True)
-    unobserved = models.JSONField(default=list, blank=True, help_text="What could not be seen, in words.")
-    proposed = models.JSONField(default=dict, blank=True, help_text="Whitelist and fields of the server.")
-    differences = models.JSONField(default=list, blank=True, help_text="From the trial before, in words.")
-    behaves_otherwise = models.BooleanField(default=False, help_text="Than in the trial before.")
+    unobserved = models.JSONField(default=list, blank=True, help_text=_("What could not be observed, in words."))
+    proposed = models.JSONField(default=dict, blank=True, help_text=_("Proposed tools and fields of the server."))
+    differences = models.JSONField(
+        default=list, blank=True, help_text=_("Differences from the previous trial, in words.")
+    )
+    behaves_otherwise = models.BooleanField(
+        _("changed behaviour"),
+        default=False,
+        help_text=_("Whether the server behaves differently than in the previous trial."),
+    )
     created_at = models.DateTimeField()
 
     class Meta:
-        verbose_name = "trial"
-        verbose_name_plural = "trials"
+        verbose_name = _("trial")
+        verbose_name_plural = _("trials")
         ordering = ["-created_at", "-id"]
         indexes = [models.Index(fields=["server", "-created_at"], name="trials_of_server")]
 

@@ -17,7 +17,7 @@ from subagents.models import Run, ToolCall, Turn
 from subagents.services.runs import CALL
 
 META_KEY = "slipsnisse/answer"  # in a result: the run that the answer is from, where it was not asked anew
-CUT = "(This answer is not complete: the model reached its output limit, twice. Ask for less, or for a part.)"
+CUT = "(This answer is incomplete: the model reached its output limit twice. Ask for less, or for a part.)"
 _SHOWN = 3  # names of calls that are out at the same time
 
 
@@ -67,7 +67,7 @@ def in_words(state: str, open_calls: Sequence[str], sleeps_for: str = "") -> str
     """What a run in this state does, in words; ``open_calls`` are the names of its open tool calls."""
     names = ", ".join(open_calls[:_SHOWN])
     if state == RunState.WAITING:
-        return f"a person is asked about {names}"
+        return f"waiting for a decision on {names}"
     if names:
         return f"calling {names}"
     if sleeps_for:
@@ -96,7 +96,10 @@ def given_again(run: Run) -> dict[str, Any]:
     """The answer of an earlier run, which says whose it is and from when."""
     when = run.finished_at.isoformat(timespec="seconds").replace("+00:00", "Z") if run.finished_at else ""
     result = answer_of(run)
-    note = {"type": "text", "text": f"(This answer is from {when}: run {run.pk} was asked the same.)"}
+    note = {
+        "type": "text",
+        "text": f"(This is the answer of run {run.pk} from {when}, which was asked the same question.)",
+    }
     return result | {"content": [*result["content"], note], "_meta": {META_KEY: {"run": run.pk, "at": when}}}
 
 

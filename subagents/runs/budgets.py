@@ -73,6 +73,6 @@ def _check_price(needs: Needs, prices: Prices) -> None:
     limits = books.borne_by(needs.payers).filter(unit=Unit.MONEY, hard__isnull=False)
     if (name := limits.values_list("slug", flat=True).first()) is not None:
         raise BudgetSpent(
-            f"The model has no prices, so the budget '{name}' cannot bear it.",
-            remedy="Enter them on the model's page, or mark the model as free.",
+            f'The model has no prices, so it cannot be used with the money budget "{name}".',
+            remedy="Enter the prices on the page of the model, or mark the model as free.",
         )

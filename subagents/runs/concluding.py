@@ -47,7 +47,7 @@ async def conclude(held: Lease, seen: RunView, tools: Toolbox, exit: Exit, think
     if not text.strip():
         return await _failed(held, seen, Exit.EMPTY, "The model gave no answer.")
     if problem:
-        return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not fit the output schema: {problem}")
+        return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not match the output schema: {problem}")
     exit = Exit.CUT if cut and not structured else exit
     counted = await asyncio.to_thread(_counted, seen, tools, text)
     saved = savings(counted) | await db_call(_money, held.key, counted)
@@ -82,7 +82,7 @@ def _checked(text: str, schema: Any) -> tuple[str, str]:
     try:
         value = json.loads(_unfenced(text))
     except ValueError as error:
-        return "", f"it is no JSON ({error})."
+        return "", f"it is not valid JSON ({error})."
     try:
         wrong = problems(schema, value)
     except SlipsnisseError as error:

@@ -42,7 +42,7 @@ from subagents.services import runs
 log = structlog.get_logger(__name__)
 
 _AHEAD = 4  # servers that are started for a run before it calls them
-_CRASHED = "The run failed inside the control plane. The operator finds the reason in the log."
+_CRASHED = "The run failed because of an internal error. See the log of the worker for the reason."
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +221,4 @@ def _identity(run_id: str) -> _Identity:
 async def _cancelled(taken: Lease) -> None:
     await tool_calls.until_recorded(taken.key)
     await db_call(tool_calls.settle_started, taken.key)
-    await db_call(records.finish, taken, state=RunState.CANCELLED, exit=Exit.CANCELLED, error="It was cancelled.")
+    await db_call(records.finish, taken, state=RunState.CANCELLED, exit=Exit.CANCELLED, error="The run was cancelled.")

@@ -100,7 +100,7 @@ class Thinking:
     async def _turn(self, held: Lease, seen: RunView, request: Request) -> bool:
         left = seen.spec.max_seconds - seen.spent.seconds
         if left <= 0:
-            raise Unanswered(Exit.TIME_LIMIT, "The run's time was over before the model had answered.")
+            raise Unanswered(Exit.TIME_LIMIT, "The time limit of the run was reached before the model answered.")
         choice = choose(seen.spec.targets, seen.failed, left=left)
         if isinstance(choice, GiveUp):
             raise Unanswered(choice.exit, f"No model answered. {choice.why}")
@@ -172,10 +172,10 @@ async def _without_energy(held: Lease, short: Shortage, left: float, final: Exit
         raise Unanswered(
             Exit.ENERGY,
             f"The next answer of the model is estimated to cost {short.needed:.1f} units of energy; "
-            f"{short.available:.1f} are left in '{short.pool}'. {short.remedy}",
+            f'{short.available:.1f} are left in the pool "{short.pool}". {short.remedy}',
         )
     wake_at = reckoned_now() + timedelta(seconds=min(max(short.seconds, _SHORT_WAIT), _LOOK_AGAIN))
-    what_for = f"energy: {short.available:.1f} of about {short.needed:.1f} units are left in '{short.pool}'"
+    what_for = f'energy: {short.available:.1f} of about {short.needed:.1f} units are left in the pool "{short.pool}"'
     return not await db_call(records.sleep, held, waiting=False, wake_at=wake_at, what_for=what_for)
 
 
@@ -230,9 +230,9 @@ def _useless(reply: Reply, request: Request, plan: Plan) -> ModelError | None:
         return None
     if reply.finish == Finish.LENGTH:
         return ModelError(
-            ErrorKind.EMPTY, f"Its output limit of {plan.output} tokens was reached before it said a word."
+            ErrorKind.EMPTY, f"The model reached its output limit of {plan.output} tokens before it answered."
         )
-    return ModelError(ErrorKind.EMPTY, "Asked twice, it has said nothing.")
+    return ModelError(ErrorKind.EMPTY, "The model gave an empty answer twice.")
 
 
 def _request(seen: RunView, tools: Toolbox, final: Exit | None, note: str) -> Request:
@@ -261,7 +261,10 @@ async def _too_large(held: Lease, seen: RunView, target: TargetSpec, reckoning: 
     outcome = Outcome.SKIP if roomier else Outcome.FINAL
     await db_call(telemetry.guard, target, Trigger.TURN, outcome, reckoning)
     if roomier:
-        error = ModelError(ErrorKind.CONTEXT, f"{reckoning.projected} tokens do not fit into {reckoning.limit}.")
+        error = ModelError(
+            ErrorKind.CONTEXT,
+            f"The request of {reckoning.projected} tokens does not fit into the limit of {reckoning.limit} tokens.",
+        )
         await db_call(
             records.failed_attempt, held, error, target=target, number=len(seen.turns) + 1, started_at=timezone.now()
         )
@@ -270,7 +273,8 @@ async def _too_large(held: Lease, seen: RunView, target: TargetSpec, reckoning: 
         await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
         return True
     raise Unanswered(
-        Exit.TOKEN_LIMIT, f"Even the last turn does not fit: {reckoning.projected} tokens into {reckoning.limit}."
+        Exit.TOKEN_LIMIT,
+        f"Even the last turn does not fit: it has {reckoning.projected} tokens, and the limit is {reckoning.limit} tokens.",
     )
 
 
@@ -287,4 +291,4 @@ def _afforded(seen: RunView, request: Request, target: TargetSpec, estimated: in
     if not last:
         return None
     book = "money" if output else "token"
-    raise Unanswered(Exit.BUDGET, f"The {book} budget does not bear another answer of the model.")
+    raise Unanswered(Exit.BUDGET, f"The {book} budget of the run does not allow another answer of the model.")

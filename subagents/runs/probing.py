@@ -22,10 +22,10 @@ _QUESTION = [{"role": "user", "content": "Answer with the single word: ready"}]
 _MOST_OUTPUT = 2_048  # tokens: some models think before they say a word, and Claude takes half of these for it
 _PATIENCE = 30.0  # seconds
 _REMEDIES = {
-    ErrorKind.AUTH: "Enter the key again; it may be wrong, expired or without the right to this model.",
-    ErrorKind.QUOTA: "The account has no money left: add some at the provider.",
-    ErrorKind.NOT_FOUND: "Look at the model's name and at the base URL: the provider knows no such thing.",
-    ErrorKind.TIMEOUT: "Look at the base URL, and whether this machine reaches it.",
+    ErrorKind.AUTH: "Enter the key again: it may be wrong or expired, or not allow this model.",
+    ErrorKind.QUOTA: "The account has no credit left. Add credit at the provider.",
+    ErrorKind.NOT_FOUND: "Check the name of the model and the base URL: the provider does not know one of them.",
+    ErrorKind.TIMEOUT: "Check the base URL, and that this machine can reach it.",
 }
 _going: set[asyncio.Task[None]] = set()
 
@@ -48,7 +48,7 @@ async def probe(provider_id: int, model_id: int) -> None:
         text, error = "", str(failed)
     except Exception:
         log.exception("provider.test_crashed", provider=provider_id)
-        text, error = "", "The test failed inside the control plane. The log says why."
+        text, error = "", "The test failed because of an internal error. See the log of the worker for the reason."
     took = (time.monotonic() - began) * 1000
     await db_call(providers.note_test, provider_id=provider_id, answer=text, error=error, took_ms=took)
 

@@ -316,7 +316,7 @@ def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "")
             wake_at=wake_at, sleeps_for=what_for,
         )  # fmt: skip
         if waiting:
-            _say(run, "A person is asked about what it wants to do next.")
+            _say(run, "Waiting for a decision on the next call.")
         elif what_for:
             _say(run, f"Waiting for {what_for}.")
     return True
@@ -352,7 +352,7 @@ def finish(
         if run.call_id:
             tell_caller(Run.objects.get(pk=run.id))
         for child in _CHILDREN.rows(parent=run.id):
-            runs.cancel(run_id=child.id, actor=f"run:{run.id}", reason="the run that asked for it is over")
+            runs.cancel(run_id=child.id, actor=f"run:{run.id}", reason="the run that started it has ended")
         if run.parent_id:
             transaction.on_commit(partial(runs.nudge, run.parent_id))
         telemetry.RUNS.inc(expert=run.expert_name, exit=exit)
@@ -390,4 +390,4 @@ def _withdraw(run: Any) -> None:
     """Nobody needs to decide any more about calls of a run that is over."""
     waiting = [call.invocation for call in _WAITING.rows(run=run.id)]
     for request in ApprovalRequest.objects.filter(call_id__in=waiting) if waiting else ():
-        held_calls.cancel(request_id=request.pk, reason="the run that asked for it is over", actor=f"run:{run.id}")
+        held_calls.cancel(request_id=request.pk, reason="the run that started it has ended", actor=f"run:{run.id}")

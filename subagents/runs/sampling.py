@@ -17,6 +17,7 @@ from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.sampling import Sampler
 from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from subagents.domain.lifecycle import Exit, RunState
@@ -47,19 +48,19 @@ class Sampled:
         try:
             agent = await db_call(_agent, call.entry.offer.server.sampling_expert)
             if self._engine.run_catalogue(agent).entries:
-                raise Unanswered("The expert tool that answers must use no tools.")
+                raise Unanswered("The expert tool that answers questions of servers must not have tools.")
             beginning = asyncio.ensure_future(db_call(_begin, call, text))
         except SlipsnisseError as error:
             raise Unanswered(error.message) from None
         except Error:
-            raise Unanswered("The database did not answer.") from None
+            raise Unanswered("The database is unavailable.") from None
         try:
             return await db_call(_answer, await self._ended(await asyncio.shield(beginning)))
         except SlipsnisseError as error:
             raise Unanswered(error.message) from None
         except Error:
             await asyncio.shield(_given_up(beginning, call))
-            raise Unanswered("The database did not answer.") from None
+            raise Unanswered("The database is unavailable.") from None
         except asyncio.CancelledError:
             await asyncio.shield(_given_up(beginning, call))
             raise
@@ -74,16 +75,16 @@ class Sampled:
 def asked(params: Mapping[str, Any]) -> str:
     """The messages as one text. Raises Unanswered for what a text cannot say: pictures, sounds, tools."""
     if params.get("tools") or params.get("toolChoice"):
-        raise Unanswered("The model that answers here is offered no tools of a server.")
+        raise Unanswered("The request contains tools. The model that answers it cannot use tools of a server.")
     messages = params.get("messages")
     said = [_said(message) for message in (messages if isinstance(messages, list) else [])]
     if not said:
-        raise Unanswered("There is no message to answer.")
+        raise Unanswered("The request does not contain a message.")
     system = params.get("systemPrompt")
     parts = [f"Instructions:\n{system}"] if isinstance(system, str) and system else []
     parts += [text for _, text in said] if len(said) == 1 else [f"{role}:\n{text}" for role, text in said]
     if len(whole := "\n\n".join(parts)) > _LONGEST:
-        raise Unanswered(f"It asks in more than {_LONGEST:,} characters.")
+        raise Unanswered(f"The messages must have at most {_LONGEST:,} characters together.")
     return whole
 
 
@@ -96,14 +97,16 @@ def _said(message: object) -> tuple[str, str]:
         or len(texts) != len(parts)
         or not all(isinstance(each, str) for each in texts)
     ):
-        raise Unanswered("The model that answers here is asked in text alone.")
+        raise Unanswered("The messages contain something else than text. The model that answers them reads only text.")
     return str(role).capitalize(), "\n".join(map(str, texts))
 
 
 def _expert(name: str) -> ExpertTool:
     found = ExpertTool.objects.filter(name=name, enabled=True).select_related("agent").first()
     if found is None:
-        raise ConfigInvalid(f"There is no enabled expert tool '{name}'.", remedy="Enable it, or name another.")
+        raise ConfigInvalid(
+            error_texts.not_found("enabled expert tool", name), remedy="Enable it, or choose another expert tool."
+        )
     return found
 
 

@@ -66,7 +66,8 @@ def _filled(provider: Provider, text: str, what: str) -> str:
     filled = filled_in(text, f"provider:{provider.slug}")
     if filled is None:
         raise ConfigInvalid(
-            f"The {what} of the provider '{provider.slug}' refers to a value that is not there: {text}.", remedy=LISTED
+            f'The {what} of the provider "{provider.slug}" refers to a value that does not exist: {text}.',
+            remedy=LISTED,
         )
     return filled
 

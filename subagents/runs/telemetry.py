@@ -8,12 +8,12 @@ from subagents.domain.spec import TargetSpec
 
 GUARD_EVENTS = Counter(
     "ai_agent_context_guard_events",
-    "Times the context guard looked and did not simply let through.",
+    "Number of times that the context guard intervened.",
     ["provider", "model", "trigger", "outcome"],
 )
 GUARD_REMAINING = Gauge(
     "ai_agent_context_guard_remaining_tokens",
-    "Tokens left in the window when the guard last looked; negative when it did not fit.",
+    "Tokens left in the context window at the last check of the guard. Negative if the request did not fit.",
     ["provider", "model", "trigger", "outcome"],
 )
 TURNS = Counter("slipsnisse_turns", "Answers of models.", ["model"])

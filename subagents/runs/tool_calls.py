@@ -211,7 +211,9 @@ async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | Stat
 
 async def _refuse_all(held: Lease, why: Exit, calls: Sequence[CallView]) -> bool:
     """What an operator wanted made again was made once: of that, what was told before stays true."""
-    text = REFUSAL if why == Exit.TOKEN_LIMIT else failure("the run has to conclude; this call was not made")
+    text = (
+        REFUSAL if why == Exit.TOKEN_LIMIT else failure("the run must give its final answer, so this call was not made")
+    )
     for call in calls:
         end = Ended(CallState.REFUSED, text, is_error=True)
         if call.result:
@@ -224,17 +226,17 @@ def _unreadable(call: CallView, seen: RunView) -> Ended | None:
     """Why arguments are none, in words that help the model to do better."""
     try:
         value = json.loads(call.arguments or "{}")
-        problem = "" if isinstance(value, dict) and BROKEN not in value else "they are something else"
+        problem = "" if isinstance(value, dict) and BROKEN not in value else "they are a different type"
     except ValueError as error:
         problem = str(error)
     if not problem:
         return None
     if seen.turns[-1].finish == "length":
         return _refused(
-            "Your answer was cut off at your output limit, so the arguments are incomplete; nothing was called. "
-            "Call again with shorter arguments, or do the work in several calls."
+            "Your answer was cut off at your output limit, so the arguments are incomplete and nothing was called. "
+            "Call the tool again with shorter arguments, or split the work into several calls."
         )
-    return _refused(f"The arguments are no JSON object ({problem}). Call again with a valid one.")
+    return _refused(f"The arguments are not a JSON object ({problem}). Call the tool again with a valid one.")
 
 
 def _refused(text: str) -> Ended:
@@ -269,7 +271,7 @@ def settle_started(run_id: str) -> None:
         elif isinstance(found, Ended):
             state, text = found.state, found.text
         else:
-            state, text = CallState.UNKNOWN, "The run ended while this call was out."
+            state, text = CallState.UNKNOWN, "The run ended before this call was answered."
         ToolCall.objects.filter(pk=call.pk, state=CallState.STARTED).update(
             state=state, result=text, finished_at=timezone.now()
         )

@@ -252,8 +252,8 @@ class ExpertDispatcher:
 async def _keep(call: Call) -> None:
     if not await db_call(long_calls.keep, call_id=call.id, fence=call.fence):
         raise DownstreamError(
-            "The call was given up while its run went on: this process had not been heard of for too long.",
-            remedy="Look what the call has done before you repeat it.",
+            "This process did not report for too long, so the call was ended. Its run may have continued.",
+            remedy="Check what the run has done before you repeat the call.",
             sent=True,
         )
 
@@ -282,7 +282,7 @@ def _begin(call: Call, arguments: Mapping[str, Any], answer_format: AnswerFormat
         ttl_ms=host_tasks.KEPT_MS, poll_ms=_POLL_MS, message="Waiting for a worker.",
     )  # fmt: skip
     if task is None:
-        raise Conflict("The call has ended before its run began.", remedy="Call again.")
+        raise Conflict("The call ended before its run was started.", remedy="Repeat the call.")
     failpoint("run_begun")
     return Begun(run.pk, task.pk)
 
@@ -300,8 +300,10 @@ async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
         except Error:
             if not unheard(error):
                 raise error from None
-            doubt = "It is not known whether its run has begun: the database did not say, and cannot be asked."
-            raise DownstreamError(doubt, remedy="Look for a run of this call in a moment.", sent=True) from error
+            doubt = "It is not known whether the run was started, because the database is unavailable."
+            raise DownstreamError(
+                doubt, remedy="Check in a moment whether there is a run of this call.", sent=True
+            ) from error
         if found is None:
             raise
         return found

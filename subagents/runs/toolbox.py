@@ -94,7 +94,9 @@ class Toolbox:
         """What the model is told that asks for a tool which is not there."""
         near = difflib.get_close_matches(name, self.catalogue.entries, n=3)
         known = near or sorted(self.catalogue.entries)[:10]
-        return f"There is no tool {name!r}. " + (f"Did you mean {', '.join(known)}?" if known else "There are none.")
+        return f"No tool named {name!r}. " + (
+            f"Did you mean {', '.join(known)}?" if known else "No tools are available."
+        )
 
     def joins(self, call: CallView) -> bool:
         """Whether a call may be made at the same time as others: its tool only reads, or no person is asked about it."""
@@ -172,7 +174,7 @@ def read_output(run: str, arguments: Mapping[str, Any]) -> Ended:
         return Ended(CallState.REFUSED, failure(" ".join(wrong)), is_error=True)
     kept = StoredOutput.objects.filter(pk=arguments["handle"], run_id=run).first()
     if kept is None:
-        return Ended(CallState.REFUSED, failure("There is no stored output with this handle."), is_error=True)
+        return Ended(CallState.REFUSED, failure("No stored output with this handle."), is_error=True)
     if "find" in arguments:
         return _done(outputs.found(kept.text, arguments["find"]))
     page = outputs.page(kept.text, from_line=int(arguments.get("from_line", 1)), lines=int(arguments.get("lines", 200)))

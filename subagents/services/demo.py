@@ -29,9 +29,9 @@ def set_up(*, actor: str) -> ExpertTool | None:
         expert=ExpertTool(
             name=NAME,
             description="Looks at this repository and answers a question about its state and latest commits. "
-            "(Demo: the model behind it is scripted.)",
+            "(Demo: its model follows a script.)",
             arguments={
-                "question": {"type": "string", "description": "What you want to know."},
+                "question": {"type": "string", "description": "The question to answer."},
                 "repository": {"type": "string", "default": str(settings.BASE_DIR), "optional": True},
             },
         ),

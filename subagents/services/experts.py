@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import transaction
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.schema.validation import check_schema
@@ -67,13 +68,15 @@ def _check_schemas(expert: ExpertTool) -> None:
         try:
             check_schema(schema)
         except ConfigInvalid as error:
-            raise ConfigInvalid(f"The {field} cannot be used: {error}", remedy="Write a JSON Schema.") from error
+            raise ConfigInvalid(f"The {field} is not valid: {error}", remedy="Enter a valid JSON Schema.") from error
 
 
 def schema_of(expert: ExpertTool) -> dict[str, Any]:
     """The tool's input schema, whichever notation its arguments are in."""
     if not isinstance(expert.arguments, dict):
-        raise ConfigInvalid("The arguments must be an object.", remedy='Write e.g. {"query": {"type": "string"}}.')
+        raise ConfigInvalid(
+            "The arguments are not an object.", remedy=error_texts.use("a JSON object", '{"query": {"type": "string"}}')
+        )
     from mcpregistry.domain.formats.slipsnisse import input_schema  # brings YAML along, which runmcp can do without
 
     return input_schema(expert.arguments)
@@ -86,19 +89,19 @@ def text_parameter(expert: ExpertTool) -> str:
     required = schema.get("required") or texts[:1]
     if len(required) != 1 or required[0] not in texts:
         raise ConfigInvalid(
-            f"The expert tool '{expert.name}' does not take one text.",
-            remedy='Give it one required argument: {"text": {"type": "string"}}.',
+            f'The expert tool "{expert.name}" cannot be used here, because its only required argument is not one text.',
+            remedy=error_texts.use("one required argument", '{"text": {"type": "string"}}'),
         )
     return str(required[0])
 
 
 def _check_targets(expert: ExpertTool, targets: Sequence[LanguageModel]) -> None:
     if not targets:
-        raise ConfigInvalid("The tool has no model to ask.", remedy="Choose at least one.")
+        raise ConfigInvalid("The expert tool has no model.", remedy="Choose at least one model.")
     unpriced = [str(model) for model in targets if not model.priced]
     if expert.max_cost is not None and unpriced:
         raise ConfigInvalid(
-            f"A money budget needs prices, and these models have none: {', '.join(unpriced)}.",
+            f"A money budget requires prices, but these models have none: {', '.join(unpriced)}.",
             remedy="Enter their prices, mark them as free, or leave the budget empty.",
         )
 
@@ -163,7 +166,8 @@ def _check_awaited(expert: ExpertTool) -> None:
     names = expert.awaited_tools
     if not isinstance(names, list) or not all(isinstance(name, str) and "::" in name for name in names):
         raise ConfigInvalid(
-            "Awaited tools are a list of names.", remedy='Write each as server::tool: ["git::git_log"].'
+            "The awaited tools are not a list of names.",
+            remedy=error_texts.use("a list of names as server::tool", '["git::git_log"]'),
         )
 
 
@@ -171,14 +175,16 @@ def _check_maintains(expert: ExpertTool) -> None:
     """For each kind of requests there is one expert tool at most, and it takes what it is told as one text."""
     known = [str(kind) for kind in MODELLED]
     if not isinstance(expert.maintains, list) or not set(expert.maintains) <= {*known}:
-        raise ConfigInvalid("No model works on these for the sub-agent.", remedy=f"Choose among {', '.join(known)}.")
+        raise ConfigInvalid(
+            "Expert tools cannot work on some of these types of requests.", remedy=f"Choose from {', '.join(known)}."
+        )
     if expert.maintains:
         text_parameter(expert)
     for other in ExpertTool.objects.exclude(pk=expert.pk).exclude(maintains=[]).order_by("name"):
         if both := sorted({*other.maintains} & {*expert.maintains}):
             raise ConfigInvalid(
-                f"The expert tool '{other.name}' works on {', '.join(both)} already.",
-                remedy="Take it off that one first.",
+                f'The expert tool "{other.name}" works on {", ".join(both)} already.',
+                remedy="Remove these types from that expert tool first.",
             )
 
 
@@ -216,7 +222,8 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
     gone = [str(tool) for tool in wanted.values() if not tool.present]
     if gone:
         raise ConfigInvalid(
-            f"These tools are no longer offered by their servers: {', '.join(gone)}.", remedy="Take them off the list."
+            f"These tools are no longer offered by their servers: {', '.join(gone)}.",
+            remedy="Remove them from the list.",
         )
     plain = Grant.objects.filter(agent=expert.agent, tool__isnull=False, argument_pins={}, expires_at=None)
     for grant in plain.select_related("tool__server", "agent", "endpoint", "server"):
@@ -245,7 +252,10 @@ def delete_expert(*, expert: ExpertTool, actor: str, rights: Rights = no_rights)
     Raises ``Conflict`` while runs of it are kept: switch it off instead. Also raises Conflict as ``end_dependents``.
     """
     if Run.objects.filter(version__expert=expert).exists():
-        raise Conflict("There are runs of it on record.", remedy="Switch it off instead; they go with retention.")
+        raise Conflict(
+            "The expert tool cannot be deleted while its runs are recorded.",
+            remedy="Disable it instead. Retention deletes the runs later.",
+        )
     agent = expert.agent
     end_dependents(expert, actor=actor, rights=rights)
     end_dependents(agent, actor=actor, rights=rights, own=[Grant])
@@ -290,14 +300,15 @@ def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
     callers = _callers(expert, users)
     if leads_back(expert.name, callers):
         raise ConfigInvalid(
-            f"The expert tool '{expert.name}' would in the end call itself.",
-            remedy="Take an expert tool's agent off the list of those that may call it.",
+            f'The expert tool "{expert.name}" would call itself through other expert tools.',
+            remedy="Remove the agent of an expert tool from the agents that can call it.",
         )
     chain = longest_through(expert.name, callers)
     if len(chain) > MAX_DEPTH:
         raise ConfigInvalid(
-            f"Expert tools may call each other {MAX_DEPTH} deep, and this makes {len(chain)}: {' > '.join(chain)}.",
-            remedy="Shorten the chain: take an expert tool's agent off the list of those that may call one of them.",
+            f"A chain of expert tools can have at most {MAX_DEPTH} levels, but this chain has {len(chain)}: "
+            f"{' > '.join(chain)}.",
+            remedy="Remove the agent of an expert tool from the agents that can call one of them.",
         )
 
 

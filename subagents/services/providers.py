@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.models import ProtectedError
 from django.utils import timezone
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.servers.launch import check_networks, check_pairs
 from mcpregistry.domain.servers.shown_env import without_secrets
@@ -102,7 +103,9 @@ def confirm_destination(*, provider: Provider, actor: str, shown: str, user: obj
     """Let the key go where it would go now; ``shown`` is the fingerprint of what the person has seen."""
     provider = Provider.objects.select_for_update().get(pk=provider.pk)
     if provider.destination_hash() != shown:
-        raise Conflict("The provider was changed after this page was shown.", remedy="Look at it again, then confirm.")
+        raise Conflict(
+            "The provider was changed after this page was shown.", remedy="Reload the page, then confirm the provider."
+        )
     _check(provider)
     provider.confirmed_destination, provider.confirmed_at = shown, timezone.now()
     provider.confirmed_by = user  # type: ignore[assignment]
@@ -118,7 +121,7 @@ def _check_key(key: str | None) -> None:
     """A key in one of the forms in which it is copied by mistake would only be refused by the provider, later."""
     if key and (key.lower().startswith("bearer ") or any(letter.isspace() for letter in key)):
         raise ConfigInvalid(
-            "The key has a space in it.", remedy='Enter the key alone, without "Bearer" and without line breaks.'
+            "The key contains a space.", remedy='Enter only the key, without "Bearer" and without line breaks.'
         )
 
 
@@ -127,7 +130,8 @@ def _check_address(provider: Provider) -> None:
     for ending in ("/chat/completions", "/messages", "/responses", "/api/chat"):
         if url.endswith(ending):
             raise ConfigInvalid(
-                "The base URL names one operation of the provider.", remedy=f"Enter {url.removesuffix(ending)} instead."
+                "The base URL is the address of one operation of the provider.",
+                remedy=f"Enter {url.removesuffix(ending)} instead.",
             )
 
 
@@ -135,9 +139,12 @@ def _check(provider: Provider) -> None:
     _check_address(provider)
     check_networks(provider.allowed_networks)
     if provider.kind == Kind.COMPATIBLE and not provider.base_url:
-        raise ConfigInvalid("A compatible server needs its address.", remedy="Enter the base URL, e.g. http://host/v1.")
+        raise ConfigInvalid(
+            error_texts.required("The base URL of a compatible server"),
+            remedy=error_texts.use("the address of its API", "http://host/v1"),
+        )
     if not isinstance(provider.options, dict):
-        raise ConfigInvalid("The options must be an object.", remedy='Write e.g. {"top_p": 0.9}.')
+        raise ConfigInvalid("The options are not an object.", remedy=error_texts.use("a JSON object", '{"top_p": 0.9}'))
     _check_options(provider, LanguageModel(provider=provider))
     for model in provider.models.all() if provider.pk else ():
         _check_options(provider, model)
@@ -177,18 +184,20 @@ def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
 
 def _check_model(model: LanguageModel) -> None:
     if not isinstance(model.overrides, dict):
-        raise ConfigInvalid("The overrides must be an object.", remedy='Write e.g. {"temperature": 0.2}.')
+        raise ConfigInvalid(
+            "The overrides are not an object.", remedy=error_texts.use("a JSON object", '{"temperature": 0.2}')
+        )
     _check_options(model.provider, model)
     window = model.context_window or DEFAULT_WINDOW
     if (model.max_output or 0) + (model.buffer_tokens or 0) >= window:
         raise ConfigInvalid(
-            f"Output and buffer fill the whole window of {window:,} tokens: no question has room.",
-            remedy="Make the output limit smaller, or enter the window that the model really has.",
+            f"The output limit and the buffer fill the whole context window of {window:,} tokens.",
+            remedy="Lower the output limit or the buffer, or correct the context window of the model.",
         )
     if model.tokenizer and not _TOKENIZER.match(model.tokenizer):
         raise ConfigInvalid(
-            f"There is no tokenizer '{model.tokenizer}'.",
-            remedy="Write tiktoken:o200k_base, tiktoken:cl100k_base, anthropic or google, or leave it empty.",
+            error_texts.not_valid(model.tokenizer, "a valid tokenizer"),
+            remedy="Use tiktoken:o200k_base, tiktoken:cl100k_base, anthropic or google, or leave the field empty.",
         )
 
 
@@ -205,8 +214,11 @@ def delete_model(*, model: LanguageModel, actor: str) -> None:
 def _in_use(error: ProtectedError) -> Conflict:
     names = ", ".join(sorted({str(row.expert) for row in error.protected_objects if hasattr(row, "expert")}))
     if not names:
-        return Conflict("Replays that asked it are on record.", remedy="Switch it off instead; they go with retention.")
-    return Conflict(f"It is asked by {names}.", remedy="Choose another model there first.")
+        return Conflict(
+            "The model cannot be deleted while replays that used it are recorded.",
+            remedy="Disable it instead. Retention deletes the replays later.",
+        )
+    return Conflict(f"The model is used by {names}.", remedy="Choose another model there first.")
 
 
 @transaction.atomic
@@ -216,7 +228,7 @@ def request_test(*, provider: Provider, actor: str) -> LanguageModel:
         raise Conflict(draft.sentence, remedy=draft.remedy)
     model = provider.models.filter(enabled=True).order_by("pk").first()
     if model is None:
-        raise Conflict("It has no model that could be asked.", remedy="Add a model of this provider first.")
+        raise Conflict("The provider has no enabled model.", remedy="Add a model to this provider, or enable one.")
     Provider.objects.filter(pk=provider.pk).update(
         test_asked_at=timezone.now(), test_model=model.name, test_error="", test_answer=""
     )

@@ -19,6 +19,9 @@ from subagents.models.provider import Kind
 _PAID = (Kind.OPENAI, Kind.ANTHROPIC, Kind.GOOGLE, Kind.OPENROUTER)
 
 
+_REMOVE = "Remove it from the whitelist."
+
+
 @dataclass(frozen=True, slots=True)
 class Obstacle:
     """One thing that stands in the way, as a sentence, and what to do about it."""
@@ -42,8 +45,8 @@ def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
     if not found:
         return [
             Obstacle(
-                f"No model of the expert tool '{expert.name}' is switched on.",
-                "Switch on one of its models and its provider in the admin.",
+                f'All models of the expert tool "{expert.name}", or their providers, are disabled.',
+                "Enable one of its models and the provider of this model in the admin.",
             )
         ]
     problems = [provider_problem(model.provider) for model in found]
@@ -73,8 +76,8 @@ def key_problem(provider: Provider) -> Obstacle | None:
         if provider.kind not in _PAID or provider.base_url:
             return None
         return Obstacle(
-            f"The provider '{provider.slug}' has no key.",
-            "Enter it in the admin under Providers, or write key: ${VARIABLE} for it in the file.",
+            f'The provider "{provider.slug}" does not have a key.',
+            "Enter the key in the admin under Providers, or add key: ${VARIABLE} to the provider in the file.",
         )
     missing: list[str] = []
 
@@ -87,8 +90,8 @@ def key_problem(provider: Provider) -> Obstacle | None:
     fill(provider.key, variables={}, credential=look_up)
     if missing:
         return Obstacle(
-            f"The key of the provider '{provider.slug}' is the credential '{missing[0]}', which has no value.",
-            "Enter it in the admin under Credentials.",
+            f'The key of the provider "{provider.slug}" is the credential "{missing[0]}", which does not have a value.',
+            "Enter the value in the admin under Credentials.",
         )
     return None
 
@@ -98,8 +101,8 @@ def _of_tools(expert: ExpertTool) -> list[Obstacle]:
         names = ", ".join(expert.awaited_tools[:5])
         return [
             Obstacle(
-                f"Not offered by their servers so far: {names}.",
-                "Confirm and test these servers, or take the tools off the list.",
+                f"The servers do not offer these tools of the whitelist yet: {names}.",
+                "Confirm and test the servers, or remove the tools from the whitelist.",
             )
         ]
     live = Q(grants__agent=expert.agent_id) & (Q(grants__expires_at=None) | Q(grants__expires_at__gt=timezone.now()))
@@ -113,14 +116,16 @@ def _of_tools(expert: ExpertTool) -> list[Obstacle]:
 def _of_tool(tool: Tool) -> Obstacle:
     if tool.server.lifecycle != Lifecycle.ACTIVE:
         return Obstacle(
-            f"{tool} is on the whitelist, and its server is {tool.server.get_lifecycle_display().lower()}.",
-            "Confirm or enable the server, or take the tool off the list.",
+            f"{tool} is on the whitelist, but its server is {str(tool.server.get_lifecycle_display()).lower()}.",
+            "Confirm or enable the server, or remove the tool from the whitelist.",
         )
     if not tool.present:
-        return Obstacle(f"{tool} is on the whitelist, and its server offers it no longer.", "Take it off the list.")
+        return Obstacle(f"{tool} is on the whitelist, but its server no longer offers it.", _REMOVE)
     if not tool.enabled:
-        return Obstacle(f"{tool} is on the whitelist and switched off.", "Switch it on, or take it off the list.")
+        return Obstacle(
+            f"{tool} is on the whitelist, but it is disabled.", "Enable it, or remove it from the whitelist."
+        )
     return Obstacle(
-        f"{tool} is on the whitelist, and its definition waits for approval.",
-        "Decide on it in the inbox of definitions, or take it off the list.",
+        f"{tool} is on the whitelist, but its definition waits for approval.",
+        "Approve or reject the definition under Approvals, Definitions, or remove the tool from the whitelist.",
     )

@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.budgets import of_endpoint
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Conflict, Denied, NotFound
@@ -33,6 +34,7 @@ from subagents.models import ExpertTool, ExpertVersion, LanguageModel, Run, Tool
 from subagents.services.readiness import obstacles
 
 CALL = "call"  # the origin of runs that answer the call of their ``call_id``
+_LIST_RUNS = "List the runs under Expert tools, Runs, or with GET /api/v1/runs."
 SAMPLING = "sampling"  # the origin of runs that answer what a server asked of a model
 _BY_AGENTS = (CALL, "rest", SAMPLING)  # origins of runs whose ``caller`` is an agent's name
 
@@ -103,7 +105,7 @@ def _newest(expert: str) -> ExpertVersion:
     version = ExpertVersion.objects.filter(expert__name=expert, expert__enabled=True).order_by("-number").first()
     if version is None:
         known = ", ".join(ExpertTool.objects.filter(enabled=True).values_list("name", flat=True)[:20]) or "none"
-        raise NotFound(f"There is no expert tool '{expert}'.", remedy=f"There are: {known}.")
+        raise NotFound(error_texts.not_found("expert tool", expert), remedy=f"Available expert tools: {known}.")
     return version
 
 
@@ -119,7 +121,10 @@ def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[s
     try:
         canonical(arguments)
     except ValueError as error:
-        raise ArgumentsInvalid("The arguments hold a number that JSON does not have.", remedy="Correct it.") from error
+        raise ArgumentsInvalid(
+            "The arguments contain a number that JSON does not support (NaN or infinity).",
+            remedy="Use a finite number.",
+        ) from error
     for obstacle in obstacles(version.expert, body["targets"]):
         raise Denied(obstacle.sentence, remedy=obstacle.remedy)
 
@@ -144,9 +149,12 @@ def _depth(parent: str, expert: str) -> int:
         names.append(above.expert_name)
         above = above.parent
     if expert in names:
-        raise Denied(f"The expert tool '{expert}' is calling itself.", remedy="Take it off its own whitelist.")
+        raise Denied(f'The expert tool "{expert}" calls itself.', remedy="Remove it from its own whitelist.")
     if len(names) >= MAX_DEPTH:
-        raise Denied(f"Expert tools may call each other {MAX_DEPTH} deep.", remedy="Shorten the chain.")
+        raise Denied(
+            f"A chain of expert tools can have at most {MAX_DEPTH} levels.",
+            remedy="Remove an expert tool from the whitelist of another one.",
+        )
     return len(names)
 
 
@@ -208,8 +216,10 @@ def cancel(*, run_id: str, actor: str, reason: str = "") -> Run:
 
 
 @transaction.atomic
-def settle(*, call_id: int, as_what: str, actor: str, note: str = "") -> ToolCall:
+def settle(*, call_id: int, as_what: str, actor: str, user_id: int | None = None, note: str = "") -> ToolCall:
     """An operator says what became of an unknown call: ``done``, ``failed``, or ``repeat`` it.
+
+    ``user_id``: the key of the operator's account, by which ``has_settled`` knows them under any user name.
 
     Only while its run is open: an ended run has told its caller already. A call that shall be repeated keeps what the
     model was told of it until it is made. Raises Conflict otherwise, or when it could not be made any more.
@@ -217,16 +227,18 @@ def settle(*, call_id: int, as_what: str, actor: str, note: str = "") -> ToolCal
     call = ToolCall.objects.select_related("run").get(pk=call_id)
     run = _locked(call.run_id)
     if run.finished_at is not None:
-        raise Conflict("This run has ended.", remedy="Start a new one.")
+        raise Conflict(error_texts.wrong_state("settle a call of", "run", "finished"), remedy="Start a new run.")
     if as_what not in _SETTLED:
-        raise ConfigInvalid("Say done, failed or repeat.", remedy="Choose one of them.")
+        raise ConfigInvalid(
+            error_texts.not_valid(f"{as_what:.40}", "a valid decision on a call"), remedy="Use done, failed or repeat."
+        )
     if as_what == "repeat":
         _check_repeatable(run, call)
     changed = ToolCall.objects.filter(pk=call_id, state=CallState.UNKNOWN).update(
-        **_settled(as_what, note), settled_by=actor
+        **_settled(as_what, note), settled_by=actor, settled_by_id=user_id
     )
     if not changed:
-        raise Conflict("This call is no longer unknown.", remedy="Look at the run again.")
+        raise Conflict("The outcome of this call is no longer unknown.", remedy="Reload the run to see the outcome.")
     if as_what == "repeat":
         _interrupt(run, call)
     audit.record(kind=f"run.call_{as_what}", actor=actor, subject=f"run:{run.pk}", call=call.invocation, note=note)
@@ -244,7 +256,7 @@ def has_settled(request: ApprovalRequest, user: User) -> bool:
         call = ToolCall.objects.select_related("run").filter(invocation=request.call_id).first()
     run = call.run if call else None
     while run is not None:
-        if run.calls.filter(settled_by=f"user:{user.get_username()}").exists():
+        if run.calls.filter(settled_by_id=user.pk).exists():
             return True
         run = run.parent
     return False
@@ -258,9 +270,9 @@ def _settled(as_what: str, note: str) -> dict[str, Any]:
     if as_what == "repeat":
         return {"state": CallState.PLANNED, "finished_at": None}
     if as_what == "done":
-        text = f"(An operator has found out: this call took effect. {note}".strip() + ")"
+        text = f"(An operator has confirmed that this call took effect. {note}".strip() + ")"
         return {"state": CallState.DONE, "result": text, "is_error": False}
-    text = failure(f"an operator has found out that this call had no effect. {note}".strip())
+    text = failure(f"an operator has confirmed that this call had no effect. {note}".strip())
     return {"state": CallState.FAILED, "result": text, "is_error": True}
 
 
@@ -268,12 +280,13 @@ def _check_repeatable(run: Run, call: ToolCall) -> None:
     """Nothing comes back to a turn that the model has answered, and nothing is called by a run that concludes."""
     if run.turns.filter(number__gt=call.turn_number).exists():
         raise Conflict(
-            "The model has gone on since; it was told that the outcome is not known.",
+            "The call cannot be repeated: the run has continued, and its model knows that the outcome is unknown.",
             remedy="Mark the call as done or failed.",
         )
     if run.final_reason or run.cancel_requested:
         raise Conflict(
-            "The run makes no calls any more: it has to conclude.", remedy="Mark the call as done or failed."
+            "The call cannot be repeated: the run makes no more calls, because it must give its final answer.",
+            remedy="Mark the call as done or failed.",
         )
 
 
@@ -292,7 +305,7 @@ def _interrupt(run: Run, call: ToolCall) -> None:
 def _locked(run_id: str) -> Run:
     run = Run.objects.select_for_update().filter(pk=run_id).first()
     if run is None:
-        raise NotFound("There is no such run.", remedy="Look at the list of runs.")
+        raise NotFound(error_texts.no_such_number("run", run_id), remedy=_LIST_RUNS)
     return run
 
 
@@ -301,7 +314,7 @@ def resume(*, run_id: str, actor: str) -> Run:
     """Let a worker look at an open run now, whatever it waits for; it decides by itself what there is to do."""
     run = _locked(run_id)
     if run.finished_at is not None:
-        raise Conflict("This run has ended.", remedy="Run it again instead.")
+        raise Conflict(error_texts.wrong_state("resume", "run", "finished"), remedy="Replay it to start a new run.")
     Run.objects.filter(pk=run.pk).update(wake_at=None)
     audit.record(kind="run.resumed", actor=actor, subject=f"run:{run.pk}")
     transaction.on_commit(lambda: wake(run.pk))
@@ -321,9 +334,9 @@ def replay(
     """
     old = Run.objects.select_related("version").filter(pk=run_id).first()
     if old is None:
-        raise NotFound("There is no such run.", remedy="Look at the list of runs.")
+        raise NotFound(error_texts.no_such_number("run", run_id), remedy=_LIST_RUNS)
     if old.arguments == "{}" and old.answer == "" and old.state == RunState.DONE:
-        raise Conflict("Retention has erased the question of this run.", remedy="Replay a younger one.")
+        raise Conflict("Retention has deleted the question of this run.", remedy="Replay a newer run.")
     asked = _newest(old.expert_name) if version is None else _numbered(old, version)
     _check_prices(asked, model)
     run = start(
@@ -340,13 +353,15 @@ def replay(
 def _numbered(run: Run, number: int) -> ExpertVersion:
     version = ExpertVersion.objects.filter(expert=run.version.expert_id, number=number).first()
     if version is None:
-        raise NotFound(f"{run.expert_name} has no version {number}.", remedy="Choose another one.")
+        raise NotFound(
+            f'The expert tool "{run.expert_name}" has no version {number}.', remedy="Choose another version."
+        )
     return version
 
 
 def _check_prices(version: ExpertVersion, model: LanguageModel | None) -> None:
     if model is not None and not model.priced and json.loads(version.body).get("max_cost") is not None:
         raise ConfigInvalid(
-            f"This version has a money budget, and {model} has no prices.",
+            f"This version has a money budget, but {model} has no prices.",
             remedy="Enter its prices, or choose another model or version.",
         )

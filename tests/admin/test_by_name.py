@@ -129,6 +129,7 @@ PAGES_THAT_CHOOSE_AGENTS = ("/admin/connect/", "/admin/mcpregistry/policyrule/wh
                             "/admin/analyzer/", "/admin/who/", "/admin/context-bill/", "/usage/", "/approvals/history/")  # fmt: skip
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("address", PAGES_THAT_CHOOSE_AGENTS)
 def test_one_of_many_agents_is_typed(client: Client, address: str) -> None:
     grants(MANY)
@@ -138,6 +139,7 @@ def test_one_of_many_agents_is_typed(client: Client, address: str) -> None:
     assert '<select name="agent"' not in page
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("address", PAGES_THAT_CHOOSE_AGENTS)
 def test_one_of_few_agents_is_selected(client: Client, address: str) -> None:
     grants(3)

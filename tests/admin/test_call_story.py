@@ -48,8 +48,8 @@ def test_a_held_call_tells_who_decided_and_its_log_is_looked_at(client_of: Clien
     html = client_of("viewer").get(page(call)).content.decode()
     assert reverse("approvals:detail", args=[held.pk]) in html
     assert "Looks right." in html
-    assert "Try it" not in html
-    assert "Try it" in client_of("operator").get(page(call)).content.decode()
+    assert "Try tool" not in html
+    assert "Try tool" in client_of("operator").get(page(call)).content.decode()
 
 
 def test_a_record_that_was_changed_by_hand_is_told(site: Site) -> None:

@@ -144,6 +144,7 @@ def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, s
     assert not Grant.objects.filter(agent=agent, server__slug="git").exists()
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("query", ["", "agent=no&endpoint=no", "days=x", "agent=research&endpoint=readonly"])
 def test_the_page_opens_for_who_may_only_look(client_of: ClientOf, site: Site, query: str) -> None:
     html = client_of("viewer").get(f"{PAGE}?{query}").content.decode()

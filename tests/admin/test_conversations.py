@@ -67,7 +67,7 @@ def test_retention_forgets_one_that_nobody_used_and_its_calls_keep_its_name(clie
     call = Invocation.objects.filter(conversation=CONVERSATION)[0]
     html = client_of("viewer").get(reverse("admin:mcpregistry_invocation_change", args=[call.pk])).content.decode()
     assert f"{CONVERSATION}</span> <span" in html
-    assert "no longer kept" in html
+    assert "no longer stored" in html
 
 
 def live(client: Any) -> Any:
@@ -109,4 +109,8 @@ def test_retention_erases_texts_with_payloads(client_of: ClientOf, site: Site) -
     Message.objects.filter(text="old words").update(created_at=old)
     assert retention.prune(timezone.now())["messages"] == 1
     html = client_of("viewer").get(page("change", CONVERSATION)).content.decode()
-    assert ("old words" in html, "new words" in html, "Retention has erased it." in html) == (False, True, True)
+    assert ("old words" in html, "new words" in html, "Retention has erased this message." in html) == (
+        False,
+        True,
+        True,
+    )

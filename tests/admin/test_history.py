@@ -44,7 +44,7 @@ def test_a_version_is_put_back_from_the_records_history(client_of: ClientOf, rul
     assert version_page(first) in page
     assert "admin" in page  # from where
     answer = root.post(version_page(first), {"shown": shown(root, version_page(first))}, follow=True)
-    assert "Put back: 1 changed." in answer.content.decode()
+    assert "Restored: 1 changed." in answer.content.decode()
     rule.refresh_from_db()
     assert (rule.outcome, rule.note) == ("deny", "first")
     assert rule.history.first().history_change_reason.startswith("admin: the version of")
@@ -68,7 +68,7 @@ def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site
     assert 'action="/admin/undo/"' in answer.content.decode()
     assert 'action="/admin/undo/"' not in client_of("admin").get(RULES).content.decode()
     answer = undo(root, answer.content.decode())
-    assert "Undone." in answer
+    assert "The change was undone." in answer
     assert 'action="/admin/undo/"' not in answer
     rule.refresh_from_db()
     assert rule.enabled
@@ -77,7 +77,7 @@ def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site
     undo(root, deleted)
     assert PolicyRule.objects.get().note == "first"
     root.post(f"{RULES}add/", form(name="other", outcome="deny"))
-    assert "something else since" in undo(root, deleted)
+    assert "made another change since" in undo(root, deleted)
     assert [row.name for row in PolicyRule.objects.all()] == ["other", "r"]
 
 
@@ -115,15 +115,15 @@ def test_the_site_is_put_back_to_a_time(client_of: ClientOf, site: Site, rule: P
     root.post(f"{RULES}{rule.pk}/change/", form(name="r", outcome="ask", note="second"))
     newest = rule.history.first()
     PolicyRule.history.filter(pk=newest.pk).update(history_date=newest.history_date.replace(year=2100))
-    assert "Put back…" in root.get(reverse("history-site")).content.decode()
+    assert "Restore…" in root.get(reverse("history-site")).content.decode()
     url = f"{reverse('history-site')}?at={moment}"
     site.people["operator"].user_permissions.add(Permission.objects.get(codename="change_configuration"))
     assert client_of("operator").get(url).status_code == 403, "nor may they change rules"
     proposal = root.get(url).content.decode()
-    assert "The site, as of" in proposal
+    assert "Restore the configuration of" in proposal
     assert "<strong>rules: r</strong>" in proposal
     answer = root.post(url, {"shown": shown(root, url)}, follow=True)
-    assert "Put back: 1 changed." in answer.content.decode()
+    assert "Restored: 1 changed." in answer.content.decode()
     rule.refresh_from_db()
     assert (rule.note, Server.objects.count()) == ("first", servers)
     assert client_of("viewer").get(url).status_code == 403
@@ -144,7 +144,7 @@ def test_what_a_group_was_allowed_is_put_back(client_of: ClientOf, site: Site) -
     text = root.get(url).content.decode()
     assert "mcpregistry.view_server" in text
     answer = root.post(url, {"shown": shown(root, url)}, follow=True)
-    assert "Put back: 1 changed." in answer.content.decode()
+    assert "Restored: 1 changed." in answer.content.decode()
     group.refresh_from_db()
     assert (group.name, [*group.permissions.all()]) == ("keepers", [look])
     group.delete()
@@ -158,9 +158,9 @@ def test_what_a_role_may_do_is_the_releases_word(client_of: ClientOf, site: Site
     role.permissions.remove(role.permissions.all()[0])
     version = role.history.get()
     root = client_of("root")
-    assert "Put back" not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
+    assert "Restore…" not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
     answer = root.get(reverse("history-version", args=["auth.group", version.history_id]))
-    assert "said by the release" in answer.content.decode()
+    assert "come with the release" in answer.content.decode()
 
 
 def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_back(
@@ -180,7 +180,7 @@ def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_b
         assert words in text, words
     assert "canary" not in page
     assert person.password not in page
-    assert "Put back" not in page
+    assert "Restore…" not in page
     assert "do not come back" in page
     operator = client_of("operator")
     assert operator.get(reverse("admin:auth_user_history", args=[person.pk])).status_code == 403

@@ -41,7 +41,7 @@ def test_a_package_is_asked_for_and_watched(client_of: ClientOf, site: Site) -> 
     Install.objects.filter(pk=row.pk).update(state="failed", reason="There is no version 9. Check it.")
     live = client.get(page("live", row.pk))
     assert (live.status_code, "There is no version 9" in live.content.decode()) == (286, True)
-    assert "What can be done now" in live.content.decode()
+    assert "Show next actions" in live.content.decode()
 
 
 def test_a_lock_is_approved_exactly_as_it_was_shown(client_of: ClientOf, site: Site) -> None:
@@ -51,7 +51,7 @@ def test_a_lock_is_approved_exactly_as_it_was_shown(client_of: ClientOf, site: S
     assert row.lock_sha256 in html
     assert "Approve and install" not in html
     assert "Licences: MIT 1" in html
-    assert "1, each with its hash; 0 new to this site" in html
+    assert "1 package, with its hash; 0 new to this site" in html
     client = client_of("admin")
     shown = client.get(page("approve", row.pk)).content.decode()
     for told in ("git-server", "1.1.0", "MIT", row.lock_sha256[:16], "This downloads the code of 1 package"):
@@ -74,7 +74,7 @@ def test_a_server_is_set_to_it_rolled_back_and_then_a_draft(client_of: ClientOf,
     server = Server.objects.get(slug="git")
     assert (server.lifecycle, server.command) == ("draft", ["node", f"{new.folder}/cli.js"])
     html = client.get(page("change", new.pk)).content.decode()
-    assert "Roll back" in html
+    assert "Restore previous package" in html
     assert "Used by git." in html
     client.post(page("verb", new.pk, "roll-back"))
     server.refresh_from_db()

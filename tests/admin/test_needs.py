@@ -1,4 +1,4 @@
-"""What the overview lists under "Needs you": all that waits for people, and work that no worker takes."""
+"""What the overview lists under "Action required": all that waits for a decision, and work that no worker takes."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_all_kinds_of_work_that_wait_are_named_with_their_pages(client_of: Clien
     )
     needs = re.findall(r'<li><a href="([^"]+)">' + NEED, overview(client_of))
     said = {words: (kind, count) for _, kind, count, words in needs}
-    stuck = "waited for a worker, the oldest for 2 minutes; see manage.py doctor"
+    stuck = "waited for a worker, the oldest one for 2 minutes; run manage.py doctor"
     assert said["packages wait for approval"] == ("warn", "2"), "the site has one already"
     for words, kind in {
         "registry could not be read": "warn",
         "hosted agent does not answer: its selected conversation has ended": "warn",
         "energy pool is empty": "bad",
         f"package has {stuck}": "bad",
-        f"reading of a registry has {stuck}": "bad",
-        f"test of a server has {stuck}": "bad",
+        f"registry update has {stuck}": "bad",
+        f"server test has {stuck}": "bad",
     }.items():
         assert said[words] == (kind, "1")
     for link, *_ in needs:
@@ -90,21 +90,21 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(client_of:
             id=ordered_id(), version=version, expert_name="speaks", state=state, created_at=past, lease_until=lease
         )
     MaintenanceRequest.objects.create(kind="search_servers", requested_by="x", created_at=past)
-    stuck = "waited for a worker, the oldest for 2 minutes; see manage.py doctor"
+    stuck = "waited for a worker, the oldest one for 2 minutes; run manage.py doctor"
     said = {words: (kind, count) for kind, count, words in re.findall(NEED, overview(client_of))}
     for words, count in {
         f"approved call has {stuck}": "1",
         f"notification has {stuck}": "1",
         f"hosted agent has {stuck}": "1",
-        f"test of a provider has {stuck}": "1",
-        f"runs of expert tools have {stuck}": "2",
+        f"provider test has {stuck}": "1",
+        f"runs have {stuck}": "2",
         f"request to the sub-agent has {stuck}": "1",
     }.items():
         assert said[words] == ("bad", count)
     told = {finding.what for finding in doctor._work() if not finding.ok}
-    assert "2 runs of expert tools have waited for a worker, the oldest for 2 minutes" in told
-    assert "2 runs of expert tools have waited for a worker" in health._unclaimed()
-    assert said["provider is a draft: confirm it before its models are asked"] == ("warn", "1")
+    assert "2 runs have waited for a worker, the oldest one for 2 minutes" in told
+    assert "2 runs have waited for a worker" in health._unclaimed()
+    assert said["provider is a draft: confirm it to use its models"] == ("warn", "1")
 
 
 @pytest.mark.both_databases
@@ -165,7 +165,8 @@ LEFT_OUT = "Tool a is shown to hosts with changes: icons is not as MCP has it.\n
 def test_servers_with_left_out_definitions_are_named_until_they_are_fine(client_of: ClientOf, site: Site) -> None:
     def named() -> list[tuple[str, str]]:
         return re.findall(
-            r'<li><a href="([^"]+)"><b class="sn-warn">([^<]+)</b> lists what hosts cannot get', overview(client_of)
+            r'<li><a href="([^"]+)"><b class="sn-warn">([^<]+)</b> offers something that hosts do not get',
+            overview(client_of),
         )
 
     assert named() == []
@@ -183,5 +184,5 @@ def test_many_servers_with_left_out_definitions_share_a_row(client_of: ClientOf,
     for number in range(12):
         Server.objects.create(slug=f"odd-{number:02}", lifecycle="active", left_out="b: its name is not text")
     html = overview(client_of)
-    assert html.count("lists what hosts cannot get") == 10
-    assert ("warn", "2", "more servers list what hosts cannot get: read why") in re.findall(NEED, html)
+    assert html.count("offers something that hosts do not get") == 10
+    assert ("warn", "2", "more servers offer something that hosts do not get: see why") in re.findall(NEED, html)

@@ -31,7 +31,7 @@ def test_a_package_is_found_and_asked_for_by_a_form(client_of: ClientOf, site: S
     assert "io.example/weather" not in found
     assert page("add_way", entry.pk, 0) in text(client.get(page("change", entry.pk)))
     form = text(client.get(page("add_way", entry.pk, 0)))
-    for told in ("--local-timezone", 'value="UTC"', entry.sha256, "Ask for the package"):
+    for told in ("--local-timezone", 'value="UTC"', entry.sha256, "Request package"):
         assert told in form
     entered = {"slug": "clock2", "input-0": "CET", "shown": entry.sha256}
     answer = client.post(page("add_way", entry.pk, 0), entered, follow=True)
@@ -63,9 +63,9 @@ def test_who_may_not_add_sees_no_form(client_of: ClientOf, site: Site) -> None:
 
 def test_the_list_says_where_nothing_was_read(client_of: ClientOf, site: Site) -> None:
     client = client_of("viewer")
-    assert "No registry has been read yet" not in text(client.get(page("changelist")))
+    assert "has not read a registry yet" not in text(client.get(page("changelist")))
     RegistrySource.objects.all().delete()
-    assert "No registry has been read yet" in text(client.get(page("changelist")))
+    assert "has not read a registry yet" in text(client.get(page("changelist")))
 
 
 @pytest.mark.attack

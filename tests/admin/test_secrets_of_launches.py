@@ -107,6 +107,7 @@ def test_viewers_find_no_server_by_a_secret_in_its_address(client_of: ClientOf, 
     assert (found(client_of("viewer")), found(client_of("admin"))) == (0, 1)
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "address",
     [

@@ -43,7 +43,7 @@ def test_a_yes_to_other_rows_asks_again(client_of: ClientOf, site: Site) -> None
     sure = asks(client.post(TOKENS, wish))
     answer = client.post(TOKENS, wish | {"_selected_action": [row.pk for row in made], "sure": sure})
     assert answer.status_code == 409
-    assert "Something has changed" in answer.content.decode()
+    assert "The data has changed" in answer.content.decode()
     assert not Token.objects.filter(revoked_at__isnull=False, pk__in=[row.pk for row in made]).exists()
 
 

@@ -110,7 +110,7 @@ async def test_a_form_makes_one_call_however_often_it_is_sent(page: Page) -> Non
     assert re.search(r'name="key" value="[0-9a-f]{32}"', form)
     for _ in range(2):
         html = await page.call(a2='{"x": [1]}')
-        assert "What a host gets" in html
+        assert "Result for the host" in html
         assert "succeeded" in html
     call = await db_call(Invocation.objects.get)
     assert json.loads(call.arguments) == {"path": "README.md", "depth": 2, "more": {"x": [1]}}
@@ -124,7 +124,7 @@ async def test_a_form_makes_one_call_however_often_it_is_sent(page: Page) -> Non
 
 async def test_wrong_arguments_and_missing_grants_are_told_and_send_nothing(page: Page) -> None:
     await page.as_("operator")
-    assert "The tool needs this." in await page.call(a0="")
+    assert "The tool requires this argument." in await page.call(a0="")
     assert "Write a number." in await page.call(a1="two")
     assert "Write an object" in await page.call(raw="[]")
     assert await db_call(Invocation.objects.count) == 0
@@ -179,8 +179,8 @@ async def test_a_database_that_is_locked_after_the_call_loses_no_result(
     await page.as_("operator")
     with monkeypatch.context() as after:
         after.setattr(idempotency, "keep", locked)
-        assert "What a host gets" in await page.call()
-    assert "What a host gets" in await page.call()  # of its record
+        assert "Result for the host" in await page.call()
+    assert "Result for the host" in await page.call()  # of its record
     assert await db_call(Invocation.objects.count) == 1
 
 

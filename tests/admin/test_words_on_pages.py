@@ -62,8 +62,8 @@ def test_cycles_name_their_conversation(client_of: ClientOf, site: Site) -> None
     shown = words(
         client_of("admin"), reverse("admin:subagents_effortagent_change", args=[EffortAgent.objects.get().pk])
     )
-    assert "Answers only Release notes" in shown
-    assert "Release notes: asks its model" in shown
+    assert "Answers only in Release notes" in shown
+    assert "Release notes: asking its model" in shown
     assert CONVERSATION not in shown
 
 
@@ -71,7 +71,7 @@ def test_people_have_a_hosted_agent_answer_all_conversations_again(client_of: Cl
     govern(site)
     EffortAgent.objects.update(focus=CONVERSATION)
     shown = pressed(client_of("admin"), EffortAgent.objects.get(), "answer-all")
-    assert b"It answers all its conversations again." in shown.content
+    assert b"The hosted agent answers all its conversations again." in shown.content
     assert EffortAgent.objects.get().focus == ""
     assert AuditEntry.objects.latest("id").kind == "effort_agent.answers_all"
 

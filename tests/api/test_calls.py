@@ -287,6 +287,7 @@ async def died(**changes: Any) -> None:
     await db_call(lambda: KeptAnswer.objects.update(**({"status": None, "body": ""} | changes)))
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("name", ["echo__echo", "falls__crash", "echo__refuse"])
 async def test_after_a_crash_a_key_answers_from_the_record_of_its_call(site, name: str):
     keyed = {"Idempotency-Key": "k-1"}

@@ -45,6 +45,7 @@ def test_a_browser_shows_the_operations_and_asks_nobody_else(live_server, browse
     page.close()
 
 
+@pytest.mark.exhaustive
 def test_openapi_document_is_made_once(db, monkeypatch):
     first = Client().get(f"{ROOT}/openapi.json")
     assert first.json()["paths"]

@@ -89,7 +89,7 @@ def test_a_version_is_put_back_as_it_was_shown_and_once(caller: CallerOf, rule: 
     assert (rule.name, rule.outcome, rule.history.count()) == ("r", "deny", 3)
     newest = rule.history.first()
     assert newest.history_user == User.objects.get()
-    assert newest.history_change_reason.startswith("REST: the version of")
+    assert newest.history_change_reason.startswith("REST: restored the version of")
     assert AuditEntry.objects.filter(kind="rule.changed", actor__startswith="user:admin").count() == 1
 
 
@@ -99,7 +99,7 @@ def test_what_was_deleted_is_found_by_its_name_and_comes_back(caller: CallerOf, 
     found = read(admin.get("/history?kind=rules&record=renamed"))["items"]
     assert [each["what"] for each in found] == ["deleted", "changed", "made"]
     gone = read(admin.get(f"/history/rules/{found[0]['id']}"))
-    assert (gone["proposal"], "nothing to put back" in gone["problem"]) == (None, True)
+    assert (gone["proposal"], "cannot be restored" in gone["problem"]) == (None, True)
     place = f"/history/rules/{found[1]['id']}"
     shown = read(admin.get(place))["proposal"]["shown"]
     assert read(admin.post(f"{place}/restore", {"shown": shown}))["made"] == ["rules/renamed"]
@@ -146,7 +146,7 @@ def test_people_read_and_put_back_what_their_role_lets_them(caller: CallerOf, ru
     viewer, operator = caller("viewer"), caller("operator")
     place = f"/history/rules/{numbers(rule)[0]}"
     seen = read(viewer.get(place))
-    assert (seen["proposal"], "may not change rules" in seen["problem"]) == (None, True)
+    assert (seen["proposal"], "do not have permission to change rules" in seen["problem"]) == (None, True)
     shown = read(caller("admin").get(place))["proposal"]["shown"]
     for one in (viewer, operator):
         assert read(one.post(f"{place}/restore", {"shown": shown}), 403)["code"] == "DENIED"
@@ -165,7 +165,7 @@ def test_where_a_credential_may_go_is_put_back_by_those_who_may_say_that(caller:
 @pytest.mark.parametrize("path", ["/history?kind=users", "/history/users/1", "/history?kind=calls&record=x"])
 def test_what_has_no_versions_is_refused_with_where_to_look(caller: CallerOf, path: str):
     refused = read(caller("admin").get(path), 404)
-    assert "No versions are kept of" in refused["message"]
+    assert "The site keeps no versions of" in refused["message"]
     assert "audit log" in refused["remedy"]
 
 
@@ -207,11 +207,11 @@ def test_the_command_lists_shows_and_puts_back(rule: PolicyRule):
     assert f"{first}  rules/renamed: created" in " ".join(said().split()).replace(f"{first} rules", f"{first}  rules")
     assert "outcome: deny -> allow" in said("rules/renamed")
     assert "+    outcome: deny" in said("rules/renamed", show=first)
-    assert "Everything is so already." in said("rules", show=second)
+    assert "There is nothing to change." in said("rules", show=second)
     assert "Nothing was changed." in said("rules", restore=first)
     rule.refresh_from_db()
     assert rule.outcome == "allow"
-    assert "Put back: 1 changed." in said("rules", restore=first, apply=True)
+    assert "Restored: 1 changed." in said("rules", restore=first, apply=True)
     rule.refresh_from_db()
     assert (rule.name, rule.outcome, rule.history.count()) == ("r", "deny", 3)
     assert AuditEntry.objects.filter(kind="rule.changed", actor="manage.py history").count() == 1
@@ -220,15 +220,15 @@ def test_the_command_lists_shows_and_puts_back(rule: PolicyRule):
 def test_the_command_makes_the_site_as_of_a_time(rule: PolicyRule):
     at = datetime.fromisoformat(between(rule))
     assert "Nothing was changed." in said(as_of=at.isoformat())
-    assert "Put back: 1 changed." in said(as_of=at.isoformat(), apply=True)
+    assert "Restored: 1 changed." in said(as_of=at.isoformat(), apply=True)
     rule.refresh_from_db()
     assert rule.name == "r"
-    assert "Everything is so already." in said(as_of=at.isoformat(), apply=True)
+    assert "There is nothing to change." in said(as_of=at.isoformat(), apply=True)
 
 
 def test_a_launch_that_is_put_back_waits_for_its_confirmation(server: Server):
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-    assert "Put back: 1 changed." in said("servers/git", restore=numbers(server)[0], apply=True)
+    assert "Restored: 1 changed." in said("servers/git", restore=numbers(server)[0], apply=True)
     server.refresh_from_db()
     assert (server.lifecycle, server.env) == (Lifecycle.DRAFT, {"TOKEN": SECRET})
 
@@ -236,10 +236,10 @@ def test_a_launch_that_is_put_back_waits_for_its_confirmation(server: Server):
 @pytest.mark.parametrize(
     ("words", "options", "why"),
     [
-        (["users/root"], {}, "No versions are kept of 'users'"), ([], {"restore": 1}, "A number is one of a kind"),
-        (["rules/x"], {}, "There is no 'x' among rules"), (["rules"], {"show": 0}, "There is no such version"),
-        (["rules"], {"as_of": "2026-01-01T00:00"}, "about the whole site"), ([], {"as_of": "noon"}, "is no time"),
-        ([], {"as_of": "2026-13-01T00:00"}, "is no time"), ([], {"apply": True}, "--apply needs something to do"),
+        (["users/root"], {}, "The site keeps no versions of \"users\""), ([], {"restore": 1}, "The number of a version requires its kind"),
+        (["rules/x"], {}, "There is no record named \"x\" in rules"), (["rules"], {"show": 0}, "No version with the number 0"),
+        (["rules"], {"as_of": "2026-01-01T00:00"}, "applies to the whole site"), ([], {"as_of": "noon"}, "is not a valid time"),
+        ([], {"as_of": "2026-13-01T00:00"}, "is not a valid time"), ([], {"apply": True}, "--apply has nothing to apply"),
     ],
 )  # fmt: skip
 def test_the_command_refuses_with_what_to_do(words: list[str], options: dict[str, Any], why: str):
@@ -249,7 +249,7 @@ def test_the_command_refuses_with_what_to_do(words: list[str], options: dict[str
 
 def test_a_number_of_another_record_is_refused(rule: PolicyRule):
     other = rules.save_rule(rule=PolicyRule(name="other", outcome="deny"), actor=ACTOR)
-    with pytest.raises(CommandError, match="is one of 'renamed'"):
+    with pytest.raises(CommandError, match='belongs to "renamed"'):
         said("rules/other", restore=numbers(rule)[0], apply=True)
     other.refresh_from_db()
     assert "No versions" not in said("rules/other")
@@ -257,6 +257,6 @@ def test_a_number_of_another_record_is_refused(rule: PolicyRule):
 
 def test_who_changed_it_is_said_and_nothing_where_nothing_was(rule: PolicyRule):
     agents.save_agent(agent=new_agent("ann"), actor=ACTOR)
-    assert "Nothing was changed yet" in said("channels")
+    assert "No versions yet" in said("channels")
     assert Permission.objects.exists()
     assert "agents/ann" in said("agents")

@@ -175,6 +175,7 @@ NAMED = [
 ]
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(("path", "body", "what", "where"), NAMED, ids=[path for path, *_ in NAMED])
 def test_a_name_that_is_taken_is_a_conflict_that_says_where_the_other_is(db, caller, path, body, what, where):
     furnish()

@@ -25,7 +25,7 @@ from mcpregistry.services.servers.lifecycle import SCHEMES
 from tests.externals import ROOT
 
 SAMPLES = ROOT / "tests" / "domain" / "formats" / "samples"
-GUIDE = ROOT / "docs" / "how-to-add.md"
+GUIDE, TESTING = ROOT / "docs" / "how-to-add.md", ROOT / "docs" / "testing.md"
 
 
 def test_a_transport_is_known_everywhere() -> None:
@@ -56,9 +56,9 @@ def test_a_kind_of_channel_is_known_everywhere() -> None:
 
 
 def test_the_guides_name_files_that_there_are() -> None:
-    """In DESIGN.md, CONTRIBUTING.md and the guide: each path in backticks that ends in .py exists under some root."""
+    """In DESIGN.md, CONTRIBUTING.md and the two guides, each path in backticks that ends in .py exists under some root."""
     roots = [ROOT, ROOT / "mcpregistry", ROOT / "subagents", ROOT / "tests"]
-    for page in (GUIDE, ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md"):
+    for page in (GUIDE, TESTING, ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md"):
         named = {found for found in re.findall(r"`([\w./-]+/[\w-]+\.py)", page.read_text()) if "NAME" not in found}
         gone = sorted(name for name in named if not any((root / name).exists() for root in roots))
         assert gone == [], page.name

@@ -240,6 +240,7 @@ def test_a_vote_that_was_given_to_somebody_else_is_found(voted):
     assert "the vote of other is not what was written" in verify(full=True).problems[0]
 
 
+@pytest.mark.exhaustive
 def test_a_vote_that_was_taken_away_or_added_is_found(voted):
     vote = ApprovalVote.objects.get(user__username="other")
     vote.delete()

@@ -213,6 +213,7 @@ async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(site: 
     assert {outcome.state for outcome in ended} == {State.SUCCEEDED}, [outcome.message for outcome in ended]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.both_databases
 @pytest.mark.fault
 @pytest.mark.parametrize("error", [InterfaceError("hunter2"), Busy("Full."), RuntimeError("hunter2")])

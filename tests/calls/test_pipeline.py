@@ -200,6 +200,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "value",
@@ -293,6 +294,7 @@ async def test_a_rule_that_fails_denies_and_its_text_stays_inside(site: Make, ec
     assert "hunter2" not in (await recorded(outcome))[0].reason
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize("answer", [None, "allow", Decision("maybe", ""), True])  # type: ignore[arg-type]
 async def test_a_rule_that_answers_nonsense_denies(site: Make, echo: Server, answer: Any):

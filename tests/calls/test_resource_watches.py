@@ -95,6 +95,7 @@ async def start(live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         await each.stop()
 
 
+@pytest.mark.exhaustive(one_in=2)
 @ERAS
 @pytest.mark.parametrize("session", [SESSION, ""], ids=["session", "everybody"])
 async def test_every_change_is_heard_whichever_process_makes_the_call(

@@ -105,6 +105,7 @@ async def test_a_dead_servers_tools_leave_the_lists_by_its_failing_calls_alone_a
     assert (await status()).available
 
 
+@pytest.mark.exhaustive
 async def test_where_unavailable_servers_are_not_hidden_they_stay(site, home: Path):
     await db_call(crashing, home)
     await db_call(lambda: Endpoint.objects.update(hide_unavailable=False))

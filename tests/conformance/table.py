@@ -1,4 +1,4 @@
-"""Writes the table of what is carried into the documentation: ``python -m tests.conformance.table``."""
+"""Write the table of the supported features into the documentation: ``python -m tests.conformance.table``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "protocol.md"
 _BEGIN, _END = "<!-- table: begin -->\n", "<!-- table: end -->"
+_VERSIONS = {"modern": "2026-07-28", "older": "2025-11-25"}
 
 
 def between(text: str) -> str:
-    """The table that stands in the page."""
+    """Return the table in the page."""
     return text.partition(_BEGIN)[2].partition(_END)[0]
 
 
 def replaced(text: str, table: str) -> str:
-    """The page with this table."""
+    """Return the page with this table."""
     before, _, rest = text.partition(_BEGIN)
     return f"{before}{_BEGIN}{table}{_END}{rest.partition(_END)[2]}"
 
@@ -25,9 +26,9 @@ def replaced(text: str, table: str) -> str:
 def written(
     features: Sequence[str], eras: Sequence[str], doors: Sequence[str], found: Mapping[tuple[str, str, str], list[str]]
 ) -> str:
-    """A row for each feature, a column for each pair of a host's and a server's era; in it the doors where it works."""
+    """Make a row for each feature, and a column for each pair of protocol versions. The cells name the transports."""
     pairs = [(host, server) for host in eras for server in eras]
-    head = ["", *(f"{host} host, {server} server" for host, server in pairs)]
+    head = ["", *(f"host {_VERSIONS[host]}, server {_VERSIONS[server]}" for host, server in pairs)]
     rows = [head, ["---"] * len(head)]
     for feature in features:
         rows.append([feature, *(_cell(found[feature, *pair], doors) for pair in pairs)])
@@ -35,7 +36,7 @@ def written(
 
 
 def _cell(where: Sequence[str], doors: Sequence[str]) -> str:
-    return {len(doors): "every door", 0: "no"}.get(len(where), ", ".join(where))
+    return {len(doors): "all transports", 0: "no"}.get(len(where), ", ".join(where))
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ def test_the_lanes_change_no_line(outcome, site, site_without_lanes, token):
     assert len(slow) > len(PASS[revision])
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_not_there_fails(token):
     """That a run can fail at all."""
     found = run("http://127.0.0.1:9/mcp", token, "--scenario", "tools-list")

@@ -210,12 +210,12 @@ FEATURES: dict[str, Callable[[Seen], Awaitable[bool]]] = {
     "progress of calls": Seen.progress,
     "prompts: list, get": Seen.prompts,
     "resources: list, read": Seen.resources,
-    "resources by template": Seen.templates,
-    "word of changed lists": Seen.list_changes,
-    "questions of a server to the person at the host": Seen.questions,
-    "word of changes of single resources": Seen.subscriptions,
+    "resources: read by template": Seen.templates,
+    "notifications of changed lists": Seen.list_changes,
+    "questions of a server to the user": Seen.questions,
+    "subscriptions to resources": Seen.subscriptions,
     "completion of arguments": Seen.completion,
-    "log lines of servers": Seen.log_lines,
+    "log lines": Seen.log_lines,
 }
 
 

@@ -29,7 +29,7 @@ PROMISED = 10.0  # seconds from the signal to the end, where the machine has tim
 # start on slow machines as on quick ones.
 LINES = (
     "", "starting the broker", "loading the web site", "bringing the database", "starting the worker", "the site answers",
-    "starting the clock", "asking the worker", ": works", "Three things to do next", "Or over HTTP",
+    "starting the scheduler", "asking the worker", ": works", "Three things to do next", "Or connect over HTTP",
 )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _processes(var: Path) -> list[str]:
 def finish(var: Path) -> str:
     """Start the site once more and let it come up; all that it printed. It is stopped again."""
     process = start(var)
-    text = read_to(process, "3. Or over HTTP") + read_to(process, "\n")
+    text = read_to(process, "3. Or connect over HTTP") + read_to(process, "\n")
     process.terminate()
     return text + end_of(process)
 
@@ -144,8 +144,8 @@ def invariants(var: Path) -> str:
 def shown(text: str) -> dict[str, bool]:
     """What the owner of a new site must have seen by the time that a start was not stopped."""
     return {
-        "password": re.search(r"Password, shown this once:  \S+", text) is not None,
-        "token": re.search(r"Bearer token, shown this once:  \S+", text) is not None,
+        "password": re.search(r"Password, shown only once:  \S+", text) is not None,
+        "token": re.search(r"Bearer token, shown only once:  \S+", text) is not None,
         "demo": "expert tool research_repository: ready" in text,
     }
 

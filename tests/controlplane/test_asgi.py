@@ -192,13 +192,15 @@ async def test_ready_once_database_migrations_and_gateway_are(live_db, site):
 
 
 async def test_work_that_no_worker_takes_is_told_and_the_process_is_ready_all_the_same(live_db, site, monkeypatch):
-    monkeypatch.setattr(health, "_unclaimed", lambda: "2 packages have waited for a worker, the oldest for 5 minutes")
+    monkeypatch.setattr(
+        health, "_unclaimed", lambda: "2 packages have waited for a worker, the oldest one for 5 minutes"
+    )
 
     async def ask() -> None:
         status, body = await site.get("/readyz")
         assert (status, json.loads(body)["work"]) == (
             200,
-            "2 packages have waited for a worker, the oldest for 5 minutes",
+            "2 packages have waited for a worker, the oldest one for 5 minutes",
         )
 
     await site.live(ask)

@@ -132,7 +132,7 @@ def test_the_doctor_says_how_far_servers_can_be_confined_and_which_are_not(db, m
 def test_doctor_says_with_what_packages_are_installed(monkeypatch, tmp_path):
     said = {finding.what: finding.ok for finding in doctor._installers()}
     assert len(said) == 2
-    assert any(message.startswith("packages of servers can be installed with uv") for message in said)
+    assert any(message.startswith("packages can be installed with uv") for message in said)
     monkeypatch.setenv("PATH", str(tmp_path))
     without = [*doctor._installers()][1]
     assert (without.ok, "Node.js is needed" in without.what) == (True, True)

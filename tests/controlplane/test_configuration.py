@@ -257,10 +257,10 @@ def test_without_its_secrets_nothing_counts_as_confirmed_and_their_names_are_tol
     file, _ = exported()
     people()
     report = reading.take(text.load(file.encode(), "site.yaml"), {}, confirm=True)
-    assert "servers/odd: enter what nobody gave: servers/odd/env/PLAIN, servers/odd/extra." in report.notes
-    assert "providers/own: where its key goes waits for a person's confirmation." in report.notes
+    assert "servers/odd: enter the missing secrets: servers/odd/env/PLAIN, servers/odd/extra." in report.notes
+    assert "providers/own: the destination of its key must be confirmed." in report.notes
     assert (
-        "channels/hook: left out until somebody gives channels/hook/access/signing, channels/hook/access/url."
+        "channels/hook: left out, because these secrets are missing: channels/hook/access/signing, channels/hook/access/url."
         in report.notes
     )
     assert Server.objects.get(slug="odd").env == {"TOKEN": "${TOKEN}", "HUB": "${cred:hub}"}
@@ -278,7 +278,7 @@ def test_a_launch_that_somebody_edited_in_the_file_waits_for_a_person():
     server["command"] = ["/bin/evil"]
     report = reading.take(document, secrets, confirm=False)
     assert report.changed == [f"servers/{name}"]
-    assert report.notes == [f"servers/{name}: its launch waits for a person's confirmation."]
+    assert report.notes == [f"servers/{name}: the launch must be confirmed."]
     assert not Server.objects.get(slug=name).launch_confirmed
 
 
@@ -293,9 +293,9 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
     assert report.made == ["agents/ann", "rules/ask"]
     assert Configuration.objects.get().keep_calls_days == 77, "of what a file does not have it says nothing"
     assert report.notes == [
-        "There is no account 'nobody-here'; left empty.",
-        "There is no account 'nobody-here'; left empty.",
-        "Rules ask, and nobody may approve calls yet: give somebody the role approver.",
+        'No user named "nobody-here". The field is left empty.',
+        'No user named "nobody-here". The field is left empty.',
+        "Rules ask for approvals, but no user can approve calls yet. Give a user the role approver.",
     ]
     assert AuditEntry.objects.filter(kind="site.imported").get().actor == "importconfig"
 
@@ -304,23 +304,29 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"version": 2}, "of version 2. Import it with a newer release"),
-        ({"slipsnisse": "other"}, "no document of a whole site"),
-        ({"things": {}}, "There is no section 'things'"),
-        ({"permits": []}, "There is no section 'permits'"),
-        ({"servers": []}, "servers: not an object"),
-        ({"grants": {}}, "grants: not a list"),
-        ({"servers": {"a": 1}}, "servers/a: not an object"),
-        ({"servers": {"a": {"comand": ["x"]}}}, "servers/a: the word 'comand' is not known. Known are"),
-        ({"servers": {"a": {"max_tools": "many"}}}, "servers/a: max_tools: 'many' does not fit"),
+        ({"version": 2}, "the version 2, but this release reads version 1. Import it with a newer release"),
+        ({"slipsnisse": "other"}, "not the configuration of a whole site"),
+        ({"things": {}}, '"things" is not a valid section'),
+        ({"permits": []}, '"permits" is not a valid section'),
+        ({"servers": []}, "servers is not an object"),
+        ({"grants": {}}, "grants is not a list"),
+        ({"servers": {"a": 1}}, "servers/a: the entry is not an object"),
+        ({"servers": {"a": {"comand": ["x"]}}}, 'servers/a: "comand" is not a valid key. Valid keys: '),
+        ({"servers": {"a": {"max_tools": "many"}}}, "servers/a: 'many' is not a valid value of max_tools"),
         ({"servers": {"a": {"max_tools": 0}}}, "servers/a: "),
-        ({"tools": {"none::t": {"definition": {"name": "t"}}}}, "tools/none::t: There is no server 'none'"),
-        ({"grants": [{"agent": "none"}]}, "grants/1: There is no agent 'none'"),
-        ({"roles": {"night": {"permissions": ["mcpregistry.fly"]}}}, "There is no permission 'mcpregistry.fly'"),
+        ({"tools": {"none::t": {"definition": {"name": "t"}}}}, 'tools/none::t: No server named "none"'),
+        ({"grants": [{"agent": "none"}]}, 'grants/1: No agent named "none"'),
+        ({"roles": {"night": {"permissions": ["mcpregistry.fly"]}}}, 'No permission named "mcpregistry.fly"'),
         ({"rules": {"r": {"condition": "1 +"}}}, "rules/r: "),
-        ({"rules": {"r": {"condition": 5}}}, "rules/r: condition: 5 does not fit. Write a text"),
-        ({"servers": {"a": {"description": {"x": 1}}}}, "servers/a: description: {'x': 1} does not fit. Write a text"),
-        ({"servers": {"a": {"max_tools": True}}}, "servers/a: max_tools: True does not fit. Write a whole number"),
+        ({"rules": {"r": {"condition": 5}}}, "rules/r: 5 is not a valid value of condition. Use a text"),
+        (
+            {"servers": {"a": {"description": {"x": 1}}}},
+            "servers/a: {'x': 1} is not a valid value of description. Use a text",
+        ),
+        (
+            {"servers": {"a": {"max_tools": True}}},
+            "servers/a: True is not a valid value of max_tools. Use a whole number",
+        ),
         ({"agents": {"b": {"enabled": "yes"}}}, "agents/b: enabled is neither true nor false"),
         ({"servers": {"a": {"command": 5}}}, "servers/a: "),
         (
@@ -329,7 +335,7 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
         ),
         ({"agents": {"b": {"capabilities": "x"}}}, "agents/b: "),
         ({"agents": {"b": {"capabilities": [5]}}}, "agents/b: "),
-        ({"grants": [{"agent": "ann", "expires_at": 5}]}, "grants/1: expires_at: 5 does not fit. Write a time"),
+        ({"grants": [{"agent": "ann", "expires_at": 5}]}, "grants/1: 5 is not a valid value of expires_at. Use a time"),
         ({"grants": [{"agent": "ann", "argument_pins": [1]}]}, "grants/1: "),
         ({"experts": {"e": {"arguments": [1]}}}, "experts/e: "),
         ({"channels": {"c": {"events": "asked"}}}, "channels/c: "),
@@ -380,7 +386,7 @@ def test_a_secret_is_sent_nowhere_else_by_an_edited_file():
     file, secrets = exported()
     document = text.load(file.encode(), "site.yaml")
     document["servers"]["evil"]["env"]["X"] = {"secret": "servers/good/env/TOKEN"}
-    with pytest.raises(ConfigInvalid, match="servers/evil: the secret 'servers/good/env/TOKEN' does not belong here"):
+    with pytest.raises(ConfigInvalid, match='servers/evil: the secret "servers/good/env/TOKEN" is not allowed here'):
         reading.take(document, secrets, confirm=True)
     assert Server.objects.get(slug="evil").env == {"X": "own"}
 
@@ -475,8 +481,8 @@ def test_by_command_into_another_site_and_back_in_git(people, tmp_path, monkeypa
     with pytest.raises(SystemExit):
         call_command("importconfig", str(site), secrets=str(sealed))
     assert "does not open" in capsys.readouterr().err
-    with pytest.raises(CommandError, match="leave out --watch"):
+    with pytest.raises(CommandError, match="cannot be used for the file of a whole site"):
         call_command("importconfig", str(site), check=True)
     (tmp_path / "plain.json").write_text('{"mcpServers": {}}')
-    with pytest.raises(CommandError, match="--confirm belong"):
+    with pytest.raises(CommandError, match="--confirm require"):
         call_command("importconfig", str(tmp_path / "plain.json"), confirm=True)

@@ -45,6 +45,7 @@ print(json.dumps([callers.are_processes_hidden(), from_inside, from_outside]))
 """
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can mount /proc")
 @pytest.mark.parametrize("hidepid", [0, 1, 2, 4])

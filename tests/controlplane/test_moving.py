@@ -94,7 +94,7 @@ def test_nothing_is_moved_into_a_database_with_rows_and_everything_stays(tmp_pat
 def test_an_address_that_is_none_is_refused_before_anything_is_read(tmp_path):
     code, said = elsewhere.on_sqlite(tmp_path).run("moveto", "mysql://somewhere")
     assert code == 1
-    assert "neither postgres:// nor sqlite:///" in said
+    assert "must start with postgres:// or sqlite:///" in said
 
 
 def test_a_site_that_runs_is_not_moved(tmp_path):

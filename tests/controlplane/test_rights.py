@@ -124,7 +124,7 @@ def test_an_operator_does_not_put_back_what_a_tool_was_said_to_do(site: Site) ->
     url = reverse("history-version", args=["mcpregistry.tool", version.history_id])
     page = client.get(url)
     assert page.status_code == 403
-    assert "approve_definition" in page.content.decode()
+    assert "Can approve and reject tool definitions" in page.content.decode()
     assert client.post(url, {"shown": "x"}).status_code == 403
     path = f"/api/v1/history/tools/{version.history_id}"
     assert client.get(path).json()["proposal"] is None

@@ -125,7 +125,7 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):
         assert up.text.index("starting the worker") < up.text.index("the site answers"), "a first question waits for it"
         assert _get(f"{url}/admin/login/") == 200
         up.says(r"3\. Or over HTTP:  " + re.escape(url) + "/mcp/default")
-        password = up.says(r"Password, shown this once:  (\S+)")[1]
+        password = up.says(r"Password, shown only once:  (\S+)")[1]
         up.says(r"claude mcp add slipsnisse .*manage\.py runmcp --endpoint default --agent local")
         site = elsewhere.Site(
             {name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | {"SLIPSNISSE_VAR": str(var)}
@@ -155,7 +155,7 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):
         up.process.terminate()
         text = up.ended()
         assert up.process.returncode == 0
-        assert text.endswith("stopped; nothing is left running\n")
+        assert text.endswith("stopped; all processes have ended\n")
         assert not alive(family)
     assert password not in "".join(path.read_text(errors="replace") for path in var.rglob("*") if path.is_file())
 
@@ -167,10 +167,10 @@ def test_new_password_replaces_the_one_that_was_lost(tmp_path):
     passwords = []
     for arguments in ([], ["--new-password"]):
         with running(var, *arguments, **NO_MODELS) as up:
-            passwords.append(up.says(r"Password, shown this once:  (\S+)")[1])
-            up.says("starting the clock")
+            passwords.append(up.says(r"Password, shown only once:  (\S+)")[1])
+            up.says("starting the scheduler")
             if arguments:
-                order = [up.text.index(words) for words in ("Three things to do next", "starting the clock")]
+                order = [up.text.index(words) for words in ("Three things to do next", "starting the scheduler")]
                 assert order == sorted(order), "it must not wait for the worker"
             up.process.terminate()
             up.ended()
@@ -182,7 +182,7 @@ def test_new_password_replaces_the_one_that_was_lost(tmp_path):
 def test_kill_9_leaves_no_process_and_the_next_run_starts_over_it(tmp_path):
     migrated.put_into(tmp_path / "var")
     with running(tmp_path / "var", "--workers", "2", **NO_MODELS) as up:
-        up.says(r"Password, shown this once")
+        up.says(r"Password, shown only once")
         family = up.family()
         assert len(with_words("controlplane.web", family)) == 2
         up.process.kill()
@@ -200,7 +200,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path):
         port = taken.getsockname()[1]
         done = _manage(tmp_path / "var", "up", "--port", str(port))
     assert done.returncode == 1
-    assert done.stderr.strip().endswith(f"Choose another port, for example: up --port {port + 1}")
+    assert done.stderr.strip().endswith(f"Choose another port, for example with `manage.py up --port {port + 1}`.")
     assert "address already in use" in done.stderr
     assert not (tmp_path / "var/slipsnisse.sqlite3").exists()
 

@@ -74,7 +74,7 @@ def test_deep_nesting_is_shown_without_its_indent():
     ("text", "said"),
     [
         ("{", "line 1, column 2"),
-        ('{"a":NaN}', "JSON does not have"),
+        ('{"a":NaN}', "JSON cannot represent"),
         ("[]", "object"),
         ("", "line 1"),
         ('"x"', "object"),

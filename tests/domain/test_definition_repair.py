@@ -89,7 +89,7 @@ ONE_MEANING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a type of Python": (with_properties(a={"type": "str"}, b={"type": ["int", "None"]}),
                          with_properties(a={"type": "string"}, b={"type": ["integer", "null"]})),
     "a type in capitals": (with_properties(a={"type": "STRING"}), with_properties(a={"type": "string"})),
-    "a schema within the schema": (
+    "references to this inner schema": (
         with_properties(node={"$id": "T0", **with_properties(kids={"items": {"$ref": "T0"}})}),
         with_properties(node=with_properties(kids={"items": {"$ref": "#/properties/node"}})),
     ),
@@ -123,9 +123,9 @@ LESS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a reference that leads nowhere": (with_properties(s={"$ref": "#/$defs/No", "title": "S"}), with_properties(s={"title": "S"})),
     "a reference to elsewhere": (with_properties(s={"$ref": "https://s.example/s.json"}), with_properties(s={})),
     "what stood beside it": (with_properties(s={"$ref": "#/no", "additionalProperties": False}), with_properties(s={})),
-    "a type that is none": (with_properties(a={"type": "any"}, b={"type": ["string", "file"]}), with_properties(a={}, b={})),
-    "a pattern that is none": (with_properties(p={"type": "string", "pattern": "[a-"}), with_properties(p={"type": "string"})),
-    "a property that is no schema": (with_properties(a="string", b=[1]), with_properties(a={}, b={})),
+    "not a valid type": (with_properties(a={"type": "any"}, b={"type": ["string", "file"]}), with_properties(a={}, b={})),
+    "not a valid pattern": (with_properties(p={"type": "string", "pattern": "[a-"}), with_properties(p={"type": "string"})),
+    "a property that is not a schema": (with_properties(a="string", b=[1]), with_properties(a={}, b={})),
     "one of several": ({**OBJECT, "oneOf": [{"$ref": "#/no"}, {"required": ["a"]}]}, OBJECT),
     "what must not be": ({**OBJECT, "not": {"properties": {"a": {"$ref": "#/no"}}}}, OBJECT),
     "a condition": ({**OBJECT, "if": {"$ref": "#/no"}, "then": {"required": ["a"]}}, {**OBJECT, "then": {"required": ["a"]}}),
@@ -200,7 +200,7 @@ def test_what_has_no_name_is_called_by_its_uri(kind: str):
 OUTPUTS: dict[str, tuple[Any, Any]] = {
     "leads nowhere": (with_properties(s={"$ref": "#/$defs/No"}), with_properties(s={})),
     "an address of its own": ({"$id": "https://t.example/a", **OBJECT}, OBJECT),
-    "no schema": ([], None),
+    "not a schema": ([], None),
     "an unknown dialect": ({"$schema": "https://d.example/x", **OBJECT}, OBJECT),
     "an anchor twice": (with_properties(a={"$anchor": "x"}, b={"$anchor": "x"}), None),
     "two anchors": (with_properties(a={"$anchor": "x"}, b={"$anchor": "y"}), with_properties(a={"$anchor": "x"}, b={"$anchor": "y"})),
@@ -230,7 +230,7 @@ def test_a_call_is_checked_where_the_schema_can_be_used_and_passed_on_where_it_c
     }  # refers to itself in a circle
     listed = LISTED["tool"] | {"inputSchema": tangled}
     assert not check_call("tool", repair_definition("tool", listed).definition, {"a": 1})
-    assert "checked by its server alone" in list_changes("tool", listed)[-1]
+    assert "only the server checks its arguments" in list_changes("tool", listed)[-1]
 
 
 ANYTHING = st.recursive(
@@ -266,7 +266,9 @@ def test_every_schema_becomes_one_that_needs_no_more_repair(said: Any):
     found = repair_definition("tool", {"name": "a", "inputSchema": said}).definition["inputSchema"]
     assert repair_schema(found).schema == found
     said_why = why_unusable(found)  # what we refuse to check is known: too much work, or a circle
-    assert not said_why or any(why in said_why for why in ("in a circle", "too often", "too long a chain"))
+    assert not said_why or any(
+        why in said_why for why in ("in a circle", "too many branches", "chain of references is too long")
+    )
 
 
 @given(st.sampled_from(sorted(MODELS)), st.dictionaries(st.sampled_from(
@@ -284,7 +286,7 @@ def test_members_that_hosts_get_in_another_form_are_listed_with_both_forms() -> 
     assert (schema.name, schema.listed) == ("inputSchema", listed["inputSchema"])
     assert schema.shown == {"properties": {"b": {}}, "type": "object"}
     assert all(reason.startswith("inputSchema") for reason in schema.reasons)
-    assert icons == MemberChange("icons", 5, None, ("icons is not as MCP has it",))
+    assert icons == MemberChange("icons", 5, None, ("icons does not follow the MCP specification",))
     assert compare_members("tool", {"name": "a", "inputSchema": {"type": "object"}}) == []
     (named,) = compare_members("resource", {"uri": "file:///a"})[:1]
     assert (named.name, named.listed, named.shown) == ("name", None, "file:///a")

@@ -12,7 +12,7 @@ def test_what_is_unknown_is_called_so_and_is_not_to_be_repeated():
     said = advice(State.UNKNOWN)
     assert "It is not known whether the call ran" in said
     assert "may have taken effect" in said
-    assert "Do not repeat it; look first, or ask." in said
+    assert "Do not repeat it before you have checked, or asked the user." in said
 
 
 @pytest.mark.parametrize("confirmed", [{"read_only": True}, {"idempotent": True}])
@@ -32,5 +32,5 @@ def test_what_was_not_sent_differs_in_every_word():
 
 
 def test_after_silence_it_is_said_what_to_do():
-    assert "people are asked anew" in advice(State.EXPIRED)
+    assert "approvers are asked again" in advice(State.EXPIRED)
     assert advice(State.SUCCEEDED) == ""

@@ -166,7 +166,7 @@ def test_a_budget_is_told_of_in_words_and_not_to_who_wants_to_hear_of_some_serve
     assert title(Event.BUDGET_SOFT, of_endpoint) == "A budget has reached its soft limit: daily of team"
     assert lines(Event.BUDGET_SPENT, of_endpoint)[0] == ("Endpoint", "team")
     assert lines(Event.BUDGET_SPENT, data) == [
-        ("Agent", "ann"), ("Spent", "$4.00"), ("Of", "$4.00"), ("Resets", "2026-11-25 23:00 UTC"),
+        ("Agent", "ann"), ("Spent", "$4.00"), ("Limit", "$4.00"), ("Resets", "2026-11-25 23:00 UTC"),
     ]  # fmt: skip
     heard = [Interest(), Interest(minimum_risk=3), Interest(events=frozenset({"budget_spent"}))]
     assert [each.wants(Event.BUDGET_SPENT, server="") for each in heard] == [True] * 3

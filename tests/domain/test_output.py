@@ -29,7 +29,7 @@ def test_the_place_of_the_schema_is_named_and_nothing_of_the_result() -> None:
 
 
 def test_that_what_was_promised_is_missing_is_remarked() -> None:
-    assert "no structured content" in output_warning({"outputSchema": FITS}, {"content": []})
+    assert "lacks the structured content" in output_warning({"outputSchema": FITS}, {"content": []})
 
 
 @pytest.mark.attack

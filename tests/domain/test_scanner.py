@@ -124,7 +124,7 @@ def test_another_servers_tool_is_worth_a_note_and_the_servers_own_is_not():
     assert own == []
     assert [(finding.kind, finding.severity) for finding in other] == [("other tool", Severity.NOTE)]
     alike = scan({"name": "git_push", "description": "Counts."}, others={"git_push"})
-    assert [finding.why for finding in alike] == ["Another server has a tool of this name, git_push."]
+    assert [finding.why for finding in alike] == ["Another server has a tool with this name, git_push."]
 
 
 def test_the_worst_comes_first_and_one_kind_hides_no_other():

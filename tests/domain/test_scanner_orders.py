@@ -47,6 +47,7 @@ def test_recall_of_unusual_orders_is_as_documented():
     assert len(false) <= 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize("part", ["tuning", "second", "third"])
 def test_what_was_learnt_is_not_forgotten(part: Part):
@@ -130,6 +131,7 @@ def test_ordinary_digits_and_letters_are_no_disguise(text: str):
     assert [f for f in scan({"name": "x", "description": text}) if f.severity >= Severity.ALARM] == []
 
 
+@pytest.mark.exhaustive
 def test_what_is_not_read_for_disguise_is_told():
     found = scan({"name": "x", "description": "a b1c " * MOST_DISGUISED})
     assert "long" in {finding.kind for finding in found}

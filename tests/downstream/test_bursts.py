@@ -33,6 +33,7 @@ def connections(here: Bench) -> int:
     return [each.state for each in here.events if each.kind == "state"].count("connected")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_burst_over_stdio_harms_no_call(bench: Make, era: str):
@@ -99,6 +100,7 @@ class Speaking(Echo):
         return {} if message["method"] == "resources/subscribe" else found
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_burst_over_http_harms_no_call_and_every_change_is_heard(bench: Make, era: str):

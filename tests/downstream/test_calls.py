@@ -72,6 +72,7 @@ async def test_an_early_server_is_understood(bench: Make, tool: str, text: str):
     assert (await here.call(tool))["content"] == [{"type": "text", "text": text}]
 
 
+@pytest.mark.exhaustive
 async def test_the_real_time_server_answers(bench: Make):
     here = bench(stdio_target("time", argv=(str(BIN / "mcp-server-time"),)))
     discovery = await here.pool.discover(1)

@@ -66,6 +66,7 @@ async def version(here: Bench, host: Forwarding, **options: Any) -> str:
     return said(await here.call("pid", host=host, **options)).split()[1]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("stdio", [False, True])
 async def test_an_older_host_is_asked_in_its_first_call(bench: Make, address: str, stdio: bool):
     target = http_target(address, questions=KINDS)

@@ -137,6 +137,7 @@ async def tries(here: Bench, wanted: dict[str, Any]) -> dict[str, Any]:
     return json.loads((await here.call("try", json.dumps(wanted).encode(), timeout=HANG_LIMIT))["content"][0]["text"])
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize(("most", "filters"), LEVELS)
 async def test_a_probe_gets_at_nothing_but_what_its_policy_names(
@@ -159,6 +160,7 @@ async def test_a_probe_gets_at_nothing_but_what_its_policy_names(
     held(found, MAY, network=False)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.bubblewrap
 @pytest.mark.parametrize(("most", "filters"), [(99, True), (0, True), (99, False)])
@@ -215,6 +217,7 @@ async def test_an_open_network_is_tcp_and_udp_and_nothing_else(bench: Make, tmp_
     held(found, {"link", "command line of another", "runs"} | everywhere)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.bubblewrap)])
 @pytest.mark.parametrize("listens", [False, True])

@@ -94,7 +94,7 @@ def test_the_quick_start_of_rest_does_what_it_says(stage, site, token, repositor
     tools, tokyo, approved, result, oslo, calls = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {"git__git_create_branch", "time__get_current_time"} <= {tool["name"] for tool in tools["tools"]}
     assert tokyo["success"]
-    assert (approved["state"], approved["decided_reason"]) == ("ready", "a branch hurts nobody")
+    assert (approved["state"], approved["decided_reason"]) == ("ready", "a branch does no harm")
     assert result["success"], result
     assert "from-rest" in subprocess.check_output(["git", "-C", str(repository), "branch"], text=True)
     assert oslo["result"]["timezone"] == "Europe/Oslo"

@@ -92,24 +92,24 @@ class Newcomer:
         """From the list of servers to the server's last step."""
         self.click("link", "Add a server")
         self.page.fill("#id_paste", line(name, listed))
-        self.click("button", "Read it")
+        self.click("button", "Continue")
         expect(self.page.locator("#id_slug")).to_have_value(name)
         assert "ghp_abcdefghijklmnop1234" not in self.page.content()
         self.fits()
         self.click("button", "Save draft and continue")
         expect(self.page.locator("#words")).to_contain_text("echo.py")
         self.fits()
-        self.click("button", "Confirm: this may run")
-        expect(self.page.get_by_role("heading", name="1 definition waits")).to_be_visible()
+        self.click("button", "Confirm launch")
+        expect(self.page.get_by_role("heading", name="1 waiting definition")).to_be_visible()
         if listed is LISTED:  # it claims to change nothing
-            self.page.get_by_text("I confirm what it claims").click()
+            self.page.get_by_text("I confirm what the server claims").click()
             self.clicks += 1
         self.fits()
         self.click("button", "Approve selected and continue")
         expect(self.page.get_by_label("local")).to_be_checked()
         self.fits()
-        self.click("button", "Let them use it")
-        expect(self.page.get_by_role("heading", name=f"{name} is ready")).to_be_visible()
+        self.click("button", "Grant access")
+        expect(self.page.get_by_role("heading", name=f"Completed set-up of {name}")).to_be_visible()
 
 
 def called(url: str, token: str, tool: str) -> str:
@@ -137,8 +137,8 @@ def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_pho
 ) -> None:
     with running(tmp_path / "var", **NO_MODELS) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
-        token = up.says(r"Bearer token, shown this once:  (\S+)")[1]
-        password = up.says(r"Password, shown this once:  (\S+)")[1]
+        token = up.says(r"Bearer token, shown only once:  (\S+)")[1]
+        password = up.says(r"Password, shown only once:  (\S+)")[1]
         for name, width in (("desk", 1440), ("phone", 390)):
             newcomer = Newcomer(browser, url, password, width)
             newcomer.adds(name)
@@ -154,16 +154,16 @@ def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_pho
 def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: Path, browser: Any, width: int) -> None:
     with running(tmp_path / "var", **NO_MODELS) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
-        token = up.says(r"Bearer token, shown this once:  (\S+)")[1]
-        newcomer = Newcomer(browser, url, up.says(r"Password, shown this once:  (\S+)")[1], width)
+        token = up.says(r"Bearer token, shown only once:  (\S+)")[1]
+        newcomer = Newcomer(browser, url, up.says(r"Password, shown only once:  (\S+)")[1], width)
         page = newcomer.page
 
         page.goto("/admin/")  # the first call
         newcomer.click("link", "See the first call")
         newcomer.click("link", "get_current_time")
-        newcomer.click("link", "Try it")
+        newcomer.click("link", "Try tool")
         page.get_by_label("timezone").fill("Asia/Tokyo")
-        newcomer.click("button", "Call it")
+        newcomer.click("button", "Call tool")
         expect(page.get_by_text("day_of_week").first).to_be_visible()
         newcomer.fits()
         assert newcomer.ended("log-in and first call") <= 6
@@ -187,7 +187,7 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
         page.goto("/admin/mcpregistry/invitation/add/")  # an approver is invited, and joins
         page.fill("#id_name", "Bob")
         page.select_option("#id_role", "approver")
-        newcomer.click("button", "Make the link")
+        newcomer.click("button", "Create link")
         link = page.get_by_text("/join/#").inner_text()
         newcomer.fits()
         bob = newcomer.window()
@@ -195,7 +195,7 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
         bob.fill("#id_username", "bob")
         for field in ("#id_password", "#id_again"):
             bob.fill(field, "correct horse battery 7")
-        bob.get_by_role("button", name="Join", exact=True).click()
+        bob.get_by_role("button", name="Create account", exact=True).click()
         bob.goto("/approvals/")
         expect(bob.get_by_role("heading", name="Held calls").first).to_be_visible()
 

@@ -215,7 +215,7 @@ def _hosted(site: Site, now: datetime) -> None:
     """Add a disabled hosted agent."""
     row = EffortAgent(expert=ExpertTool.objects.earliest("id"), enabled=False)
     effort.save_effort_agent(row=row, actor=ACTOR)
-    CycleLog.objects.create(agent=row, at=now, level=42.0, decision=f"{CONVERSATION}: asks its model")
+    CycleLog.objects.create(agent=row, at=now, level=42.0, decision=f"{CONVERSATION}: asking its model")
 
 
 def _trial(site: Site, now: datetime) -> None:
@@ -230,7 +230,7 @@ def _trial(site: Site, now: datetime) -> None:
             tools=[tool], findings=[{"severity": "note", "kind": "era", "tool": "", "text": "It does not speak MCP 2026-07-28."}],
             figures={"eras": ["legacy"], "tools": 1, "memory_kb": 41_000 + minutes, "calls": {"ok": 1}, "written": ["cache"]},
             differences=[] if minutes else ["New tools: git_log."], behaves_otherwise=not minutes,
-            unobserved=["What it tried to open."], proposed={"tools": [], "fields": {"idle_timeout": 60.0}},
+            unobserved=["What the server tried to open."], proposed={"tools": [], "fields": {"idle_timeout": 60.0}},
             created_at=now - timedelta(minutes=minutes),
         )  # fmt: skip
     Proposal.objects.create(

@@ -64,7 +64,7 @@ LASTING = (1.0, 6.0)  # seconds of a fault
 BETWEEN = (0.5, 2.0)  # seconds between the site's recovery and the next fault
 BEYOND_PATIENCE = 22.0  # seconds: longer than anybody waits for a lock of SQLite
 MEGABYTES = 200  # of the volume of a site with SQLite
-LAST_LINE = "3. Or over HTTP"
+LAST_LINE = "3. Or connect over HTTP"
 Fault = Callable[[], AbstractContextManager[None]]
 
 

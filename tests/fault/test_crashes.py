@@ -76,6 +76,7 @@ async def killed_at(point: str, bob: User) -> Invocation:
     return await db_call(Invocation.objects.get)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("point", "left"), [("held", State.PENDING), ("voted", State.READY), ("before_claim", State.READY)]
 )
@@ -93,6 +94,7 @@ async def test_what_was_not_claimed_is_run_once_by_whoever_comes_back(
     assert len(here.sent()) == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(("point", "times"), [("after_claim", {0}), ("after_send", {0, 1}), ("before_end", {1})])
 async def test_what_was_claimed_is_never_sent_again_and_ends_unknown(
     site: Make, asking: Server, bob: User, point: str, times: set[int]

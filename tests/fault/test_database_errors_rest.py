@@ -51,6 +51,7 @@ async def test_a_refusal_stays_one(site: Site, point: str) -> None:
     assert (status, problem["code"]) == (404, "NOT_FOUND")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("point", POINTS["not made"])
 async def test_told_that_it_was_not_made_it_was_not(site: Site, point: str) -> None:
     with failing(point):

@@ -203,6 +203,7 @@ def role(request: pytest.FixtureRequest, own_sessions: None, echo: Server, bob: 
         yield
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(("kind", "story"), cells())
 async def test_a_database_that_refuses_while_calls_are_running(
     role: None, site: Make, echo: Server, bob: User, kind: str, story: Story, monkeypatch: pytest.MonkeyPatch

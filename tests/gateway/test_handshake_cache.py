@@ -441,6 +441,7 @@ def test_a_list_made_of_a_file_is_said_again_only_while_the_file_is_the_same(fil
     assert "one" not in kept.read_text()
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     "text", ["command: ${TOOL_DIR}/x", "url: http://x/{env:TOOL_DIR}", 'key: "${env:TOOL_DIR:-d}"']
 )

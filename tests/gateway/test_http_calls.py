@@ -157,6 +157,7 @@ async def test_arguments_are_checked_before_anything_is_sent(site, stage, era):
     assert "n" in result.structured_content["message"]
 
 
+@pytest.mark.exhaustive
 async def test_equal_request_ids_of_two_agents_never_cross(site, stage, token):
     """Two hundred at once, all with the same JSON-RPC id, through one shared downstream pipe."""
     other = await outside(stage.agent, fresh("agent"), *await outside(servers, stage, "echo"))

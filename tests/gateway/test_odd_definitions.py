@@ -82,6 +82,7 @@ def test_lists_with_every_odd_definition_fit_the_models_of_the_sdk(corpus: Floor
         assert {entry.offer.tool.name for entry in own} == {item[KINDS[kind].identity] for item in items}
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(lists=LISTS)
 def test_arbitrary_definitions_cost_a_healthy_server_no_tool(floor: Floor, lists: dict[str, list[Any]]):

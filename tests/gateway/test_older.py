@@ -80,6 +80,7 @@ async def test_every_odd_body_and_header_gets_the_same_answer_and_record_with_an
     assert before > 20
 
 
+@pytest.mark.exhaustive
 @one_database
 async def test_every_kind_of_end_is_told_alike(stage, slug_of_all):  # noqa: F811
     slug = slug_of_all

@@ -54,6 +54,7 @@ async def listening(at: Doors, session: str) -> Stream:
     return stream
 
 
+@pytest.mark.exhaustive
 async def test_a_log_line_outside_of_calls_reaches_the_stream_at_a_third_process(stage: Stage) -> None:
     slug = await outside(beside, stage)
     await outside(by_session, slug)
@@ -78,6 +79,7 @@ def lines(stream: Stream) -> list[str]:
     return [each["params"]["data"] for each in stream.messages if each.get("method") == "notifications/message"]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("shared_by", ["session", "everybody"])
 async def test_changes_by_every_process_reach_the_stream_at_one_of_them(stage: Stage, shared_by: str) -> None:
     scene = await outside(Scene, stage, "legacy")

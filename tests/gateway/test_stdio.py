@@ -266,6 +266,7 @@ async def test_large_arguments_and_results_below_the_limits_arrive(floor, runmcp
         assert answer["result"]["structuredContent"]["arguments"]["x"] == text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 async def test_a_host_that_stops_reading_delays_nothing_but_itself(floor, runmcp):
     """Its pipe is full; the process still hears it, ends when told, and leaves nothing behind."""
@@ -361,7 +362,7 @@ async def test_wrong_arguments_are_told_on_stderr_with_an_exit_code(floor, wrong
     assert wrong[-1] in said
     assert "Traceback" not in said
     if wrong[0] == "--endpoint":
-        assert "There is: default" in said
+        assert "Available: default" in said
 
 
 async def test_help_and_a_missing_database_are_for_people(floor):

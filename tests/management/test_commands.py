@@ -50,10 +50,10 @@ def test_mcptest_fails_with_the_reason_and_the_servers_log(live_db):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["absent"], "no server 'absent'"),
+        (["absent"], 'No server named "absent"'),
         (["new"], "nobody has confirmed"),
-        (["echo", "--call", "echo", "--args", "[1]"], "no JSON object"),
-        (["echo", "--call", "echo", "--args", "{"], "no JSON"),
+        (["echo", "--call", "echo", "--args", "[1]"], "not a JSON object"),
+        (["echo", "--call", "echo", "--args", "{"], "not valid JSON"),
     ],
 )
 def test_mcptest_ends_with_2_when_nothing_could_be_tested(words, reason):
@@ -70,8 +70,8 @@ def test_invariants_prints_a_table_and_ends_with_1_when_one_is_broken():
     dispatched(lease_until=None)
     code, said = run("invariants")
     assert code == 1
-    assert "BROKEN 1 times    A call that is out has a lease.\n" in said
-    assert "1 broken." in said
+    assert "FAILED 1 times    A call that is out has a lease.\n" in said
+    assert "1 failed." in said
 
 
 @pytest.mark.django_db
@@ -81,10 +81,10 @@ def test_invariants_that_need_a_lost_key_are_reported_and_the_others_are_checked
     settings.SLIPSNISSE_KEYS = {"other": b"k" * 32}
     code, said = run("invariants")
     assert code == 1
-    assert "BROKEN 1 times    Every active server runs as it was confirmed.\n" in said
+    assert "FAILED 1 times    Every active server runs as it was confirmed.\n" in said
     assert "This could not be checked." in said
     assert "which this site does not have" in said
-    assert "BROKEN 1 times    A call that is out has a lease.\n" in said
+    assert "FAILED 1 times    A call that is out has a lease.\n" in said
 
 
 @pytest.mark.django_db
@@ -95,7 +95,7 @@ def test_audit_verifies_exports_and_compares(tmp_path):
     sealed_anew()
     note, result = run("audit", "verify")[1].splitlines()
     assert note.startswith("This machine had no file audit-newest-seal.json")
-    assert re.fullmatch(r"The audit log is as it was written. 3 entries of 1 chains read in \d+\.\d s\.", result)
+    assert re.fullmatch(r"The audit log is intact. 3 entries of 1 chains read in \d+\.\d s\.", result)
     assert "--full reads them again" in run("audit", "verify")[1]
     assert run("audit", "export", "--output", str(file))[0] == 0
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -109,7 +109,7 @@ def test_audit_verifies_exports_and_compares(tmp_path):
     with pytest.raises(CommandError, match="does not exist yet"):
         run("audit", "export", "--output", str(file))
     file.write_text("[]")
-    with pytest.raises(CommandError, match="no export"):
+    with pytest.raises(CommandError, match="neither an export"):
         run("audit", "verify", "--against", str(file))
 
 
@@ -125,10 +125,10 @@ def test_connect_writes_lists_and_takes_out(db, tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     Endpoint.objects.get_or_create(slug="default")
     Agent.objects.get_or_create(slug="local")
-    assert "No host is connected" in run("connect", "--list")[1]
+    assert "No hosts are connected" in run("connect", "--list")[1]
     assert '"runmcp"' in run("connect", "gemini", "--dry-run")[1]
     assert not (tmp_path / ".gemini").exists()
-    assert "connected, in" in run("connect", "gemini")[1]
+    assert "was added to" in run("connect", "gemini")[1]
     assert "already" in run("connect", "gemini")[1]
     said = run("connect", "--list")[1]
     assert "slipsnisse: endpoint default as local, stdio: connected" in said
@@ -138,16 +138,16 @@ def test_connect_writes_lists_and_takes_out(db, tmp_path, monkeypatch):
     assert "stdio: connected" in run("connect", "--list")[1], "somebody's own way to start it"
     file.write_text(entry.replace(str(ROOT / "manage.py"), "/gone/manage.py"))
     assert "stale: /gone/manage.py is not there any more" in run("connect", "--list")[1]
-    assert "written anew" in run("connect", "--repair")[1]
-    assert "“project-slipsnisse” connected" in run("connect", "gemini", "--workspace")[1]
+    assert "rewritten" in run("connect", "--repair")[1]
+    assert "“project-slipsnisse” was added to" in run("connect", "gemini", "--workspace")[1]
     said = run("connect", "--list")[1]
     assert (
         "project-slipsnisse: the project file of the directory as the agent of its workspace, stdio: connected" in said
     )
-    assert "taken out" in run("connect", "gemini", "--workspace", "--remove")[1]
-    with pytest.raises(CommandError, match="over HTTP the site does not see"):
+    assert "was removed from" in run("connect", "gemini", "--workspace", "--remove")[1]
+    with pytest.raises(CommandError, match="over HTTP, the site does not see"):
         run("connect", "gemini", "--workspace", "--http")
-    assert "taken out" in run("connect", "gemini", "--remove")[1]
+    assert "was removed from" in run("connect", "gemini", "--remove")[1]
     assert json.loads(file.read_text()) == {"mcpServers": {}}
     monkeypatch.setattr("sys.stdin", io.StringIO("slp_nobodys\n"))
     with pytest.raises(CommandError, match="no live token"):

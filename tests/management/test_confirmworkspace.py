@@ -34,7 +34,7 @@ def test_a_person_types_what_was_shown_or_gives_it_with_the_command(
     shown = run(str(tmp_path), "--show")
     assert "git: uvx" in shown
     content = ProjectFile.objects.get().content
-    assert f"Content {content}, waiting." in shown
+    assert f"Content hash {content}, state: waiting." in shown
     monkeypatch.setattr("builtins.input", lambda _: "yes")
     with pytest.raises(CommandError, match="changed after it was shown"):
         run(str(tmp_path))
@@ -45,7 +45,7 @@ def test_a_person_types_what_was_shown_or_gives_it_with_the_command(
     write(tmp_path, "npx")
     with pytest.raises(CommandError, match="changed after it was shown"):
         run(str(tmp_path), "--hash", content)
-    assert "taken back" in run(str(tmp_path), "--take-back")
+    assert "was revoked" in run(str(tmp_path), "--take-back")
     assert not ProjectFile.objects.get().confirmed
 
 

@@ -139,7 +139,7 @@ def test_a_site_comes_without_the_secrets_in_its_addresses_and_gets_them_later(p
     people()
     document = text.load(file.encode(), "site.yaml")
     report = reading.take(document, {}, confirm=True)
-    assert "servers/s: enter what nobody gave: servers/s/url." in report.notes
+    assert "servers/s: enter the missing secrets: servers/s/url." in report.notes
     assert Server.objects.get().url == f"{scheme}://enter-the-address.invalid/"
     assert not Server.objects.get().launch_confirmed
     assert Provider.objects.get().draft_problem() is not None

@@ -65,7 +65,7 @@ def test_what_is_taken_as_it_stands_does_not_hide_the_rest(tmp_path: Path) -> No
     assert plain == sorted(plain, reverse=True), "what matters stands last, next to the summary"
     matters = every[sum(plain) : -1]
     assert matters
-    count = f"{file}: kept as they stand: {sum(plain)} (-v 2 names each)."
+    count = f"{file}: {sum(plain)} values were taken unchanged (-v 2 lists them)."
     assert run("importconfig", file)[1].splitlines()[:-1] == [count, *matters]
     assert run("importconfig", file, "-v", "0")[1].splitlines()[:-1] == matters
     assert run("importconfig", file, "--check")[1].splitlines()[0] == count
@@ -197,9 +197,9 @@ def test_a_workspace_is_enough_to_find_the_file(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["nowhere.json"], "cannot be read"),
-        (["--workspace", "nowhere"], "no directory"),
-        (["-", "--watch"], "Only a file can be watched"),
-        (["/dev/null", "--watch"], "Only a file can be watched"),
+        (["--workspace", "nowhere"], "is not a directory"),
+        (["-", "--watch"], "--watch requires a file"),
+        (["/dev/null", "--watch"], "--watch requires a file"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_sentence(words: list[str], message: str) -> None:
@@ -311,14 +311,14 @@ def test_a_watched_file_is_imported_at_every_change_and_a_broken_one_changes_not
     watch.until(lambda: commands() == {"a": ["two"], "b": ["three"]})
 
     put(path, '{"mcpServers": {"a": {"comm')
-    watch.until(watch.says("the last good state stays"))
+    watch.until(watch.says("the last imported state is kept"))
     put(path, {"mcpServers": {"a": {"command": "four"}, "b": {"command": 5}}})
     watch.until(watch.says("/mcpServers/b/command: left out"))
     watch.until(lambda: commands() == {"a": ["four"], "b": ["three"]})
     assert Server.objects.get(slug="b").lifecycle == "draft"
 
     path.unlink()
-    watch.until(watch.says("gone; its servers stay"))
+    watch.until(watch.says("no longer exists. Its servers are kept"))
     put(tmp_path / "new", {"mcpServers": {"a": {"command": "five"}}})
     (tmp_path / "new").replace(path)
     watch.until(lambda: commands() == {"a": ["five"], "b": ["three"]})
@@ -329,7 +329,7 @@ def test_a_watched_file_is_imported_at_every_change_and_a_broken_one_changes_not
 
     watch.process.send_signal(signal.SIGINT)
     assert watch.process.wait(HANG_LIMIT) == 0
-    assert "no longer watched" in watch.log.read_text()
+    assert "is no longer watched" in watch.log.read_text()
     assert {server.lifecycle for server in Server.objects.all()} == {"draft"}
 
 
@@ -363,7 +363,7 @@ def test_a_file_is_kept_in_step_with_what_is_clicked_and_its_content_before_is_k
     assert times[1] == times[2], "nothing changed, nothing was written"
     assert contents[3] == contents[1], "a file that somebody took away comes back"
     assert json.loads((tmp_path / "mcp-servers.json.bak").read_text()) == contents[0]
-    with pytest.raises(CommandError, match="no secrets"):
+    with pytest.raises(CommandError, match="cannot be combined"):
         call_command("exportconfig", "--format", "mcp-servers", "-o", str(path), "--watch", "--include-secrets")
 
 

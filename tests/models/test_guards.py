@@ -282,6 +282,7 @@ def _bulk(rows: dict[type[models.Model], Any]) -> list[tuple[str, int, Callable[
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("which", range(8))
 def test_every_way_of_writing_counts(rows: dict[type[models.Model], Any], which: int):
     name, changes, write = _bulk(rows)[which]

@@ -66,8 +66,8 @@ def filled(run: Run) -> dict[type[Model], dict[str, Any]]:
     call = {
         "run": run.pk, "turn_number": 1, "index": 0, "provider_id": "c", "name": AWKWARD, "arguments": '{"a": "%s"}',
         "state": "done", "attempt": 3, "invocation": "i" * 32, "result": AWKWARD, "is_error": True, "stored": "h",
-        "raw_characters": 5, "details": {"a": [1, None, {"ä": 1.5}], "%s": AWKWARD}, "settled_by": "", "started_at": now,
-        "finished_at": None, "coerced": AWKWARD,
+        "raw_characters": 5, "details": {"a": [1, None, {"ä": 1.5}], "%s": AWKWARD}, "settled_by": "", "settled_by_id": 2**40,
+        "started_at": now, "finished_at": None, "coerced": AWKWARD,
     }  # fmt: skip
     return {Turn: turn, Attempt: attempt, ToolCall: call}
 

@@ -39,6 +39,7 @@ def fill() -> None:
     Grant.objects.bulk_create(Grant(agent=ann, server=server) for server in Server.objects.all())
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_servers_are_listed_in_a_few_queries_and_none_is_started(django_assert_max_num_queries):
     fill()
     children = below()

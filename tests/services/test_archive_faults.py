@@ -215,7 +215,7 @@ def test_without_a_folder_it_makes_one_for_the_owner_alone(tmp_path, settings):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     holds(folder)
     settings.VAR_DIR = files(folder)[0]
-    with pytest.raises(CommandError, match=r"Cannot make .*Name another folder with --to"):
+    with pytest.raises(CommandError, match=r"Cannot create .*Name another folder with --to"):
         run("archive")
 
 
@@ -225,7 +225,7 @@ def test_what_a_killed_run_was_writing_is_taken_away(tmp_path):
     part.write_bytes(b"half")
     other = tmp_path / "notes.part"
     other.write_bytes(b"mine")
-    assert archive(tmp_path).startswith("Nothing is old enough")
+    assert archive(tmp_path).startswith("There are no entries to archive")
     assert not part.exists()
     assert other.exists()
 
@@ -297,5 +297,5 @@ def test_files_that_were_read_beside_an_archive_are_not_called_wrong(tmp_path, m
         return read(places, known)
 
     monkeypatch.setattr(archive_files, "verify", overtaken)
-    with pytest.raises(CommandError, match="Run it again when that has ended"):
+    with pytest.raises(CommandError, match="Run it again when the archiving has finished"):
         run("verify", "--archive", str(tmp_path))

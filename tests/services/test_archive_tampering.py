@@ -55,7 +55,7 @@ def archive_two_years() -> tuple[dict[str, bytes], list[AuditSeal]]:
 
 def told(*words: str) -> str:
     code, said = run("verify", *words)
-    assert code == (0 if "is as it was written" in said else 1)
+    assert code == (0 if "The audit log is intact" in said else 1)
     return said
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_is_missing_is_found(folder):
     file = files(folder)[0]
     file.unlink()
     assert f"{file.name} is missing, with 8 entries. Name the folder" in told("--archive", str(folder))
-    assert "is as it was written" in told()
+    assert "The audit log is intact" in told()
 
 
 def test_a_changed_file_with_its_digest_put_into_the_record_is_found(folder):
@@ -191,18 +191,18 @@ def test_an_export_and_seals_of_before_are_compared_with_the_archives(folder, tm
         lines = stream.read().splitlines()[:-1]
     kept = tmp_path / "kept.jsonl"
     kept.write_text("".join(f"{line}\n" for line in [*lines, *chains.export()]))
-    assert "is as it was written" in told("--against", str(kept), "--archive", str(folder))
+    assert "The audit log is intact" in told("--against", str(kept), "--archive", str(folder))
     kept.write_text(kept.read_text().replace(json.loads(lines[1])["hash"], "f" * 64))
     assert "was exported and is gone" in told("--against", str(kept), "--archive", str(folder))
-    assert "is as it was written" in told("--against", str(kept))  # which says that the archives were not read
+    assert "The audit log is intact" in told("--against", str(kept))  # which says that the archives were not read
 
 
 def test_rotated_keys_leave_archives_readable_and_a_lost_one_is_named(folder, settings):
     old = settings.SLIPSNISSE_AUDIT_KEYS
     settings.SLIPSNISSE_AUDIT_KEYS = {"new": b"n" * 32, **old}
-    assert "is as it was written" in told("--full", "--archive", str(folder))
+    assert "The audit log is intact" in told("--full", "--archive", str(folder))
     settings.SLIPSNISSE_AUDIT_KEYS = {"new": b"n" * 32}
-    assert f"It is signed with the key '{next(iter(old))}'" in told("--archive", str(folder))
+    assert f'The signature was made with the key "{next(iter(old))}"' in told("--archive", str(folder))
 
 
 def test_a_file_of_something_else_is_told_of(folder):
@@ -229,7 +229,7 @@ def test_a_file_that_somebody_wrote_to_be_odd_is_told_of_and_breaks_nothing(fold
     odd = folder / "audit-odd.jsonl.gz"
     odd.write_bytes(gzip.compress(lines))
     said = told("--archive", str(folder))
-    assert "The audit log is not as it was written" in said
+    assert "The audit log is not intact" in said
     assert {line.partition(" ")[0].rstrip(":") for line in said.splitlines()[:-2]} == {odd.name}
 
 
@@ -238,8 +238,8 @@ def test_files_under_other_names_and_copies_of_them_are_known_by_their_digests(f
     elsewhere.mkdir()
     for number, file in enumerate(files(folder)):
         shutil.copy(file, elsewhere / f"audit-{number}.jsonl.gz")
-    assert "is as it was written" in told("--archive", str(elsewhere))
-    assert "is as it was written" in told("--archive", str(elsewhere), str(folder), str(files(folder)[0]))
+    assert "The audit log is intact" in told("--archive", str(elsewhere))
+    assert "The audit log is intact" in told("--archive", str(elsewhere), str(folder), str(files(folder)[0]))
 
 
 def test_a_place_that_is_not_there_is_said(folder):

@@ -108,7 +108,7 @@ def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_s
     page = admin_client.get(reverse("admin:mcpregistry_install_change", args=[install.pk])).content.decode()
     assert form in page
     shown = admin_client.get(form).content.decode()
-    assert "One value a line" in shown
+    assert "One value per line" in shown
     assert "/Desktop" not in shown, "nobody's own folders are proposed"
     missing = admin_client.post(form, {"input-1": ""}).content.decode()
     assert ("This field is required" in missing, Server.objects.count()) == (True, 0)

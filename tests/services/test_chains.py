@@ -127,7 +127,7 @@ def test_every_key_of_the_ring_verifies_and_the_newest_signs(settings, entries):
     settings.SLIPSNISSE_AUDIT_KEYS = {"a2": b"2" * 32}
     [*told] = verify()
     assert len(told) == 6
-    assert "the key 'ring.k1', which this site does not have. Put that key back" in told[0]
+    assert 'the key "ring.k1", which this site does not have. Add that key' in told[0]
 
 
 def test_with_another_key_of_the_same_name_nothing_fits(settings, entries):

@@ -44,6 +44,7 @@ def test_a_migrated_database_lacks_nothing() -> None:
     completeness.require()
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_is_lost_is_named_and_migrate_makes_it_anew(loss: str) -> None:
     lose, words = LOSSES[loss]

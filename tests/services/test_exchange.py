@@ -41,6 +41,7 @@ def confirmed(slug: str) -> Server:
     return confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(("name", "path"), SAVEABLE)
 def test_a_file_comes_back_from_the_database_unchanged(name: str, path: Any) -> None:
     outcome = import_file(raw=path.read_bytes(), path=path.name, actor="test", format_name=name, may_rule=True)

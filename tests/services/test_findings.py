@@ -60,6 +60,7 @@ def facts(found: Proposal) -> list[Any]:
     ]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("days", findings.PERIODS)
 def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
     assert findings.refresh(NOW) == 3

@@ -58,7 +58,7 @@ def test_the_form_shows_it_and_adds_what_was_shown(registry: images.Images, dock
     entry = entry_of(registry.host)
     page = reverse("admin:mcpregistry_registryentry_add_way", args=[entry.pk, 0])
     shown = html.unescape(admin_client.get(page).content.decode())
-    assert f'this tag is <code class="sn-code">{registry.digest}</code> now' in shown
+    assert f'the digest <code class="sn-code">{registry.digest}</code> for this tag' in shown
     assert f'value="{registry.digest}"' in shown
     asked_for = adding.ways_here(entry)[0].inputs
     given = {

@@ -197,7 +197,7 @@ def test_the_doctor_names_channels_whose_newest_message_failed():
         delivery = outbox.send_test(channel=Channel.objects.get(name=name), actor="test")
         Delivery.objects.filter(pk=delivery.pk).update(state=state, attempts=1, last_error="HTTP 500")
     (finding,) = doctor._channels()
-    assert (finding.ok, finding.what) == (False, "the channel 'bad' gets no messages: HTTP 500")
+    assert (finding.ok, finding.what) == (False, "the channel 'bad' cannot send messages: HTTP 500")
     assert "Send a test" in finding.remedy
 
 

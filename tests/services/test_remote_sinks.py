@@ -339,11 +339,11 @@ def test_no_secret_of_a_place_that_fails_is_in_the_log(bucket, settings):
 def test_doctor_says_how_many_a_place_lacks(webhook):
     made(5)
     assert [(finding.ok, finding.what) for finding in doctor._seals()] == [
-        (False, "the webhook lacks 5 seals of the audit log")
+        (False, "the webhook lacks 5 checkpoints of the audit log")
     ]
     assert told() == []
     assert [(finding.ok, finding.what) for finding in doctor._seals()] == [
-        (True, "the webhook lacks 0 seals of the audit log")
+        (True, "the webhook lacks 0 checkpoints of the audit log")
     ]
 
 

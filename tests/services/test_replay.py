@@ -124,8 +124,8 @@ def test_the_command_tries_a_file(tmp_path: Any, capsys: Any):
     file.write_text("- name: big\n  outcome: deny\n  condition: args.amount > 3\n")
     call_command("policy", "test", "--file", str(file), "--days", "3")
     told = capsys.readouterr().out
-    assert "2 calls of the last 3 days judged, 1 would go another way" in told
-    assert "0 held, 1 denied, 1 let through" in told
+    assert "2 calls of the last 3 days were tested; 1 would end differently" in told
+    assert "0 held, 1 denied, 1 allowed" in told
     assert "git::commit: allow -> deny" in told
 
 
@@ -139,10 +139,10 @@ def test_the_command_tries_a_rule_that_is_switched_off(capsys: Any):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--rule", "nobody"], "There is no rule 'nobody'"),
+        (["--rule", "nobody"], 'No rule named "nobody".'),
         (["--file", "/nowhere.yaml"], "cannot be read"),
         (["--file", "{broken}"], "column 7"),
-        (["--rule", "x", "--days", "0"], "1 to 3650"),
+        (["--rule", "x", "--days", "0"], "between 1 and 3650"),
     ],
 )
 def test_the_command_says_what_is_wrong(tmp_path: Any, arguments: list[str], says: str):
@@ -157,7 +157,7 @@ def test_the_command_adds_the_starter_rules(capsys: Any, django_user_model: Any)
     call_command("policy", "starter")
     call_command("policy", "starter")
     assert PolicyRule.objects.count() == 3
-    assert "there already" in capsys.readouterr().out
+    assert "exist already" in capsys.readouterr().out
 
 
 def test_servers_that_are_gone_are_no_error():

@@ -124,6 +124,7 @@ def change_an_entry() -> None:
     BudgetPeriod.objects.update(spent=0)
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "tamper",
     [
@@ -137,6 +138,7 @@ def test_books_that_were_emptied_are_found_by_the_scheduled_check(sealed: None, 
     assert verify(full=True).problems != ()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("tamper", [fill_up, add_setting, forget_spending, keep_the_last_entry, change_an_entry])
 def test_books_that_were_emptied_break_an_invariant(sealed: None, tamper: Callable[[], Any]):
     tamper()

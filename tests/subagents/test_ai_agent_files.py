@@ -74,7 +74,7 @@ def test_an_option_that_a_provider_would_ignore_is_refused_with_its_place() -> N
     models = {"a": {"overrides": {"topK": 3}}}
     outcome = take({"providers": {"openai": {"apiKey": SECRET, "models": models}}})
     assert not outcome.saved
-    assert "no options named top_k" in str(outcome)
+    assert "does not have these options: top_k" in str(outcome)
 
 
 def test_a_small_window_leaves_room_for_a_question() -> None:
@@ -130,7 +130,7 @@ def test_whoever_may_not_grant_has_them_kept_and_is_told() -> None:
     outcome = take(json.loads(RAW), may_grant=False)
     assert outcome.saved
     assert not Provider.objects.exists()
-    told = {note.pointer for note in outcome.notes if note.sentence.startswith("Kept, not made")}
+    told = {note.pointer for note in outcome.notes if note.sentence.startswith("Kept, but not created")}
     assert told == {"/providers/anthropic", "/providers/ollama"}
     assert given_back()["providers"] == json.loads(RAW)["providers"]
 

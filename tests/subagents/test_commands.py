@@ -115,8 +115,8 @@ def test_mcprun_writes_the_trace_of_requests_to_models(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"trace_llm": "/nowhere/at/all"}, "Cannot write to"),
-        ({"model": "no/where"}, "There is no model"),
+        ({"trace_llm": "/nowhere/at/all"}, "cannot be written"),
+        ({"model": "no/where"}, "No model named"),
         ({"temperature": 3.0}, "from 0 to 2"),
         ({"format": "json"}, "requires a schema"),
         ({"schema": Path("/nowhere.json")}, "cannot be read"),
@@ -168,7 +168,11 @@ def test_mcprun_as_json(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [(["nothing"], "There are: digest"), (["digest", "q"], "key=value"), (["digest", "q=1"], "not of type")],
+    [
+        (["nothing"], "Available expert tools: digest"),
+        (["digest", "q"], "key=value"),
+        (["digest", "q=1"], "not of type"),
+    ],
 )
 def test_mcprun_refuses_before_anything_starts(expert: ExpertTool, words: list[str], text: str) -> None:
     with pytest.raises(CommandError, match=text) as caught:
@@ -215,5 +219,5 @@ def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site
 def test_a_script_that_is_none_is_refused_with_its_name(tmp_path: Path) -> None:
     script = tmp_path / "bad.yaml"
     script.write_text("mine: {turns: []}")
-    with pytest.raises(CommandError, match=r"bad\.yaml: The scenario 'mine' needs a list of turns"):
+    with pytest.raises(CommandError, match=r"bad\.yaml: The scenario 'mine' requires a list of turns"):
         call_command("scriptedllm", "--script", str(script))

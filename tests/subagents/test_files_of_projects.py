@@ -46,6 +46,7 @@ def uses(expert: str) -> set[str]:
     return {f"{tool.server.slug}::{tool.name}" for tool in tools.select_related("server")}
 
 
+@pytest.mark.exhaustive
 def test_two_projects_have_a_server_of_the_same_name(live_db: None, tmp_path: Path) -> None:
     first = write(tmp_path / "shop", git("log"), "shop_expert", "log")
     second = write(tmp_path / "Web site", git("show"), "web_expert", "show")
@@ -73,6 +74,7 @@ def everything() -> list[int]:
     return [*(model.objects.count() for model in models), sum(map(len, kept))]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     "broken", [git("log", program="crash", FAKE_CRASH="start"), git("show"), {"command": "no-such-program", "args": []}]
 )

@@ -209,7 +209,7 @@ async def test_a_file_is_vouched_for_by_whoever_names_it_and_no_further(
     await db_call(look)
     code, said = await db_call(start, site_env, file)
     assert code == 1
-    assert "git::git_log is on the whitelist, and its definition waits for approval. Decide on it" in said
+    assert "git::git_log is on the whitelist, but its definition waits for approval. Approve or reject" in said
     assert await db_call(Definition.objects.filter(approved=True).count) == 3
 
 
@@ -225,13 +225,13 @@ def start(env: dict[str, str], file: Path) -> tuple[int, str]:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a tool that its server does not offer": (
-        {"internal_tools": {"git": ["git_lgo"]}}, "offers no tool 'git_lgo'. Correct the name, or remove it. It offers: git_",
+        {"internal_tools": {"git": ["git_lgo"]}}, 'offers no tool named "git_lgo". Correct the name, or remove it. The server offers: git_',
     ),
-    "an unknown provider": ({"provider": "gogle"}, "There is no provider 'gogle'. Describe it under providers"),
-    "a provider without key": ({"provider": "anthropic"}, "The provider 'anthropic' has no key. Enter it in the admin"),
+    "an unknown provider": ({"provider": "gogle"}, "No provider named \"gogle\". Describe it under providers"),
+    "a provider without key": ({"provider": "anthropic"}, 'The provider "anthropic" does not have a key. Enter the key in the admin'),
     "an unknown model": ({"provider": "scripted"}, "has no model 'gemini-2.0-flash-001'. Correct the name"),
     "a server that is not in the file": ({"internal_tools": {"gti": ["x"]}}, "There is no such server under mcps."),
-    "a circle": ({"users": ["expert.research_dependency"]}, "would in the end call itself."),
+    "a circle": ({"users": ["expert.research_dependency"]}, "would call itself through other expert tools."),
 }  # fmt: skip
 
 
@@ -336,8 +336,8 @@ def test_a_site_whose_worker_does_not_see_the_keys_of_the_file_is_told_at_start(
     with worker.running(site_env, "site-worker"):
         code, said = start(env, file)
     assert code == 1
-    assert "The site's worker does not see OAI_KEY, which the file refers to." in said
-    assert "list them in SLIPSNISSE_PASS_ENV=OAI_KEY and start it anew, or enter the keys in the admin" in said
+    assert "The file refers to OAI_KEY, but the worker of the site does not have these variables." in said
+    assert "list them in SLIPSNISSE_PASS_ENV=OAI_KEY, and restart the site. Or enter the keys in the admin" in said
     assert "hunter2" not in said
     worker.empty_broker()
     with worker.running(env | {"SLIPSNISSE_PASS_ENV": "OAI_KEY"}, "site-worker"):

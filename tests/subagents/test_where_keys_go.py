@@ -25,8 +25,8 @@ from tests.subagents.kit import Heard, confirmed, overhear
 pytestmark = [pytest.mark.attack, pytest.mark.one_database]
 
 KEY = "sk-planted-9d2"
-DRAFT = "is a draft: nobody has confirmed where its key and its requests go"
-REMEDY = "Enter its key again, or let somebody who may confirm launches press Confirm"
+DRAFT = "is a draft: the destination of its key and its requests is not confirmed"
+REMEDY = "Enter its key again, or ask a user with the permission to confirm launches"
 LIST = "/admin/subagents/provider/"
 
 

@@ -79,7 +79,7 @@ def test_a_server_is_added_confirmed_and_shown(page: Any, site: Site) -> None:
     expect(page.locator("#words li code")).to_have_text(["sh", "-c", "echo 'two words'"])
     expect(page.locator("main, #content").first).to_contain_text("API_KEY")
     assert "canary-value" not in page.content()
-    page.get_by_role("button", name="Confirm: this may run").click()
+    page.get_by_role("button", name="Confirm launch").click()
     page.get_by_text("fresh is active").wait_for()
     assert Server.objects.get(slug="fresh").lifecycle == "active"
 
@@ -91,7 +91,7 @@ def test_a_launch_changed_by_somebody_else_is_not_confirmed(page: Any, site: Sit
     page.goto(reverse("admin:mcpregistry_server_confirm", args=[server.pk]))
     server.command = ["sh", "-c", "something else"]
     lifecycle.save_server(server=server, actor=ACTOR)
-    page.get_by_role("button", name="Confirm: this may run").click()
+    page.get_by_role("button", name="Confirm launch").click()
     page.get_by_text("changed after this page was shown").wait_for()
     assert Server.objects.get(slug="browser").lifecycle == "draft"
     expect(page.locator("#words")).to_contain_text("something else")
@@ -161,8 +161,8 @@ def test_hostile_texts_never_run_hide_or_leave(page: Any, site: Site) -> None:
         seen = page.evaluate("document.body.innerText")
         assert not any(hidden in seen for hidden in "\x1b\u202e\u200b\U000e0041"), address
     page.goto(reverse("admin:mcpregistry_auditentry_changelist"))
-    page.get_by_role("button", name="Verify").click()
-    page.get_by_text("Not verified yet").wait_for()  # a worker would do it
+    page.get_by_role("button", name="Verify audit log").click()
+    page.get_by_text("No verification yet").wait_for()  # a worker would do it
 
 
 class _Everything:
@@ -219,7 +219,7 @@ def test_a_channels_page_fits_and_offers_a_test(page: Any, site: Site) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
     page.goto(reverse("admin:mcpregistry_channel_change", args=[Channel.objects.get(name="On call").pk]))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.get_by_role("button", name="Send a test").click()
+    page.get_by_role("button", name="Send test message").click()
     page.get_by_text("A test message is on its way").wait_for()
 
 

@@ -38,7 +38,7 @@ def test_a_form_that_is_come_back_to_can_be_sent(window_of: Windows, crowd: Site
     )
     expect(button).to_contain_text("Calling…")
     window.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
-    expect(button).to_contain_text("Call it")
+    expect(button).to_contain_text("Call tool")
     assert button.get_attribute("aria-busy") is None
 
 
@@ -69,7 +69,7 @@ def test_a_form_says_at_once_that_it_works_and_is_sent_once(window_of: Windows, 
     window.go_back()
     button = window.locator("form[action$='/do/test/'] button")
     expect(button).to_be_enabled()
-    expect(button).to_contain_text("Test now")
+    expect(button).to_contain_text("Test server")
 
 
 def test_rows_are_cards_on_a_phone_and_stay_rows_elsewhere(window_of: Windows, crowd: Site) -> None:

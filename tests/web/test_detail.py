@@ -77,7 +77,7 @@ def test_the_facts_come_from_the_stored_record(client_of: ClientOf):
     page = plain(seen(client_of("approver"), address(held)))
     for fact in (
         "git_push", "git__git_push", "uvx mcp-server-git==2025.9.25 --repository /srv/project", "local", "claude-code",
-        "endpoint default", "high", "Pushes", "tool.name == &quot;git_push&quot;", "0 of 2 agree", "origin main",
+        "endpoint default", "high", "Pushes", "tool.name == &quot;git_push&quot;", "0 of 2 approvals", "origin main",
         sha256(held.call.arguments), f"{len(held.call.arguments)} characters", "not estimated", "Trust me.",
     ):  # fmt: skip
         # Words of a command stand apart in the page.
@@ -123,8 +123,8 @@ def test_arguments_are_compared_with_the_last_approved_call_of_the_tool(client_o
     decided(rejected, people.people["approver"], approve=False, reason="no", at=hour)
     page = plain(seen(client_of("approver"), address(hold(arguments={"branch": "main", "same": 1, "query": "q"}))))
     assert "- ours + main" in page
-    assert "not there this time" in page
-    assert page.count("as last time") == 2
+    assert "missing this time" in page
+    assert page.count("same as last time") == 2
     assert "never" not in page
     foreign = plain(
         seen(client_of("approver"), address(hold(arguments={"branch": "x", "query": "q"}, agent="research")))
@@ -180,7 +180,7 @@ def test_a_form_shown_before_an_edit_does_not_approve_the_edit(client_of: Client
     assert answer.status_code == 409
     page = plain(answer.content.decode())
     assert "evil" in page
-    assert "What the edit changed" in page
+    assert "compared with the request of the agent" in page
     assert state(held) == State.PENDING
     assert decide(second, held, "approve").status_code == 302
     assert state(held) == State.READY
@@ -224,7 +224,7 @@ def test_an_edit_is_checked_kept_and_told(client_of: ClientOf):
     assert decide(client, held, "edit", arguments='{\n  "query": "develop"\n}').status_code == 302
     after = ApprovalRequest.objects.select_related("call").get(pk=held.pk)
     assert (after.edited, after.call.state) == ('{"query":"develop"}', State.READY)
-    assert "What the edit changed" in seen(client, address(held))
+    assert "compared with the request of the agent" in seen(client, address(held))
 
 
 def test_a_preview_says_what_an_edit_would_change_and_stores_nothing(client_of: ClientOf):
@@ -234,7 +234,7 @@ def test_a_preview_says_what_an_edit_would_change_and_stores_nothing(client_of: 
     assert "- main + develop" in good
     bad = client.post(where, {"arguments": '{"query": 1}'}).content.decode()
     assert "/query" in bad
-    assert "changes nothing yet" in client.post(where, {"arguments": '{"query":"main"}'}).content.decode()
+    assert "You have not changed anything yet" in client.post(where, {"arguments": '{"query":"main"}'}).content.decode()
     row = ApprovalRequest.objects.select_related("call").get(pk=held.pk)
     assert (row.edited, row.call.arguments) == ("", '{"query":"main"}')
 
@@ -341,13 +341,13 @@ def test_an_open_page_learns_of_votes_edits_and_ends(client_of: ClientOf, people
     assert client.get(where).status_code == 204
     votes.vote(request_id=held.pk, user=people.people["root"], approve=True, via="web")
     fresh = client.get(where).content.decode()
-    assert "1 of 2 agree" in plain(fresh)
+    assert "1 of 2 approvals" in plain(fresh)
     assert 'data-changed=""' in fresh
     where = poll(fresh)
     votes.vote(request_id=held.pk, user=people.people["approver"], approve=True, arguments={"query": "x"}, via="web")
     fresh = client.get(where).content.decode()
     assert 'data-changed="1"' in fresh
-    assert "other arguments, does not count" in plain(fresh)
+    assert "other arguments, not counted" in plain(fresh)
     votes.vote(request_id=held.pk, user=people.people["root"], approve=False, reason="no", via="web")
     fresh = client.get(poll(fresh)).content.decode()
     assert 'data-end="rejected"' in fresh
@@ -370,7 +370,7 @@ def test_a_call_whose_payload_was_erased_is_still_a_page(client_of: ClientOf):
     held = hold()
     decide(client_of("approver"), held, "deny", reason="no")
     Invocation.objects.filter(pk=held.call_id).update(arguments="", result="")
-    assert "retention has erased them" in seen(client_of("viewer"), address(held))
+    assert "retention period has ended" in seen(client_of("viewer"), address(held))
 
 
 def test_there_is_no_such_request(client_of: ClientOf):
@@ -382,14 +382,14 @@ def test_there_is_no_such_request(client_of: ClientOf):
 def test_a_refusal_by_mistake_is_taken_back_with_one_button(client_of: ClientOf):
     held, approver = hold(), client_of("approver")
     decide(approver, held, "deny", reason="wrong button")
-    assert "Let it ask again" in seen(approver, address(held))
-    assert "Let it ask again" not in seen(client_of("viewer"), address(held))
+    assert "Allow new requests" in seen(approver, address(held))
+    assert "Allow new requests" not in seen(client_of("viewer"), address(held))
     assert client_of("viewer").post(f"{address(held)}again/").status_code == 403
     assert approver.get(f"{address(held)}again/").status_code == 302
     assert AuditEntry.objects.filter(kind="approval.refusal_lifted").count() == 0, "a GET changes nothing"
     answer = approver.post(f"{address(held)}again/", follow=True)
     assert "The rejection was lifted" in plain(answer.content.decode())
-    assert "Let it ask again" not in answer.content.decode()
+    assert "Allow new requests" not in answer.content.decode()
     assert AuditEntry.objects.filter(kind="approval.refusal_lifted").count() == 1
     assert approver.post(f"{address(held)}again/").status_code == 409
     assert hold().pk != held.pk

@@ -89,7 +89,7 @@ def test_pages_are_for_who_is_logged_in(people: Site, client_of):
     page = viewer.get("/docs/").content.decode()
     assert all(f'href="/docs/{entry.slug}/"' in page for entry in entries())
     assert "<mark>" in viewer.get("/docs/?q=<b>approve").content.decode()
-    assert "No section holds" in viewer.get("/docs/?q=zebrafishery").content.decode()
+    assert "No section contains" in viewer.get("/docs/?q=zebrafishery").content.decode()
     assert viewer.get("/docs/nothing/").status_code == 404
     assert viewer.get("/docs/images/approvals.png")["Content-Type"] == "image/png"
     assert viewer.get("/docs/images/..%2fREADME.md").status_code == 404
@@ -124,6 +124,7 @@ def test_what_the_places_name_is_there():
         assert slug in anchors
 
 
+@pytest.mark.exhaustive
 def test_every_error_code_has_a_page_to_which_the_table_leads(people: Site, client_of):
     client = client_of("viewer")
     table = client.get("/docs/errors/").content.decode()

@@ -66,6 +66,12 @@ def later(by: timedelta = PERIOD + timedelta(minutes=1)) -> None:
         row.save()
 
 
+def test_failed_login_shows_only_its_reason():
+    page = enter("wrong").content.decode()
+    assert "Please enter the correct username and password" in page
+    assert "Please correct the error" not in page
+
+
 @pytest.mark.exhaustive
 def test_of_26_guesses_five_are_looked_at_and_the_right_one_waits_its_turn():
     assert guess(OF_ACCOUNT) == [200] * (OF_ACCOUNT - 1) + [429]

@@ -47,6 +47,7 @@ def three(now: Any = None) -> tuple[ApprovalRequest, ApprovalRequest, ApprovalRe
     )
 
 
+@pytest.mark.exhaustive
 def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowOf):
     ann, bo = window_of("approver"), window_of("root")
     for window in (ann, bo):
@@ -202,7 +203,7 @@ def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: Wind
     for window in (ann, bo):
         window.route("**/live/*", lambda route: route.abort())  # neither is warned by the poll
         window.goto(f"/approvals/{held.pk}/")
-    ann.get_by_role("button", name="Approve a").click()
+    ann.get_by_role("button", name="Approve call").click()
     ann.get_by_text("Approved git_push").wait_for()
     bo.fill("#reason", "no")
     bo.get_by_role("button", name="Reject").click()
@@ -288,7 +289,7 @@ def test_a_call_leaves_a_second_approver_an_open_form(window_of: WindowOf, crowd
     window.goto(f"/approvals/{held.pk}/")
     window.fill("#reason", "I agree")
     votes.vote(request_id=held.pk, user=crowd.people["root"], approve=True, via="web")
-    window.get_by_text("1 of 2 agree").wait_for()
+    window.get_by_text("1 of 2 approvals").wait_for()
     expect(window.locator("#reason")).to_have_value("I agree")
     window.click("#approve")
     window.get_by_text("Approved git_push").wait_for()

@@ -65,7 +65,7 @@ def test_a_viewer_sees_the_queue_and_may_not_decide(client_of: ClientOf):
     held, client = hold(), client_of("viewer")
     page = seen(client)
     assert names(page) == ["git_push"]
-    assert "You may look, not decide" in page
+    assert "You can view calls, but" in page
     assert "decision" not in re.findall(r'<form[^>]*id="([^"]+)"', seen(client, f"/approvals/{held.pk}/"))
 
 
@@ -179,7 +179,7 @@ def test_a_thousand_waiting_calls_cost_a_bounded_number_of_questions(
     with CaptureQueriesContext(connection) as many:
         page = seen(client)
     assert len(names(page)) == FIRST_SHOWN
-    assert "show 1000" in page
+    assert "Show all 1000 calls" in page
     assert len(many) <= len(few) + 1 <= 16  # one more counts what the limit leaves out
     assert not any('"result",' in question["sql"] for question in many)
     count = len(many)

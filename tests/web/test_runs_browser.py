@@ -73,19 +73,19 @@ def test_each_unknown_call_is_settled_by_itself_and_the_run_is_cancelled(window_
     window = window_of("operator")
     window.goto(page(run))
     second = window.locator("#steps tr", has_text="git__push_1")
-    window.get_by_label("What you have found out").fill("It is in the remote's log.")
+    window.get_by_label("Note about the call with the unknown outcome").fill("It is in the remote's log.")
     turn(run, 2, "Meanwhile.")  # the page is brought up to date, and what was typed stays
     window.get_by_text("Meanwhile.").wait_for()
-    expect(second.get_by_role("button", name="Make it again")).to_have_count(0)  # the model has gone on
-    second.get_by_role("button", name="It took effect").click()
-    window.get_by_text("git__push_1: noted as done").wait_for()
+    expect(second.get_by_role("button", name="Repeat the call")).to_have_count(0)  # the model has gone on
+    second.get_by_role("button", name="Record that it took effect").click()
+    window.get_by_text("git__push_1: recorded as done").wait_for()
     assert list(ToolCall.objects.order_by("index").values_list("state", "settled_by")) == [
         (CallState.UNKNOWN, ""), (CallState.DONE, "user:operator"),
     ]  # fmt: skip
     assert "It is in the remote's log." in ToolCall.objects.get(index=1).result
     expect(window.locator("#settle")).to_be_visible()
     window.get_by_role("button", name="Cancel").click()
-    window.get_by_text("Somebody has asked it to stop.").wait_for()
+    window.get_by_text("Cancellation was requested.").wait_for()
     assert Run.objects.get().cancel_requested
 
 

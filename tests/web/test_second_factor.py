@@ -232,7 +232,7 @@ def test_a_role_that_needs_it_is_led_to_the_page_and_nothing_else(ann):
         assert client.get(to)["Location"] == PAGE
     assert client.get("/api/v1/servers").status_code == 401
     page = client.get(PAGE).content.decode()
-    assert "Your role needs a second factor." in page
+    assert "Your role requires a second factor." in page
     assert "/admin/mcpregistry/" not in page
     client.post(PAGE, {"do": "enable", "code": code_of(ann)})
     assert inside(client)
@@ -277,7 +277,7 @@ def test_changes_on_ones_own_page_need_a_code(ann):
     renewed = client.post(PAGE, {"do": "renew", "code": codes[1]}).content.decode()
     new = re.findall(r"<li><code[^>]*>([a-z2-7-]+)</code>", renewed)
     assert not second_factor.accepts(ann, codes[2])
-    assert "switched off" in client.post(PAGE, {"do": "remove", "code": new[0]}).content.decode()
+    assert "second factor is disabled" in client.post(PAGE, {"do": "remove", "code": new[0]}).content.decode()
     assert not SecondFactor.objects.exists()
     assert inside(client)
     assert {"second_factor.enabled", "second_factor.codes_renewed", "second_factor.removed"} <= set(kinds())
@@ -315,9 +315,13 @@ def test_whoever_controls_the_machine_lists_and_resets_them(ann):
     call_command("secondfactor", stdout=out)
     call_command("secondfactor", "--reset", "ann", stdout=out)
     call_command("secondfactor", "--reset", "ann", stdout=out)
-    assert out.getvalue().splitlines() == ["ann: on, required", "ann has no second factor any more.", "ann had none."]
+    assert out.getvalue().splitlines() == [
+        "ann: on, required",
+        "The second factor of ann was removed.",
+        "ann does not have a second factor.",
+    ]
     assert AuditEntry.objects.get(kind="second_factor.reset").actor == "system"
-    with pytest.raises(CommandError, match="no account"):
+    with pytest.raises(CommandError, match="No user named"):
         call_command("secondfactor", "--reset", "nobody")
 
 

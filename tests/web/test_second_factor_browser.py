@@ -44,7 +44,7 @@ def test_it_is_set_up_and_used_by_keyboard(browser: Any, live_server: LiveServer
     window.keyboard.press("Enter")
     expect(window.locator("#codes li")).to_have_count(10)
     _fits(window)
-    window.get_by_role("link", name="I have kept them").focus()
+    window.get_by_role("link", name="I have stored the codes").focus()
     window.keyboard.press("Enter")
     window.wait_for_url("**/admin/")
 

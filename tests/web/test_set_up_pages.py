@@ -85,9 +85,9 @@ def test_every_page_of_the_way_can_be_used_by_everybody(
         window.goto(reverse("admin:mcpregistry_server_set_up_step", args=[server.pk]))
         found[step or "done"] = severe(window)
     for name, address, field, text, button in (
-        ("words", "admin:mcpregistry_server_set_up", "#id_paste", LINE, "Read it"),
-        ("choose", "admin:mcpregistry_server_set_up", "#id_paste", FILE, "Read it"),
-        ("differences", "admin:mcpregistry_server_import", "#id_text", FILE, "Show what would change"),
+        ("words", "admin:mcpregistry_server_set_up", "#id_paste", LINE, "Continue"),
+        ("choose", "admin:mcpregistry_server_set_up", "#id_paste", FILE, "Continue"),
+        ("differences", "admin:mcpregistry_server_import", "#id_text", FILE, "Show changes"),
     ):
         window.goto(reverse(address))
         found[f"{name}, before"] = severe(window)

@@ -178,6 +178,7 @@ def test_opening_the_page_decides_nothing(room):
 # Genuine, fresh, once
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "signing",

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Callable[[], str], str, dict[str, str]]] = {
     "reject batch": (_batch, "#decision [value=deny]", {"reason": "Not today."}),
     "approve package": (_package, "button:has-text('Approve and install')", {}),
     "add package": (_new_package, "[name=_save]", {"package": "@example/server"}),
-    "sync registry": (_registry, "button:has-text('Sync now')", {}),
+    "sync registry": (_registry, "button:has-text('Sync registry')", {}),
     "approve definition": (_definitions, "[data-key=a]", {}),
 }
 

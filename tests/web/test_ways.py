@@ -41,6 +41,7 @@ def title(client: Client, address: str) -> str:
     return " ".join(unescape(found[1]).split())
 
 
+@pytest.mark.exhaustive
 def test_heading_names_area_list_record_and_action(people: Site, client_of: ClientOf) -> None:
     client, row = client_of("admin"), Server.objects.get(slug="browser")
     page = reverse("admin:mcpregistry_server_change", args=[row.pk])

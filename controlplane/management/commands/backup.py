@@ -16,16 +16,19 @@ class Command(BaseCommand):
     """Writes a file, reads it again, and says where it is."""
 
     help = (
-        "Writes the whole site into a new file in DIR, as it is at one moment, while it runs; and reads the file again. "
-        f"Its keys are sealed with a passphrase: from {passphrase.VARIABLE} (or its _FILE), else asked for."
+        "Writes the whole site to a new file in DIR while the site runs, and then checks the file. The backup shows the "
+        "site at one moment. Its keys are encrypted with a passphrase, which is read from "
+        f"{passphrase.VARIABLE} (or {passphrase.VARIABLE}_FILE) or from the terminal."
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("directory", metavar="DIR", help="folder for the file; made when it is not there")
+        parser.add_argument("directory", metavar="DIR", help="Folder for the file. It is created if it does not exist.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             path, rows = dumping.save(Path(options["directory"]), passphrase.ask(new=True), self.stderr.write)
         except SlipsnisseError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"{path}: {rows:,} rows, {path.stat().st_size / 1e6:,.1f} MB, read again and whole.")
+        self.stdout.write(
+            f"{path}: {rows:,} rows, {path.stat().st_size / 1e6:,.1f} MB. The file was checked and is complete."
+        )

@@ -12,9 +12,9 @@ from controlplane.first_run import demo
 class Command(BaseCommand):
     """Sets up what a first ``up`` does, later and by itself."""
 
-    help = "Adds two real servers, an agent and a token to an empty site. Needs a running worker (manage.py up)."
+    help = "Adds two servers, an agent and a token to an empty site. Requires a running worker (`manage.py up`)."
 
     def handle(self, *args: Any, **options: Any) -> None:
         made = demo(self.stdout.write)
         if made is not None:
-            self.stdout.write(f"Bearer token of the agent 'local', shown this once:  {made.token}")
+            self.stdout.write(f'Bearer token of the agent "local", shown only once:  {made.token}')

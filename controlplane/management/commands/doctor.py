@@ -15,11 +15,14 @@ from controlplane import doctor, env
 class Command(BaseCommand):
     """Prints the findings of ``controlplane.doctor``; with ``--env``, every environment variable."""
 
-    help = "Examines a running site: settings, keys, database, migrations, broker, worker. Exit code 1 if anything is wrong."
+    help = (
+        "Examines a running site: settings, keys, database, migrations, broker, worker and more. "
+        "Exit code 1 if something is wrong."
+    )
     requires_system_checks: list[str] = []  # ours are part of the examination
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--env", action="store_true", help="print every environment variable that the site reads")
+        parser.add_argument("--env", action="store_true", help="Print every environment variable that the site reads.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["env"]:

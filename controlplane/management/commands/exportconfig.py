@@ -21,21 +21,26 @@ from mcpregistry.services.records import audit
 class Command(exportconfig.Command):
     """As the registry's own; the whole site needs what only the project knows."""
 
-    help = f"{exportconfig.Command.help} With --all everything that configures the site, to be kept in git."
+    help = f"{exportconfig.Command.help} With --all, writes the whole configuration of the site, for example for git."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         self.what.add_argument(
-            "--all", action="store_true", help="write all that configures the site; secrets as names"
+            "--all",
+            action="store_true",
+            help="Write the whole configuration of the site, with the names of secrets but not their values.",
         )
         parser.add_argument(
-            "--secrets", default="", metavar="PATH", help="--all: write the secrets too, sealed with a passphrase"
+            "--secrets",
+            default="",
+            metavar="PATH",
+            help="With --all: write the secrets to this file, encrypted with a passphrase.",
         )
 
     def handle(self, **options: Any) -> None:
         if not options["all"]:
             if options["secrets"]:
-                raise CommandError("--secrets belongs to --all.")
+                raise CommandError("--secrets requires --all.")
             super().handle(**options)
             return
         secrets = Secrets()
@@ -48,7 +53,10 @@ class Command(exportconfig.Command):
             self._keep(Path(options["secrets"]), sealed)
             audit.record(kind="secrets.exported", actor=exportconfig.ACTOR, subject="site", count=len(secrets.found))
         elif secrets.found:
-            self.stderr.write(f"{len(secrets.found)} secrets are named only; --secrets PATH writes them, sealed.")
+            self.stderr.write(
+                f"The file contains only the names of {len(secrets.found)} secrets. To write them to an encrypted file, use "
+                "--secrets PATH."
+            )
         self._put(data, options["output"], as_yaml=not options["output"].endswith(".json"))
 
     def _keep(self, path: Path, sealed: dict[str, Any]) -> None:
@@ -56,5 +64,5 @@ class Command(exportconfig.Command):
             write_file(path, json.dumps(sealed, indent=2) + "\n")
             path.chmod(0o600)
         except OSError as error:
-            raise CommandError(f"{path} cannot be written: {error.strerror}. Choose another place.") from None
-        self.stderr.write(f"{path}: the secrets, sealed with the passphrase.")
+            raise CommandError(f"{path} cannot be written: {error.strerror}. Choose another path.") from None
+        self.stderr.write(f"{path} was written. It contains the secrets, encrypted with the passphrase.")

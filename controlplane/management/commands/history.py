@@ -14,6 +14,7 @@ from django.utils.dateparse import parse_datetime
 from controlplane.configuration.kinds import Kind
 from controlplane.history import listing, past
 from controlplane.history.proposals import Items, Proposal, carry_out, propose, reason_at, reason_of
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.queries.versions import Version
@@ -21,32 +22,37 @@ from mcpregistry.queries.versions import Version
 ACTOR = "manage.py history"
 _LINE = 600  # characters
 _VALUE = 200
-_NONE = "Nothing was changed yet: each change leaves a version here."
+_NONE = "No versions yet. Each change creates a version."
 
 
 class Command(BaseCommand):
     """Prints versions, and what putting one back would change; with ``--apply`` it does that."""
 
     help = (
-        "Versions of the configuration: of a record (servers/git), or the newest of everything; one put back, or the whole "
-        "site as of a time. Without --apply it only says what would change."
+        "Shows versions of the configuration: of one record (for example servers/git), or the newest of all records. "
+        "Restores one version, or the configuration of the whole site at a time. Without --apply, it only shows what would "
+        "change."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "record", nargs="?", default="", metavar="KIND[/NAME]",
-            help="as in exportconfig --all, e.g. servers/git or rules; left out: the newest of everything",
+            help="Kind and name as in `exportconfig --all`, for example servers/git or rules. Default: all records.",
         )  # fmt: skip
         what = parser.add_mutually_exclusive_group()
         what.add_argument(
-            "--show", type=int, metavar="NUMBER", help="one version, and what putting it back would change"
+            "--show", type=int, metavar="NUMBER", help="Show one version, and what restoring it would change."
         )
-        what.add_argument("--restore", type=int, metavar="NUMBER", help="put this version of the kind back")
+        what.add_argument("--restore", type=int, metavar="NUMBER", help="Restore this version of the kind.")
         what.add_argument(
-            "--as-of", metavar="TIME", help="the whole configuration as of 2026-11-21T12:00, in the site's time zone"
+            "--as-of",
+            metavar="TIME",
+            help="Restore the whole configuration at this time, for example 2026-11-21T12:00, in the site's time zone.",
         )
-        parser.add_argument("--apply", action="store_true", help="with --restore or --as-of: do what would be shown")
-        parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many versions (default 20)")
+        parser.add_argument("--apply", action="store_true", help="With --restore or --as-of: make the changes.")
+        parser.add_argument(
+            "--limit", type=int, default=20, metavar="N", help="Maximum number of versions to show. Default: 20."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -57,18 +63,20 @@ class Command(BaseCommand):
     def _answer(self, options: dict[str, Any]) -> None:
         number = options["restore"] if options["show"] is None else options["show"]
         if options["apply"] and options["restore"] is None and not options["as_of"]:
-            raise ConfigInvalid("--apply needs something to do.", remedy="Add --restore NUMBER or --as-of TIME.")
+            raise ConfigInvalid("--apply has nothing to apply.", remedy="Add --restore NUMBER or --as-of TIME.")
         section, _, name = options["record"].partition("/")
         if options["as_of"]:
             if section:
                 raise ConfigInvalid(
-                    "--as-of is about the whole site.", remedy="Leave the record out, or use --restore."
+                    "--as-of applies to the whole site, not to one record.",
+                    remedy="Leave out the record, or use --restore.",
                 )
             self._site(_moment(options["as_of"]), apply=options["apply"])
         elif number is not None:
             if not section:
                 raise ConfigInvalid(
-                    "A number is one of a kind.", remedy="Name the kind or the record too, e.g. servers."
+                    "The number of a version requires its kind.",
+                    remedy="Name the kind or the record, for example servers.",
                 )
             self._version(listing.kind_named(section), name, number, options)
         elif not section:
@@ -106,8 +114,9 @@ class Command(BaseCommand):
         row, words = listing.one(kind, number)
         if name and not listing.of_record(kind, name).filter(history_id=number).exists():
             raise NotFound(
-                f"Version {number} of {kind.section} is one of '{listing.names_of([row])[0]}'.",
-                remedy=f"`manage.py history {kind.section}/{name}` lists those of '{name}'.",
+                f'Version {number} of {kind.section} belongs to "{printable(listing.names_of([row])[0], _VALUE)}", not to '
+                f'"{printable(name, _VALUE)}".',
+                remedy=error_texts.list_with(f"`manage.py history {kind.section}/{printable(name, _VALUE)}`"),
             )
         if options["show"] is not None:
             self._tell(words)
@@ -116,11 +125,11 @@ class Command(BaseCommand):
         except Conflict as error:
             if options["show"] is None:
                 raise
-            self.stdout.write(f"It cannot be put back: {printable(str(error), 2_000)}")
+            self.stdout.write(f"This version cannot be restored: {printable(str(error), 2_000)}")
 
     def _site(self, moment: datetime, *, apply: bool) -> None:
         for kind, name in past.since(moment):
-            self.stdout.write(f"made since, and left as it is: {kind.section}/{printable(name, 100)}")
+            self.stdout.write(f"{kind.section}/{printable(name, 100)} was added later and is kept.")
         self._put_back(lambda: past.at(moment), reason_at(moment), apply=apply)
 
     def _put_back(self, items: Items, reason: str, *, apply: bool) -> None:
@@ -128,14 +137,14 @@ class Command(BaseCommand):
         proposal = propose(items, actor=ACTOR)
         self._print(proposal)
         if proposal.empty:
-            self.stdout.write("Everything is so already.")
+            self.stdout.write("There is nothing to change.")
         elif not apply:
-            self.stdout.write("Nothing was changed. --restore or --as-of with --apply does it.")
+            self.stdout.write("Nothing was changed. To make these changes, use --restore or --as-of with --apply.")
         else:
             carry_out(items, actor=ACTOR, shown=proposal.shown, reason=reason)
             report = proposal.report
-            parts = ((report.changed, "changed"), (report.made, "made anew"), (report.removed, "removed"))
-            self.stdout.write(f"Put back: {', '.join(f'{len(rows)} {word}' for rows, word in parts if rows)}.")
+            parts = ((report.changed, "changed"), (report.made, "added again"), (report.removed, "deleted"))
+            self.stdout.write(f"Restored: {', '.join(f'{len(rows)} {word}' for rows, word in parts if rows)}.")
 
     def _print(self, proposal: Proposal) -> None:
         for line in [] if proposal.empty else proposal.lines:
@@ -159,5 +168,8 @@ def _moment(text: str) -> datetime:
     except ValueError:
         found = None
     if found is None:
-        raise ConfigInvalid(f"'{printable(text, 60)}' is no time.", remedy="Write it as 2026-11-21T12:00.")
+        raise ConfigInvalid(
+            error_texts.not_valid(printable(text, 60), "a valid time"),
+            remedy=error_texts.use("the ISO format", "2026-11-21T12:00"),
+        )
     return min(timezone.make_aware(found) if timezone.is_naive(found) else found, timezone.now())

@@ -28,27 +28,30 @@ _SHOWN = 20
 class Command(importconfig.Command):
     """As the registry's own, for files of servers; one of a whole site is known by its first line."""
 
-    help = f"{importconfig.Command.help} A file of exportconfig --all makes the whole site."
+    help = f"{importconfig.Command.help} A file of `exportconfig --all` configures the whole site."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "--secrets", default="", metavar="PATH", help="whole site: what exportconfig --secrets wrote"
+            "--secrets", default="", metavar="PATH", help="For a whole site: file that `exportconfig --secrets` wrote."
         )
         parser.add_argument(
             "--confirm",
             action="store_true",
-            help="whole site: you have read it; launches, destinations and definitions confirmed there are so here",
+            help="For a whole site: launches, destinations and definitions that are confirmed in the file are confirmed here "
+            "too. Read the file first.",
         )
 
     def _once(self, raw: bytes, path: Path | None) -> bool:
         """Import what was read; whether all of it was taken."""
         if not _is_whole(raw):
             if self.options["secrets"] or self.options["confirm"]:
-                raise CommandError("--secrets and --confirm belong to a file that exportconfig --all made.")
+                raise CommandError("--secrets and --confirm require a file of `exportconfig --all`.")
             return super()._once(raw, path)
         if self.options["watch"] or self.options["check"] or self.options["on_conflict"]:
-            raise CommandError("A whole site is imported once: leave out --watch, --check and --on-conflict.")
+            raise CommandError(
+                "--watch, --check and --on-conflict cannot be used for the file of a whole site. Leave them out."
+            )
         name = str(path) if path else "-"
         try:
             with text.wider(_LARGEST, _MOST_VALUES):
@@ -76,9 +79,9 @@ class Command(importconfig.Command):
             self.stderr.write(note)
         if report.kept:
             more = ", …" if len(report.kept) > _SHOWN else ""
-            self.stdout.write(f"Here and not in the file, left as they are: {', '.join(report.kept[:_SHOWN])}{more}.")
+            self.stdout.write(f"Not in the file, and kept unchanged: {', '.join(report.kept[:_SHOWN])}{more}.")
         self.stdout.write(
-            f"{name}: {len(report.made)} made, {len(report.changed)} changed{' (not saved)' if trial else ''}."
+            f"{name}: {len(report.made)} added, {len(report.changed)} changed{' (not saved)' if trial else ''}."
         )
 
     def _secrets(self) -> dict[str, Any]:

@@ -22,19 +22,19 @@ class Command(BaseCommand):
     """A backup that is restored as it is made, by a process whose database is the other one."""
 
     help = (
-        "Copies the whole site into another, empty database, compares every row, and proves the records there. "
-        "Stop the site first. What is here stays as it is."
+        "Copies the whole site to another, empty database, compares every row, and verifies the records there. "
+        "Stop the site first. The current database is not changed."
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "url", metavar="DATABASE_URL", help="postgres://… or sqlite:///…; - reads it from standard input"
+            "url", metavar="DATABASE_URL", help="postgres://… or sqlite:///…, or - to read it from standard input."
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         url = sys.stdin.readline().strip() if options["url"] == "-" else options["url"]
         if not url.startswith(("postgres://", "postgresql://", "sqlite:///")):
-            raise CommandError("The address begins with neither postgres:// nor sqlite:///. Name a database.")
+            raise CommandError("The address is not valid: it must start with postgres:// or sqlite:///.")
         self._refuse_while_it_runs()
         once = secrets.token_urlsafe(32)
         command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "restore", "-"]
@@ -42,9 +42,9 @@ class Command(BaseCommand):
         with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as other:  # noqa: S603  ourselves
             self._send(other, once)
         if other.returncode:
-            raise CommandError("Nothing was moved; the reason stands above. The site here is as it was.")
+            raise CommandError("Nothing was moved. The reason is shown above. The current database was not changed.")
         self.stdout.write(
-            "Moved. Set DATABASE_URL to the new database, then start the site; the old one stays as it was."
+            "Moved. Set DATABASE_URL to the new database, then start the site. The old database was not changed."
         )
 
     def _refuse_while_it_runs(self) -> None:

@@ -25,16 +25,18 @@ class Command(BaseCommand):
     """Loads the file, brings it to this release, and proves the records; exit code 1 if they do not hold together."""
 
     help = (
-        "Makes a site from a backup, in the database of DATABASE_URL (or in SLIPSNISSE_VAR), which must be empty. "
-        "Brings it to this release, and proves the audit log and the invariants."
+        "Restores a site from a backup to the database of DATABASE_URL (or in SLIPSNISSE_VAR), which must be empty. "
+        "Then upgrades it to this release, and verifies the audit log and the invariants."
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("file", metavar="FILE", help="made by `manage.py backup`; - reads standard input")
+        parser.add_argument(
+            "file", metavar="FILE", help="File that `manage.py backup` created, or - for standard input."
+        )
         parser.add_argument(
             "--accept-older-log",
             action="store_true",
-            help="restore also if this machine knows a newer seal of the audit log; the log records that",
+            help="Restore the backup even if this machine knows a newer checkpoint of the audit log. The log records this.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -52,8 +54,12 @@ class Command(BaseCommand):
         for problem in found:
             self.stderr.write(printable(problem, 300))
         if found:
-            raise CommandError("All rows are here, but the records do not hold together, as they stood in the backup.")
-        self.stdout.write(f"Restored: {rows:,} rows; the audit log and all invariants hold. Everybody signs in again.")
+            raise CommandError(
+                "All rows were restored, but the records in the backup are not consistent. The problems are listed above."
+            )
+        self.stdout.write(
+            f"Restored {rows:,} rows. The audit log and all invariants are intact. All users must sign in again."
+        )
 
 
 @contextmanager
@@ -65,4 +71,6 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
         with Path(name).open("rb") as stream:
             yield stream
     except OSError as error:
-        raise ConfigInvalid(f"{name} cannot be read: {error.strerror}.", remedy="Check its name and rights.") from error
+        raise ConfigInvalid(
+            f"{name} cannot be read: {error.strerror}.", remedy="Check its name and permissions."
+        ) from error

@@ -45,7 +45,7 @@ class Stop(Exception):
 class Command(BaseCommand):
     """Starts the processes of ``controlplane.site`` in order and tends them until a signal arrives."""
 
-    help = "Runs the whole site: web, worker, clock and (unless CELERY_BROKER_URL is set) the embedded broker."
+    help = "Runs the whole site: web, worker, scheduler and (unless CELERY_BROKER_URL is set) the embedded broker."
     requires_system_checks: list[str] = []  # only ours, below: Django's own take longer than the start
     _new_password = False
     _worker: Thread | None = None
@@ -53,16 +53,16 @@ class Command(BaseCommand):
     _clock = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-        parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: this machine only.")
+        parser.add_argument("--port", type=int, default=8000, help="Port to listen on. Default: 8000.")
         parser.add_argument(
             "--workers", type=int, metavar="N",
-            help="number of web processes (default: one for each core, up to 4, on PostgreSQL; 1 on SQLite)",
+            help="Number of web processes. Default: one for each core, up to 4, on PostgreSQL; 1 on SQLite.",
         )  # fmt: skip
         parser.add_argument(
             "--new-password",
             action="store_true",
-            help=f"give the administrator '{first_run.ADMIN}' a new password and show it (for who has lost it)",
+            help=f'Set a new password for the administrator "{first_run.ADMIN}" and show it.',
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -91,11 +91,11 @@ class Command(BaseCommand):
             while True:
                 self._tend(0.2)
         except Stop:
-            self._say("up", "stopping (once more: at once)")
+            self._say("up", "stopping (press Ctrl-C again to stop immediately)")
         finally:
             children, broker = self.patience()
             supervisor.stop(children, lambda: self._signals.hurry, for_last=broker)
-        self._say("up", "stopped; nothing is left running")
+        self._say("up", "stopped; all processes have ended")
         self._leave()
 
     def patience(self) -> tuple[float, float]:
@@ -108,9 +108,9 @@ class Command(BaseCommand):
         for problem in problems:
             self._say("up", f"{problem.msg} {problem.hint or ''}")
         if any(problem.is_serious() for problem in problems):
-            raise site.StartError("Not started: see above.")
+            raise site.StartError("The site was not started. The reasons are listed above.")
         if host not in {"127.0.0.1", "localhost", "::1"}:
-            self._say("up", f"listening on {host}: other machines may connect, under the names in SLIPSNISSE_HOSTS")
+            self._say("up", f"listening on {host}: other machines can connect, using the names in SLIPSNISSE_HOSTS")
 
     def _prepare_environment(self, listener: socket.socket) -> str:
         """Children inherit what only we know: the address, and that a person reads their lines. Returns the address."""
@@ -190,7 +190,7 @@ class Command(BaseCommand):
             self._start_clock()  # at once: it sends messages of the demo's tests again that a stopped start has lost
         filled = self._meanwhile(self._fill) if self._unshown.demo else None
         if password:
-            self.stdout.write(f"\nThe administrator:  {first_run.ADMIN}\nPassword, shown this once:  {password}\n")
+            self.stdout.write(f"\nUser name:  {first_run.ADMIN}\nPassword, shown only once:  {password}\n")
         self.stdout.write(f"\n{first_run.next_steps(url, filled.token if filled else None)}\n\n")
         self.stdout.flush()
         self._unshown.shown(demo=filled is not None)
@@ -201,7 +201,7 @@ class Command(BaseCommand):
             self._tend(0.2)
         if not self._clock:
             self._clock = True
-            self._say("up", "starting the clock")
+            self._say("up", "starting the scheduler")
             self._supervisor.start(site.beat())
 
     def _fill(self) -> first_run.Filled | None:

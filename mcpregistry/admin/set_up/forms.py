@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.widgets import AutocompleteSelectMultiple
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminPasswordWidget,
@@ -41,12 +43,14 @@ class PasteForm(forms.Form):
     """Anything that a README says."""
 
     paste = forms.CharField(
-        label="What the server's README says",
+        label=_("Installation text of the server"),
         max_length=MOST_CHARACTERS,
         strip=False,
         widget=lines_widget(8, "npx -y @modelcontextprotocol/server-everything"),
-        help_text="A command line, an address, claude mcp add …, a block of a host's file (JSON, TOML or YAML), the link of an "
-        "“add to” badge, or the name of a registry's entry. Nothing is saved or started yet.",
+        help_text=_(
+            "For example a command line, an address, claude mcp add …, a block of a host's file (JSON, TOML "
+            "or YAML), the link of an “add to” badge, or the name of a registry entry. Nothing is saved or started yet."
+        ),
     )
 
 
@@ -65,7 +69,11 @@ class PairsField(forms.CharField):
             if line.strip():
                 pair = _PAIR.fullmatch(line.strip())
                 if pair is None or pair[1] in pairs:
-                    raise forms.ValidationError(f"Line {number} is no NAME=value of its own.")
+                    raise forms.ValidationError(
+                        gettext("Line {number} is not a NAME=value pair, or its name is used twice.").format(
+                            number=number
+                        )
+                    )
                 pairs[pair[1]] = pair[2]
         return pairs
 
@@ -77,8 +85,8 @@ class WordsForm(forms.Form):
     """
 
     slug = forms.CharField(
-        label="Short name", max_length=63, validators=[slug_validator], widget=UnfoldAdminTextInputWidget,
-        help_text="Name of the server on this site. It is the first part of the names of its tools.",
+        label=_("Short name"), max_length=63, validators=[slug_validator], widget=UnfoldAdminTextInputWidget,
+        help_text=_("Name of the server on this site. It is the first part of the names of its tools."),
     )  # fmt: skip
 
     def __init__(
@@ -94,45 +102,46 @@ class WordsForm(forms.Form):
     def _add_words(self, entry: ServerEntry) -> None:
         if entry.transport == "stdio":
             self.fields["command"] = CommandField(
-                label="Command", initial=[*entry.command], rows=max(3, min(len(entry.command), 12)),
-                help_text="Program and arguments, one word per line. No shell reads them.",
+                label=_("Command"), initial=[*entry.command], rows=max(3, min(len(entry.command), 12)),
+                help_text=_("Program and arguments, one word per line. They are not passed to a shell."),
             )  # fmt: skip
             if entry.cwd:
                 self.fields["cwd"] = forms.CharField(
-                    label="Folder it starts in", initial=entry.cwd, required=False, widget=UnfoldAdminTextInputWidget
+                    label=_("Working directory"), initial=entry.cwd, required=False, widget=UnfoldAdminTextInputWidget
                 )
             if usual_mode() != SandboxMode.OFF:
                 self.fields["sandbox_read"] = WordsField(
-                    label="May read", rows=2, initial=named_places(entry.command),
-                    help_text="The server runs in a sandbox. It can read these files and folders, one path per line, and its own "
-                    "folder, and write only to its own folder. To change more, edit the server later.",
+                    label=_("May read"), rows=2, initial=named_places(entry.command),
+                    help_text=_("The server runs in a sandbox. It can read these files and folders, one path per line, and its own "
+                    "folder, and write only to its own folder. To change more, edit the server later."),
                 )  # fmt: skip
             self.fields["env"] = PairsField(
-                label="Environment", initial=dict(entry.env), help_text="One NAME=value per line."
+                label=_("Environment"), initial=dict(entry.env), help_text=_("One NAME=value per line.")
             )
             return
-        self.fields["url"] = forms.CharField(label="Address", initial=entry.url, widget=UnfoldAdminTextInputWidget)
+        self.fields["url"] = forms.CharField(label=_("Address"), initial=entry.url, widget=UnfoldAdminTextInputWidget)
         self.fields["headers"] = PairsField(
-            label="Headers", initial=dict(entry.headers), help_text="One Name: value per line."
+            label=_("Headers"), initial=dict(entry.headers), help_text=_("One Name: value per line.")
         )
         if network := private_network(entry.url):
             self.fields["network"] = forms.BooleanField(
-                label=f"It may be reached at {network}", initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
-                help_text="The address is in a private network. If this is off, the site cannot reach it.",
+                label=gettext("Allow the private address {network}").format(network=network), initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
+                help_text=_("If disabled, the site cannot reach the server, because its address is in a private network."),
             )  # fmt: skip
 
     def _add_secret(self, number: int, secret: Secret) -> None:
         pasted = bool(secret.value)
         self.fields[f"secret-{number}"] = forms.CharField(
             label=printable(secret.label, 100), required=not pasted, max_length=20_000, strip=True,
-            widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password", "placeholder": "as pasted" if pasted else ""}),
-            help_text=f"Used above as {secret.reference}. "
-            + ("Leave it empty to keep the pasted value, which is never shown." if pasted else "The pasted text contains only a placeholder."),
+            widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password", "placeholder": gettext("as pasted") if pasted else ""}),
+            help_text=gettext("Used above as {reference}.").format(reference=secret.reference) + " "
+            + (gettext("Leave it empty to keep the pasted value, which is never shown.") if pasted else gettext("The pasted text contains only a placeholder.")),
         )  # fmt: skip
         if self.may_keep and secret.sealed_with_server:
             self.fields[f"keep-{number}"] = forms.BooleanField(
-                label=f"Keep {printable(secret.label, 100)} as a credential", initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
-                help_text="Stored encrypted under a name, for this server only. If off, it is stored encrypted with the server.",
+                label=gettext("Store {secret} as a credential").format(secret=printable(secret.label, 100)), initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
+                help_text=_("If enabled, the value is stored encrypted under a name, for this server only. If "
+                "disabled, it is stored encrypted with the server."),
             )  # fmt: skip
 
     def draft(self) -> Draft:
@@ -192,21 +201,23 @@ class AccessForm(forms.Form):
     """Who may use the server, and where it is shown."""
 
     agents = forms.ModelMultipleChoiceField(
-        queryset=Agent.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget, label="Agents that may use it",
-        error_messages={"invalid_choice": "Choose only agents that are enabled and do not belong to expert tools."},
+        queryset=Agent.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget, label=_("Agents that can use the server"),
+        error_messages={"invalid_choice": _("Choose only agents that are enabled and do not belong to expert tools.")},
     )  # fmt: skip
     new_agent = forms.CharField(
-        required=False, max_length=63, validators=[slug_validator], label="Or a new agent", widget=UnfoldAdminTextInputWidget,
-        help_text="Short name of the agent, for example claude-anna.",
+        required=False, max_length=63, validators=[slug_validator], label=_("New agent"), widget=UnfoldAdminTextInputWidget,
+        help_text=_("Short name of the agent, for example claude-anna."),
     )  # fmt: skip
     everything = forms.BooleanField(
-        required=False, label="Also its prompts and resources", widget=UnfoldBooleanSwitchWidget,
-        help_text="If off, the agents can use only its tools. Later additions are included as soon as they are approved.",
+        required=False, label=_("Include prompts and resources"), widget=UnfoldBooleanSwitchWidget,
+        help_text=_("If disabled, the agents can use only tools. Later additions are included as soon as they are "
+        "approved."),
     )  # fmt: skip
     endpoints = forms.ModelMultipleChoiceField(
         queryset=Endpoint.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        label="Endpoints that list it", help_text="Endpoints that show only what is listed. All other endpoints show it without this.",
-        error_messages={"invalid_choice": "Choose only enabled endpoints that show what is listed."},
+        label=_("Endpoints that list the server"), help_text=_("Endpoints that show only what is listed. All other endpoints "
+            "show the server anyway."),
+        error_messages={"invalid_choice": _("Choose only enabled endpoints that show what is listed.")},
     )  # fmt: skip
 
     def __init__(self, *args: Any, may_add: bool, **kwargs: Any) -> None:
@@ -228,7 +239,9 @@ class AccessForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         if not data.get("agents") and not data.get("new_agent") and not self.errors:
-            raise forms.ValidationError("Choose an agent. Without one, no host sees the server.")
+            raise forms.ValidationError(_("Choose an agent. Without one, no host sees the server."))
         if Agent.objects.filter(slug=data.get("new_agent") or "").exists():
-            self.add_error("new_agent", "There is an agent of that name already. Choose it above, or another name.")
+            self.add_error(
+                "new_agent", _("An agent with this name already exists. Select it above, or choose another name.")
+            )
         return data

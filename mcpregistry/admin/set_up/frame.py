@@ -10,6 +10,8 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.admin.base import RecordAdmin
 from mcpregistry.domain.text.display import printable
@@ -17,7 +19,7 @@ from mcpregistry.models import Server
 from mcpregistry.queries.setting_up import STEPS, Standing
 
 LABELS = {
-    "read": "Paste", "confirm": "Confirm", "test": "Test", "definitions": "Definitions", "access": "Access",
+    "read": _("Paste"), "confirm": _("Confirm"), "test": _("Test"), "definitions": _("Definitions"), "access": _("Access"),
 }  # fmt: skip
 
 
@@ -48,7 +50,7 @@ def steps(standing: Standing | None, here: str) -> list[Step]:
     found, done = [], standing.done if standing else frozenset()
     for name in STEPS:
         where = address(standing.server, name) if standing and opens(standing, name) else ""
-        found.append(Step(LABELS[name], name in done, name == here, where))
+        found.append(Step(str(LABELS[name]), name in done, name == here, where))
     return found
 
 
@@ -67,4 +69,4 @@ def shown(
 
 def title_of(server: Server) -> str:
     """The heading of the steps of one server."""
-    return f"Set up {printable(server.slug)}"
+    return gettext("Set up {server}").format(server=printable(server.slug))

@@ -10,6 +10,8 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
 from mcpregistry.admin.base import RecordAdmin, actor
@@ -31,8 +33,8 @@ from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
 
 _MOST_LISTED = 50  # servers whose next step is linked after an import; they stand in an address
 _ON_CONFLICT = [
-    ("error", "Refuse the file"), ("skip", "Keep the one that is here"), ("replace", "Replace it (a changed launch is a draft again)"),
-    ("rename", "Add the other under a new name"),
+    ("error", _("Refuse the file")), ("skip", _("Keep the existing server")), ("replace", _("Replace the existing server (a changed launch becomes a draft)")),
+    ("rename", _("Add the other server under a new name")),
 ]  # fmt: skip
 
 
@@ -40,27 +42,28 @@ class ImportForm(forms.Form):
     """The file, as text or uploaded, and what follows where a server of its name is here and differs."""
 
     text = forms.CharField(
-        required=False, label="The file's text", max_length=MAX_BYTES, strip=False, widget=lines_widget(8, '{"mcpServers": …}'),
-        help_text="Content of the configuration file of a host, in JSON, YAML or TOML.",
+        required=False, label=_("Text of the file"), max_length=MAX_BYTES, strip=False, widget=lines_widget(8, '{"mcpServers": …}'),
+        help_text=_("Content of the configuration file of a host, in JSON, YAML or TOML."),
     )  # fmt: skip
     file = forms.FileField(
         required=False,
-        label="Or the file",
+        label=_("File"),
         widget=UnfoldAdminFileFieldWidget,
-        help_text="Up to 1 MiB, or up to 50 MiB for a JSON file. Only the servers in it are read.",
+        help_text=_("Up to 1 MiB, or up to 50 MiB for a JSON file. Only the servers in it are read."),
     )
     format = forms.ChoiceField(
-        required=False, widget=UnfoldAdminSelectWidget, help_text="Format of the file. Keep the default to detect it "
-        "automatically.",
-        choices=[("", "Recognise it"), *((name, each.title) for name, each in READABLE.items())],
+        required=False, widget=UnfoldAdminSelectWidget,
+        help_text=_("Format of the file. Keep the default to detect it automatically."),
+        choices=[("", _("Detect automatically")), *((name, each.title) for name, each in READABLE.items())],
     )  # fmt: skip
     on_conflict = forms.ChoiceField(
-        choices=_ON_CONFLICT, initial="error", widget=UnfoldAdminSelectWidget, label="If a server of a name is here and differs",
+        choices=_ON_CONFLICT, initial="error", widget=UnfoldAdminSelectWidget,
+        label=_("Servers that exist already and differ"),
     )  # fmt: skip
     secrets_apart = forms.BooleanField(
-        required=False, initial=False, widget=UnfoldBooleanSwitchWidget, label="Keep secrets as credentials",
-        help_text="If enabled, values that look like secrets are stored as credentials. Otherwise they are stored "
-        "with the server.",
+        required=False, initial=False, widget=UnfoldBooleanSwitchWidget, label=_("Store secrets as credentials"),
+        help_text=_("If enabled, values that look like secrets are stored as credentials. Otherwise they are stored "
+        "with the server."),
     )  # fmt: skip
     uploaded = b""
 
@@ -68,9 +71,9 @@ class ImportForm(forms.Form):
         data = super().clean() or {}
         file, text = data.get("file"), data.get("text")
         if bool(file) == bool(text) and not self.errors:
-            raise forms.ValidationError("Paste the file's text, or choose the file: one of the two.")
+            raise forms.ValidationError(_("Paste the text of the file or choose a file, but not both."))
         if file and file.size > large.MAX_BYTES:
-            self.add_error("file", "The file is larger than 50 MiB. Split it.")
+            self.add_error("file", _("The file is larger than 50 MiB. Split it into smaller files."))
         elif file:
             try:
                 self.uploaded = large.reduced(file.read(), str(file.name))
@@ -82,7 +85,7 @@ class ImportForm(forms.Form):
         """The text and its name; bytes that are no UTF-8 are said to be so by whoever reads the text."""
         file = self.cleaned_data.get("file")
         if not file:
-            return str(self.cleaned_data["text"]), "pasted text"
+            return str(self.cleaned_data["text"]), gettext("pasted text")
         return self.uploaded.decode("utf-8", "replace"), str(file.name)[:200]
 
 
@@ -116,13 +119,13 @@ class ImportPage:
         if outcome.saved:
             return self._saved(request, outcome)
         context = {
-            "title": "Import servers", "outcome": outcome, "again": again, "diff": _lines(outcome.diff()), "sealed": sealed_for(request, text),
+            "title": gettext("Import servers"), "outcome": outcome, "again": again, "diff": _lines(outcome.diff()), "sealed": sealed_for(request, text),
             "given": form.cleaned_data, "name": name, **_workspaces(request, outcome), "conflict": _conflict_of(outcome), "choices": _ON_CONFLICT, "notes": [note for note in outcome.notes if not note.plain],
         }  # fmt: skip
         return shown(self.admin, request, "import_diff", context, status=409 if again else 200)
 
     def _ask(self, request: HttpRequest, form: ImportForm) -> HttpResponse:
-        return shown(self.admin, request, "import", {"title": "Import servers", "form": form})
+        return shown(self.admin, request, "import", {"title": gettext("Import servers"), "form": form})
 
     def _imported(self, request: HttpRequest, form: ImportForm, text: str, name: str, *, save: bool) -> Outcome:
         user, given = request.user, form.cleaned_data
@@ -139,13 +142,15 @@ class ImportPage:
 
     def _saved(self, request: HttpRequest, outcome: Outcome) -> HttpResponse:
         made = [change for change in outcome.changes if change.action in ("created", "changed")]
-        self.admin.message_user(request, f"Imported: {len(made)} made or changed.", messages.SUCCESS)
+        self.admin.message_user(
+            request, gettext("Imported. Entries created or changed: {count}.").format(count=len(made)), messages.SUCCESS
+        )
         slugs = [change.slug for change in made if change.kind == "server"][:_MOST_LISTED]
         return HttpResponseRedirect(f"{request.path}?{urlencode({'made': slugs or ['']}, doseq=True)}")
 
     def _made(self, request: HttpRequest, slugs: list[str]) -> HttpResponse:
         rows = Server.objects.filter(slug__in=slugs[:_MOST_LISTED])
-        return shown(self.admin, request, "imported", {"title": "Imported", "servers": rows})
+        return shown(self.admin, request, "imported", {"title": gettext("Imported servers"), "servers": rows})
 
 
 def _as_file(text: str) -> str:

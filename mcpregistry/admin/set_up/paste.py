@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.set_up.forms import PasteForm, WordsForm
@@ -56,7 +57,12 @@ class PastePage:
         return self._read(request, form, found)
 
     def _ask(self, request: HttpRequest, form: PasteForm) -> HttpResponse:
-        context = {"title": "Add a server", "form": form, "steps": steps(None, "read"), "recent": _left(request)}
+        context = {
+            "title": gettext("Add a server"),
+            "form": form,
+            "steps": steps(None, "read"),
+            "recent": _left(request),
+        }
         return shown(self.admin, request, "paste", context)
 
     def _read(self, request: HttpRequest, form: PasteForm, found: pasted.Pasted) -> HttpResponse:
@@ -70,7 +76,7 @@ class PastePage:
             )
             return self._ask(request, form)
         context: dict[str, Any] = {
-            "title": "Add a server", "what": found.what, "sealed": sealed, "steps": steps(None, "read"),
+            "title": gettext("Add a server"), "what": found.what, "sealed": sealed, "steps": steps(None, "read"),
             "refused": refused, "entries": [(each, _line(taken_out(each)[0])) for each in entries],
         }  # fmt: skip
         if entry is None:

@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext, ngettext
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.launch import LaunchPage
@@ -58,7 +59,9 @@ class StepPage:
         step = (request.POST if post else request.GET).get("step", "")
         if not frame.opens(now, step):
             if post:
-                self.admin.message_user(request, "This has moved on meanwhile; look again.", messages.WARNING)
+                self.admin.message_user(
+                    request, gettext("The server has changed in the meantime. Check this page again."), messages.WARNING
+                )
                 return HttpResponseRedirect(frame.address(server))
             step = now.step
         return self._step(request, now, step)
@@ -126,9 +129,9 @@ class StepPage:
             )  # fmt: skip
         except SlipsnisseError as error:
             return self._refused(request, server, error)
-        told = f"{count} definition{'' if count == 1 else 's'} approved."
+        told = ngettext("{count} definition approved.", "{count} definitions approved.", count).format(count=count)
         if standing(server).waiting:
-            told += " The others wait, and no agent sees them."
+            told += " " + gettext("The others wait for approval, and no agent sees them.")
         self.admin.message_user(request, told, messages.SUCCESS)
         return HttpResponseRedirect(frame.address(server, "access" if count else ""))
 

@@ -17,12 +17,17 @@ Capabilities = Annotated[list[Annotated[Text, Field(min_length=1, max_length=600
 
 Hold = Annotated[
     int,
-    Field(ge=0, le=3600, description="Seconds before a held call is told pending. Null: as long as the host bears."),
+    Field(
+        ge=0,
+        le=3600,
+        description='Maximum number of seconds until a held call is answered with "pending". If '
+        "null, the wait depends on the host.",
+    ),
 ]
 
 
 class EndpointChange(Input):
-    """What may change of an endpoint; every key may be left out."""
+    """Changes of an endpoint. You can leave out any key."""
 
     nullable = frozenset({"hold_seconds"})
 
@@ -57,17 +62,23 @@ class EndpointOut(Schema):
     naming_style: str
     description_style: str
     hide_unavailable: bool
-    maintenance_tools: bool = Field(description="Whether agents can ask the background sub-agent for servers here.")
-    tell_energy: bool = Field(description="Whether results say what their calls cost of the agent's energy pool.")
+    maintenance_tools: bool = Field(
+        description="Whether agents can request servers from the background sub-agent on this endpoint."
+    )
+    tell_energy: bool = Field(
+        description="Whether results include the energy that their calls have used, and the "
+        "level of the agent's energy pool."
+    )
     instructions_limit: int = Field(
-        description="Characters of the servers' instructions, which follow its own. 0: none."
+        description="Maximum number of characters of the servers' instructions, which follow those of the "
+        "endpoint. 0 adds none."
     )
     hold_seconds: int | None
     created_at: datetime
 
 
 class ListedTool(Schema):
-    """``definition`` is exactly what a host is told about the tool."""
+    """A listed tool. ``definition`` is exactly what a host gets about the tool."""
 
     name: str
     server: str
@@ -76,16 +87,16 @@ class ListedTool(Schema):
 
 
 class Listing(Schema):
-    """What hosts of one agent are shown on one endpoint."""
+    """The tools that one agent sees on one endpoint."""
 
     endpoint: str
     agent: str
-    instructions: str = Field(description="Exactly what a host is told to tell its model.")
+    instructions: str = Field(description="The instructions exactly as hosts get them.")
     tools: list[ListedTool]
 
 
 class AgentChange(Input):
-    """What may change of an agent; every key may be left out."""
+    """Changes of an agent. You can leave out any key."""
 
     nullable = frozenset({"calls_per_minute", "energy_pool", "hold_seconds"})
 
@@ -94,8 +105,20 @@ class AgentChange(Input):
     description: Long | None = None
     enabled: bool | None = None
     capabilities: Capabilities | None = None
-    calls_per_minute: Annotated[int, Field(ge=0, le=1_000_000, description="Null: no limit.")] | None = None
-    energy_pool: Annotated[Slug, Field(description="The pool that its calls are charged to. Null: none.")] | None = None
+    calls_per_minute: (
+        Annotated[
+            int,
+            Field(ge=0, le=1_000_000, description="Maximum number of calls per minute. If null, there is no limit."),
+        ]
+        | None
+    ) = None
+    energy_pool: (
+        Annotated[
+            Slug,
+            Field(description="The energy pool that pays for the calls of the agent. If null, calls cost no energy."),
+        ]
+        | None
+    ) = None
     hold_seconds: Hold | None = None
 
 
@@ -120,14 +143,14 @@ class AgentOut(Schema):
 
 
 class TokenNew(Input):
-    """What the token is for, and when it ends."""
+    """Purpose and end of a new token."""
 
-    name: Annotated[Text, Field(min_length=1, max_length=200, description="What it is for.")]
+    name: Annotated[Text, Field(min_length=1, max_length=200, description="What the token is for.")]
     expires_at: When | None = None
 
 
 class TokenOut(Schema):
-    """A token without its text; ``prefix`` is there to recognise it by."""
+    """A token without its text. ``prefix`` identifies it."""
 
     id: int
     name: str
@@ -139,23 +162,34 @@ class TokenOut(Schema):
 
 
 class TokenIssued(TokenOut):
-    """A new token with its text, which is answered this once."""
+    """A new token with its text, which is returned only once."""
 
-    token: str = Field(description="Shown this once; only its hash is kept.")
+    token: str = Field(description="The text of the token. It is shown only once, because only its hash is stored.")
 
 
-_URI = "Of the server's resources only those whose URI is like this; * stands for anything. Empty: all."
-_KIND = "What of the server is granted: its tools, prompts, fixed resources, templates of resources; empty: everything. Means nothing with `tool`."
+_URI = (
+    "Limits the grant to resources whose URI matches. The character * matches any text. If empty, all resources are "
+    "included."
+)
+_KIND = (
+    "What the grant of a server includes: its tools, prompts, fixed resources or resource templates. If empty, it includes "
+    "everything. Ignored with `tool`."
+)
 
 
 class GrantNew(Input):
-    """Exactly one of agent and endpoint, exactly one of server and tool."""
+    """A new grant of exactly one server or tool, to exactly one agent or endpoint."""
 
     agent: Slug | None = None
     endpoint: Slug | None = None
     server: Slug | None = None
     tool: Annotated[
-        Text, Field(min_length=1, max_length=600, description="server::tool, its exposed name, or server::prompt:name.")
+        Text,
+        Field(
+            min_length=1,
+            max_length=600,
+            description="Name of the tool or prompt: server::tool, the exposed name, or server::prompt:name.",
+        ),
     ] | (None) = None
     kind: Annotated[OfferKind | Literal[""], Field(description=_KIND)] = "tool"
     uri: Annotated[Text, Field(max_length=500, description=_URI)] = ""

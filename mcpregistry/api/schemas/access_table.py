@@ -20,21 +20,21 @@ RiskWord = Literal["low", "medium", "high"]
 
 
 class AccessCell(BaseModel):  # no Schema: of thousands in an answer each would look for attributes of a record
-    """What one agent may do with the tool."""
+    """What one agent can do with the tool."""
 
     agent: str
     standing: str = Field(
-        description="allow, ask or deny; hidden: the agent does not see it; absent: no agent can use it now."
+        description="allow, ask or deny; hidden if the agent does not see the tool; absent if no agent can use it now."
     )
-    word: str = Field(description="The reason in a word.")
-    why: str = Field(description="The reason in a sentence, with what to do.")
+    word: str = Field(description="The reason as a short code.")
+    why: str = Field(description="The reason as a sentence, with what to do.")
     lacks: list[str] = Field(
-        description="Who needs a grant for the agent to see it: agent, endpoint. Empty: that is not it."
+        description="Who needs a grant so that the agent sees the tool: agent, endpoint. If empty, no grant is missing."
     )
 
 
 class AccessRow(Schema):
-    """One tool and the agents."""
+    """One tool and what each agent can do with it."""
 
     tool: str
     server: str
@@ -43,7 +43,7 @@ class AccessRow(Schema):
 
 
 class NarrowerGrant(Schema):
-    """One grant that would take the place of the wider one."""
+    """One of the grants that would replace the wider one."""
 
     tool: str | None
     server: str | None
@@ -53,39 +53,45 @@ class NarrowerGrant(Schema):
 
 
 class NarrowerOut(Schema):
-    """What is proposed of a grant."""
+    """The proposal for a grant."""
 
-    kind: str = Field(description="withdraw, tools, pins or uri")
-    key: str = Field(description="Of exactly this proposal; send it to apply it.")
+    kind: str = Field(description="Kind of proposal: withdraw, tools, pins or uri.")
+    key: str = Field(description="Identifies exactly this proposal. Send it to apply the proposal.")
     says: str
-    after: list[NarrowerGrant] = Field(description="What takes its place; empty: nothing.")
+    after: list[NarrowerGrant] = Field(
+        description="Grants that replace the grant. If empty, the grant is revoked without replacement."
+    )
     calls: int = Field(
-        description="Calls of what the grant is about that were replayed: all of the period, or the newest 2,000 of more."
+        description="Number of replayed calls that the grant covers: all calls of the period, or the newest 2,000 "
+        "if there are more."
     )
     complete: bool = Field(
-        description="Whether these were all calls of the period. If not, a proposal of pins or uri is a guess: "
-        "ask for this grant alone, by its number, to have all of them read. Applying it reads them in any case."
+        description="Whether all calls of the period were replayed. If not, a proposal of pins or uri is a guess: "
+        "request this grant alone, by its number, to have all calls read. Applying the proposal reads all calls in "
+        "any case."
     )
     since: datetime
-    stopped: int = Field(description="Of these calls, those that would not have been allowed.")
+    stopped: int = Field(description="Number of these calls that the new grants would not have allowed.")
     unjudged: int = Field(
-        description="Of these calls, those whose arguments are erased or too long to read, or whose tool is gone."
+        description="Number of these calls whose arguments are erased or too long to read, or whose tool no longer "
+        "exists."
     )
 
 
 class GrantProposalOut(Schema):
-    """A grant, and what is proposed of it."""
+    """A grant and the proposal for it."""
 
     grant: int
     about: str
     as_of: datetime | None = Field(
-        description="When it was analyzed. Null: it is new or was changed, and the clock will analyze it within the hour."
+        description="When the grant was analyzed. Null if it is new or was changed; it is then analyzed within the "
+        "hour."
     )
     proposal: NarrowerOut | None
 
 
 class Apply(Input):
-    """``pins``: of a proposal to pin arguments those that shall be pinned; all if it is left out."""
+    """``pins``: for a proposal of argument pins, the arguments to pin. If left out, all of them are pinned."""
 
     key: Annotated[Text, Field(min_length=1, max_length=64)]
     days: Annotated[int, Field(ge=1, le=365)] = DAYS
@@ -93,7 +99,7 @@ class Apply(Input):
 
 
 class Applied(Schema):
-    """How many grants there are in its place."""
+    """The number of new grants."""
 
     grants: int
 

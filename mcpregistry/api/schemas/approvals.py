@@ -16,22 +16,24 @@ from mcpregistry.models import ApprovalRequest, ApprovalVote
 from mcpregistry.services.approvals import held_calls, refusals
 from mcpregistry.services.approvals.requests import arguments_hash
 
-Reason = Annotated[Text, Field(max_length=2000, description="The agent is told it, word for word.")]
+Reason = Annotated[
+    Text, Field(max_length=2000, description="Reason for the decision. The agent reads exactly this text.")
+]
 
 
 class Ticket(Schema):
-    """What a caller holds of a held call."""
+    """The handle of a held call for its caller."""
 
     id: str
     state: str
-    message: str = Field(description="How it stands and what to do next, in words.")
+    message: str = Field(description="The state of the held call and what to do next, in words.")
     asked_of: str
     decide_by: datetime
-    url: str = Field(description="The page where it is decided.")
+    url: str = Field(description="Address of the page on which the call is decided.")
 
 
 class VoteOut(Schema):
-    """One person's word on a held call."""
+    """The vote of one approver on a held call."""
 
     name: str
     approve: bool
@@ -45,9 +47,9 @@ class ApprovalOut(Schema):
 
     id: str
     call: str
-    state: str = Field(description="The call's own state: pending, ready, then how it ended.")
+    state: str = Field(description="State of the call: pending, ready, or how it ended.")
     agent: str
-    requester: str = Field(description="The person who asked, where one is known; they may not approve it.")
+    requester: str = Field(description="The user who requested the call, if known. They cannot approve it.")
     endpoint: str
     server: str
     tool: str
@@ -67,57 +69,64 @@ class ApprovalOut(Schema):
 class ApprovalDetail(ApprovalOut):
     """A held call with arguments and votes.
 
-    Arguments are null once retention has erased them, or when they are too long to show. ``said`` are the agent's own
-    words. Do not trust them.
+    Arguments are null if retention has erased them, or if they are too long to show. ``said`` is the message of the agent.
+    It is not verified.
     """
 
     arguments: Any
-    edited: Any = Field(description="The arguments that run instead of those asked for; null when nobody edited.")
-    seen: str = Field(description="Send it back with an approval: SHA-256 of the arguments that would run now.")
+    edited: Any = Field(
+        description="The edited arguments that run instead of the original ones. Null if they were not edited."
+    )
+    seen: str = Field(description="SHA-256 of the arguments that would run now. Send it with an approval.")
     votes: list[VoteOut]
     said: str
     refused_until: datetime | None = Field(
-        description="Until then the identical call gets this refusal, and nobody is asked; null: it is asked about."
+        description="Until this time the identical call is refused without asking again. Null if it would be held "
+        "again."
     )
 
 
 class PermitOrder(Input):
-    """Allow more such calls of this agent ahead. It can only narrow what this call asked for."""
+    """Allow more calls of this kind to the agent in advance. A permit can only be narrower than this call."""
 
     until: When
-    pins: Object = Field(default={}, description="Some of this call's arguments, with their values.")
+    pins: Object = Field(default={}, description="Names and values of some of the arguments of this call.")
     uses: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
 class ApproveOrder(Input):
-    """A yes to the arguments that were shown (``seen``), or to other ones given here; perhaps with a permit."""
+    """Approve the arguments that were shown (``seen``), or the edited ones given here, optionally with a permit."""
 
-    seen: Annotated[Text, Field(min_length=64, max_length=64, description="'seen' of what you looked at.")]
+    seen: Annotated[
+        Text, Field(min_length=64, max_length=64, description="The value of 'seen' in the held call that you checked.")
+    ]
     reason: Reason = ""
-    arguments: Object | None = Field(default=None, description="Approve with these instead; the agent is told.")
+    arguments: Object | None = Field(
+        default=None, description="Approve the call with these arguments instead. The agent sees the change."
+    )
     permit: PermitOrder | None = None
 
 
 class RejectOrder(Input):
-    """A no. The agent reads the reason."""
+    """Reject the call. The agent reads the reason."""
 
     reason: Reason = ""
 
 
 class LiftOrder(Input):
-    """The refusal is taken back. The reason is for the audit log."""
+    """Allow the same call to ask again. The reason is for the audit log."""
 
     reason: Reason = ""
 
 
 class WithdrawOrder(Input):
-    """The caller takes its call back."""
+    """The caller withdraws its call."""
 
     reason: Reason = ""
 
 
 class ResultOut(Schema):
-    """How a held call ended, and what the tool answered, as MCP has it."""
+    """How a held call ended, and the result of the tool, as MCP defines it."""
 
     approval: str
     call: str

@@ -22,9 +22,9 @@ def _storable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("holds half a character (a lone surrogate)") from None
+        raise ValueError("contains half a character (a lone surrogate)") from None
     if "\x00" in text:
-        raise ValueError("holds a NUL character")
+        raise ValueError("contains a NUL character")
     return text
 
 
@@ -38,7 +38,7 @@ def _storable_value(value: dict[str, Any]) -> dict[str, Any]:
 
 def _rfc3339(value: object) -> object:
     if not isinstance(value, str) or not _MOMENT.fullmatch(value):
-        raise ValueError("must be a text such as 2026-11-21T12:00:00Z")
+        raise ValueError("must be a time such as 2026-11-21T12:00:00Z")
     return value
 
 
@@ -46,7 +46,7 @@ def _in_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError("lies outside of the calendar") from None
+        raise ValueError("is outside of the calendar") from None
 
 
 Text = Annotated[str, AfterValidator(_storable)]
@@ -60,7 +60,7 @@ When = Annotated[
     AwareDatetime,
     BeforeValidator(_rfc3339, json_schema_input_type=AwareDatetime),
     AfterValidator(_in_utc),
-    Field(strict=False, description="RFC 3339 with an offset, e.g. 2026-11-21T12:00:00Z."),
+    Field(strict=False, description="Time in RFC 3339 format with an offset, for example 2026-11-21T12:00:00Z."),
 ]
 
 
@@ -68,7 +68,7 @@ ConversationId = Annotated[Text, Field(min_length=1, max_length=32)]
 
 
 class Input(BaseModel):
-    """A request body: exact types, no unknown keys."""
+    """A request body with exact types and without unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     nullable: ClassVar[frozenset[str]] = frozenset()
@@ -80,22 +80,22 @@ class Input(BaseModel):
 
 
 class Problem(Schema):
-    """A refusal: stable code, one sentence, what to do next."""
+    """An error: stable code, message, and what to do."""
 
-    code: str = Field(description="Stable and machine-readable.")
+    code: str = Field(description="Stable, machine-readable error code.")
     message: str
     remedy: str
 
 
 class Page(Schema, Generic[T]):
-    """One page of a list; ``next`` is the cursor of the page that follows, null at the end."""
+    """One page of a list. ``next`` is the cursor of the next page, or null on the last page."""
 
     items: list[T]
-    next: str | None = Field(description="Send as 'cursor' for the next page; null on the last.")
+    next: str | None = Field(description="Send this as 'cursor' to get the next page. Null on the last page.")
 
 
 class Accepted(Schema):
-    """The work was handed to a background process."""
+    """The work was passed to a background process."""
 
     message: str
 

@@ -19,7 +19,7 @@ Mark = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
 
 
 class BudgetChange(Input):
-    """What may change of a budget; every key may be left out. What was spent stays spent."""
+    """Changes of a budget. You can leave out any key. The amount spent so far is kept."""
 
     nullable = frozenset({"soft", "hard"})
 
@@ -34,54 +34,82 @@ class BudgetChange(Input):
     description: Long | None = None
     enabled: bool | None = None
     period: Annotated[Period, Field(strict=False, description="How often the budget resets.")] | None = None
-    soft: Annotated[Mark, Field(description="From here on people and the agent are told. Null: nobody is.")] | None = (
-        None
-    )
-    hard: Annotated[Mark, Field(description="What would go beyond it is refused. Null: it only counts.")] | None = None
+    soft: (
+        Annotated[
+            Mark,
+            Field(
+                description="Soft limit: when it is reached, notifications are sent and the agent "
+                "is warned. If null, there is no warning."
+            ),
+        ]
+        | None
+    ) = None
+    hard: (
+        Annotated[
+            Mark, Field(description="Hard limit: calls that would exceed it are refused. If null, no call is refused.")
+        ]
+        | None
+    ) = None
     time_zone: (
-        Annotated[Text, Field(max_length=63, description="Whose midnight begins it anew, as in Europe/Oslo.")] | None
+        Annotated[
+            Text, Field(max_length=63, description="Time zone in which the periods begin, for example Europe/Oslo.")
+        ]
+        | None
     ) = None
 
 
 class BudgetNew(BudgetChange):
-    """A new budget of an agent, or of an endpoint. ``soft`` and ``hard`` are US dollars, tokens or calls, as ``unit`` says."""
+    """A new budget of an agent or an endpoint. ``soft`` and ``hard`` are US dollars, tokens or calls, depending on
+    ``unit``.
+    """
 
     slug: Slug
-    agent: Annotated[Slug, Field(description="What its calls and its expert tools' runs cause is counted.")] | None = (
-        None
-    )
-    endpoint: Annotated[Slug, Field(description="Instead: what comes by it is counted, whosever it is.")] | None = None
+    agent: (
+        Annotated[
+            Slug, Field(description="Counts all calls of this agent, and all calls of the expert tools that it uses.")
+        ]
+        | None
+    ) = None
+    endpoint: (
+        Annotated[
+            Slug,
+            Field(
+                description="Counts all calls that come through this endpoint, by any agent. Use it instead of agent."
+            ),
+        ]
+        | None
+    ) = None
     unit: Annotated[Unit, Field(strict=False)]
 
 
 class BudgetOut(Schema):
-    """A budget and how it stands now; amounts are US dollars, tokens or calls, as ``unit`` says."""
+    """A budget and its current state. Amounts are US dollars, tokens or calls, depending on ``unit``."""
 
     slug: str
     description: str
-    agent: str = Field(description="Whose it is; empty where it is an endpoint's.")
-    endpoint: str = Field(description="The same of an endpoint; empty where it is an agent's.")
+    agent: str = Field(description="The agent of the budget. Empty for a budget of an endpoint.")
+    endpoint: str = Field(description="The endpoint of the budget. Empty for a budget of an agent.")
     enabled: bool
     unit: Unit
     period: Period
     soft: float | None
     hard: float | None
     time_zone: str
-    spent: float = Field(description="In the period that is now.")
-    reserved: float = Field(description="What is under way may spend so much at most.")
+    spent: float = Field(description="Amount spent in the current period.")
+    reserved: float = Field(description="Maximum amount that running calls and turns can still spend.")
     level: Level
     period_start: datetime
     period_end: datetime = Field(description="When the budget resets.")
 
 
 class SpentOut(Schema):
-    """One thing that was spent."""
+    """One amount that was spent."""
 
     id: int
     kind: str
     amount: float
-    agent: str = Field(description="Whose call or run it was.")
-    reference: str = Field(description="The id of the call, or of the run with the number of its turn.")
+    agent: str = Field(description="The agent that made the call or started the run.")
+    reference: str = Field(description="Id of the call, or of the run with the number of its turn.")
     at: datetime
 
 

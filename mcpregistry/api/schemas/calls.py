@@ -12,59 +12,67 @@ from mcpregistry.api.schemas.basics import ConversationId, Input, Slug, Text
 
 
 class CallMeta(Input):
-    """Optional. Names, when given, must be those of the tool: a check against a mix-up."""
+    """Optional. If you give names, they are compared with those of the tool, to prevent mix-ups."""
 
     server_name: Annotated[Text, Field(max_length=63)] | None = None
     tool_name: Annotated[Text, Field(max_length=500)] | None = None
-    request_id: Annotated[Text, Field(max_length=100, description="To find the call again by.")] = ""
+    request_id: Annotated[Text, Field(max_length=100, description="Id by which you can find the call again.")] = ""
 
 
 class CallOrder(Input):
-    """What is called with: arguments, endpoint, and for people the agent they act for."""
+    """A call: arguments, endpoint, and for users the agent for which they make it."""
 
-    params: dict[str, Any] = Field(default={}, description="The tool's arguments.")
+    params: dict[str, Any] = Field(default={}, description="Arguments of the tool.")
     endpoint: Slug = "default"
-    agent: Slug | None = Field(default=None, description="Only for people: the agent they act for.")
-    conversation: ConversationId | None = Field(default=None, description="An open conversation of the agent.")
+    agent: Slug | None = Field(
+        default=None, description="Only with a user's token: the agent for which the user makes the call."
+    )
+    conversation: ConversationId | None = Field(default=None, description="Id of an open conversation of the agent.")
     mcp: CallMeta = CallMeta()
     said: Annotated[Text, Field(max_length=2000)] = Field(
-        default="", description="What you tell those who decide, if the call is held. Shown to them as yours."
+        default="", description="Message to the approvers, if the call is held. It is shown as your message."
     )
 
 
 class CallEnergyOut(Schema):
-    """What a call has cost of its agent's pool, as the books have it, and what was left then."""
+    """Energy that the call has used, and the level of the pool afterwards."""
 
     charged: float
     level: float
 
 
 class CallResultMeta(Schema):
-    """What is known of the call besides its result."""
+    """Facts about the call in addition to its result."""
 
     invocation_id: str
     state: str
     server_name: str
     tool_name: str
     request_id: str
-    response_time: float = Field(description="Milliseconds.")
+    response_time: float = Field(description="Duration in milliseconds.")
     content_type: Literal["text", "json", "binary"]
-    content: Any = Field(description="The tool's result as MCP has it, untouched.")
+    content: Any = Field(description="The unchanged result of the tool, as MCP defines it.")
     error_code: str
     remedy: str
-    record: str = Field(default="", description="Empty; or why the call's record does not say the same yet.")
+    record: str = Field(
+        default="", description="Why the record of the call does not have the same state yet. Empty if it has."
+    )
     warning: str = Field(
         default="",
-        description="Empty; or what is odd about the result, such as that it breaks the tool's output schema.",
+        description="Problem with the result, for example that it does not match the output schema of the tool. "
+        "Empty if there is none.",
     )
-    approval: Ticket | None = Field(default=None, description="With 202: the call is held, and this is its handle.")
+    approval: Ticket | None = Field(default=None, description="With status 202: the handle of the held call.")
     energy: CallEnergyOut | None = Field(
-        default=None, description="On endpoints that tell it, for agents with an energy pool."
+        default=None,
+        description="Energy of the call, on endpoints with energy in results, for agents with an energy pool.",
     )
 
 
 class CallAnswer(Schema):
-    """``success`` false with HTTP 200: the tool or its server failed; ``?strict=1`` answers 502 or 504 instead."""
+    """If ``success`` is false with HTTP 200, the tool or its server failed. With ``?strict=1`` the status is 502 or
+    504 instead.
+    """
 
     tool_name: str
     success: bool

@@ -9,33 +9,33 @@ from pydantic import Field
 
 
 class NoteOut(Schema):
-    """What became of one key of the file; never quotes a value."""
+    """What happened to one key of the file. It never contains a value."""
 
     action: Literal["kept", "translated", "parked", "left out", "refused"]
-    pointer: str = Field(description="JSON pointer (RFC 6901) into the file.")
+    pointer: str = Field(description="JSON pointer (RFC 6901) to the place in the file.")
     message: str
     remedy: str
 
 
 class ChangeOut(Schema):
-    """What the import does to one server."""
+    """What the import changes about one server."""
 
     server: str
     action: Literal["created", "changed", "unchanged", "skipped"]
 
 
 class ProjectOut(Schema):
-    """A folder with servers of its own, and the workspace that it is or can become. Choose it with `projects`."""
+    """A directory with servers of its own, and its existing or possible workspace. Select it with `projects`."""
 
     directory: str
     endpoint: str = Field(description="The endpoint that lists the servers of the project.")
-    agent: str = Field(description="The agent that hosts act as in the folder.")
+    agent: str = Field(description="The agent as which hosts in the directory act.")
     servers: list[str]
-    exists: bool = Field(description="The folder was a workspace before.")
+    exists: bool = Field(description="Whether the directory was a workspace before.")
 
 
 class ImportOut(Schema):
-    """``saved`` is false for a dry run. Imported servers are drafts."""
+    """The result of an import. ``saved`` is false for a dry run. Imported servers are drafts."""
 
     saved: bool
     format: str
@@ -46,7 +46,7 @@ class ImportOut(Schema):
 
 
 class ExportOut(Schema):
-    """``data`` is the file's content as a JSON value; no secret value is in it."""
+    """``data`` is the content of the file as a JSON value. It contains no secret values."""
 
     format: str
     data: dict[str, Any]

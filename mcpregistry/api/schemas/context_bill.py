@@ -16,33 +16,40 @@ from mcpregistry.models import Agent, Endpoint
 class BilledTool(Schema):
     """One definition of the list that hosts get."""
 
-    name: str = Field(description="As hosts see it.")
-    tool: str | None = Field(description="`server::name`; null for a tool of Slipsnisse's own, which no grant hides.")
-    tokens: int = Field(description="Carried on every turn.")
-    calls: int = Field(description="Of the calls looked at.")
-    new: bool = Field(description="First seen or granted within the period: too early to tell.")
-    unused: bool = Field(description="Not called in the period, all of which was looked at; it could be hidden.")
+    name: str = Field(description="Name of the tool, as hosts see it.")
+    tool: str | None = Field(
+        description="`server::name`, or null for a tool of Slipsnisse itself, which no grant can hide."
+    )
+    tokens: int = Field(description="Number of tokens that the definition adds to each turn.")
+    calls: int = Field(description="Number of calls of the tool among the counted calls.")
+    new: bool = Field(
+        description="Whether the tool was first seen or granted within the period, which is too "
+        "short to call it unused."
+    )
+    unused: bool = Field(description="Whether the tool was not called in the whole period and could be hidden.")
 
 
 class BillOut(Schema):
-    """What is carried on every turn."""
+    """The tokens that definitions add to every turn."""
 
     agent: str
     endpoint: str
     hide_from: str
-    tokens: int = Field(description="Of all definitions and instructions.")
-    instructions: int = Field(description="Of these, the instructions of servers.")
-    unused: int = Field(description="Of these, definitions that were not called.")
+    tokens: int = Field(description="Tokens of all definitions and instructions.")
+    instructions: int = Field(description="Tokens of the instructions of servers, included in tokens.")
+    unused: int = Field(description="Tokens of definitions that were not called, included in tokens.")
     calls_looked_at: int
-    since: datetime = Field(description="The oldest call that was looked at.")
-    complete: bool = Field(description="Every call of the period was looked at; else nothing is said to be unused.")
-    kept: bool = Field(description="Calls are kept for the whole period.")
-    tools: list[BilledTool] = Field(description="The dearest first.")
-    left_out: int = Field(description="Tools beyond the limit; the sums count them.")
+    since: datetime = Field(description="Time of the oldest counted call.")
+    complete: bool = Field(
+        description="Whether all calls of the period were counted. If not, no tool is reported as unused."
+    )
+    kept: bool = Field(description="Whether calls are kept for the whole period.")
+    tools: list[BilledTool] = Field(description="Tools, the largest definitions first.")
+    left_out: int = Field(description="Number of tools beyond the limit. The sums include them.")
 
 
 class Hide(Input):
-    """``tools``: by `server::name` or as hosts see them."""
+    """``tools``: names in the form `server::name`, or as hosts see them."""
 
     agent: Slug
     endpoint: Slug = "default"
@@ -51,10 +58,10 @@ class Hide(Input):
 
 
 class Hidden(Schema):
-    """What hiding has changed: grants, and the tokens of every turn."""
+    """Changed grants, and tokens of every turn before and after."""
 
     withdrawn: int
-    given: int = Field(description="Grants for what stays.")
+    given: int = Field(description="Number of new grants for the other tools.")
     tokens_before: int
     tokens_after: int
 

@@ -13,30 +13,36 @@ from mcpregistry.api.schemas.basics import Input, Slug, Text
 from mcpregistry.models import Conversation, Message
 from mcpregistry.models.conversation import LONGEST_MESSAGE
 
-Servers = Annotated[list[Slug], Field(max_length=1000, description="Servers whose tools are seen in it; [] for all.")]
+Servers = Annotated[
+    list[Slug],
+    Field(max_length=1000, description="Servers whose tools are visible in the conversation. Use [] for all."),
+]
 
 
 class ConversationChange(Input):
-    """What may change of a conversation; every key may be left out."""
+    """Changes of a conversation. You can leave out any key."""
 
     title: Name | None = None
     servers: Servers | None = None
 
 
 class ConversationNew(ConversationChange):
-    """A new conversation. An agent's token begins one of its own; a person names the agent."""
+    """A new conversation. With an agent's token it belongs to this agent; a user names the agent."""
 
-    agent: Slug | None = Field(default=None, description="Only for people: the agent whose conversation it is.")
+    agent: Slug | None = Field(default=None, description="Only with a user's token: the agent of the conversation.")
 
 
 class ConversationOut(Schema):
-    """A conversation; ``id`` is what calls name it by."""
+    """A conversation. Calls refer to it by ``id``."""
 
     id: str
     agent: str
     title: str
-    state: str = Field(description="open or ended.")
-    servers: list[str] = Field(description="Servers whose tools are seen in it; empty: all that the agent may use.")
+    state: str = Field(description="State of the conversation: open or ended.")
+    servers: list[str] = Field(
+        description="Servers whose tools are visible in the conversation. If empty, the "
+        "agent sees all tools that it is granted."
+    )
     created_by: str
     created_at: datetime
     last_used_at: datetime
@@ -44,21 +50,21 @@ class ConversationOut(Schema):
 
 
 class MessageNew(Input):
-    """What is written."""
+    """A new message."""
 
     text: Annotated[Text, Field(min_length=1, max_length=LONGEST_MESSAGE)]
     thought: bool = Field(
-        default=False, description="Only for agents: kept for itself, shown to nobody who does not ask."
+        default=False, description="Only for agents: a note for the agent itself, which is shown only on request."
     )
 
 
 class ConversationMessageOut(Schema):
-    """A message; the text is empty once retention has erased it."""
+    """A message. Its text is empty if retention has erased it."""
 
     id: int
-    kind: str = Field(description="in (to the agent), out (from the agent) or thought.")
+    kind: str = Field(description="Kind of message: in (to the agent), out (from the agent) or thought.")
     text: str
-    author: str = Field(description="Who wrote it: user:NAME or agent:SLUG.")
+    author: str = Field(description="Author: user:NAME or agent:SLUG.")
     created_at: datetime
 
 

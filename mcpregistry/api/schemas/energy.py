@@ -19,42 +19,55 @@ Units = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 class PoolChange(Input):
-    """What may change of a pool; every key may be left out. What it holds is kept."""
+    """Changes of a pool. You can leave out any key. The level is kept."""
 
     slug: Slug | None = None
     description: Long | None = None
     capacity: Annotated[float, Field(ge=0.001, le=1e9, allow_inf_nan=False)] | None = None
-    regeneration: Annotated[Units, Field(description="Units per second that come back.")] | None = None
-    critical: Annotated[Units, Field(description="Below it the background sub-agent's work is cut back.")] | None = None
+    regeneration: Annotated[Units, Field(description="Units that are refilled per second.")] | None = None
+    critical: (
+        Annotated[Units, Field(description="Below this level, the work of the background sub-agent is reduced.")] | None
+    ) = None
     resume: (
-        Annotated[Units, Field(description="From it on, work that was paused for lack of energy goes on.")] | None
+        Annotated[Units, Field(description="At this level, work that was paused because of low energy continues.")]
+        | None
     ) = None
     low_policy: Annotated[LowPolicy, Field(strict=False)] | None = None
-    on_empty: Annotated[OnEmpty, Field(strict=False, description="What becomes of calls without enough.")] | None = None
-    max_wait: Annotated[float, Field(ge=0, le=45, description="Seconds that a call waits at most.")] | None = None
+    on_empty: (
+        Annotated[OnEmpty, Field(strict=False, description="What happens to calls without enough energy.")] | None
+    ) = None
+    max_wait: (
+        Annotated[float, Field(ge=0, le=45, description="Maximum number of seconds that a call waits for energy.")]
+        | None
+    ) = None
     per_call: Units | None = None
     per_second: Units | None = None
     per_kilobyte: Units | None = None
-    per_1000_input: Annotated[Units, Field(description="Tokens that a model of an expert tool reads.")] | None = None
-    per_1000_cached: Annotated[Units, Field(description="Of these, what its provider had in its cache.")] | None = None
+    per_1000_input: (
+        Annotated[Units, Field(description="Units for 1,000 input tokens of a model of an expert tool.")] | None
+    ) = None
+    per_1000_cached: (
+        Annotated[Units, Field(description="Units for 1,000 input tokens that the provider read from its cache.")]
+        | None
+    ) = None
     per_1000_output: Units | None = None
 
 
 class PoolNew(PoolChange):
-    """A new pool; it is full at first. Agents name it in ``energy_pool``."""
+    """A new pool, which is full at first. Agents refer to it in ``energy_pool``."""
 
     slug: Slug
 
 
 class PoolOut(Schema):
-    """A pool and how it stands now."""
+    """A pool and its current state."""
 
     slug: str
     description: str
-    level: float = Field(description="Units now.")
-    state: str = Field(description="ok, low, critical or empty.")
-    reserved: float = Field(description="Units that calls which are out are estimated to cost.")
-    seconds_to_full: float | None = Field(description="Null: it does not refill.")
+    level: float = Field(description="Current level in units.")
+    state: str = Field(description="State of the pool: ok, low, critical or empty.")
+    reserved: float = Field(description="Estimated units of running calls.")
+    seconds_to_full: float | None = Field(description="Seconds until the pool is full. Null if it does not refill.")
     capacity: float
     regeneration: float
     critical: float
@@ -68,27 +81,28 @@ class PoolOut(Schema):
     per_1000_input: float
     per_1000_cached: float
     per_1000_output: float
-    agents: list[str] = Field(description="Who draws on it; an agent is shown itself alone.")
+    agents: list[str] = Field(description="Agents that use the pool. An agent sees only itself.")
 
 
 class EnergyEntryOut(Schema):
-    """One charge or gift; ``amount`` below zero was given."""
+    """One charge or refill. ``amount`` is negative if units were added."""
 
     id: int
     kind: str
     amount: float
     before: float
     after: float
-    overdraft: float = Field(description="Units that were not there to be taken.")
+    overdraft: float = Field(description="Units that were charged although the pool did not have them.")
     agent: str
     reference: str = Field(
-        description="The id of the call; of the run or the maintenance request before a colon, then which charge of it."
+        description="Id of the call. For a run or a maintenance request, its id and the number of the charge, "
+        "separated by a colon."
     )
     at: datetime
 
 
 class GrantEnergy(Input):
-    """Units that a person gives."""
+    """Units that a user adds."""
 
     amount: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 

@@ -12,18 +12,18 @@ from mcpregistry.queries import host_sessions as queries
 
 
 class HostSessionOut(Schema):
-    """A session of a host of the older era (MCP 2025-11-25 and before), or a WebSocket. Other modern hosts have none."""
+    """A session of a host that uses MCP 2025-11-25 or earlier, or a WebSocket. Other hosts have no sessions."""
 
     id: str
     agent: str
     endpoint: str
-    host_name: str = Field(description="As the host says in its handshake; empty before.")
+    host_name: str = Field(description="Name that the host reports in its handshake. Empty before that.")
     host_version: str
-    protocol_version: str = Field(description="As negotiated; empty of a WebSocket.")
+    protocol_version: str = Field(description="Negotiated protocol version. Empty for a WebSocket.")
     door: str
-    state: str = Field(description="open, idle (nobody was here for two minutes) or ended.")
+    state: str = Field(description="State of the session: open, idle (not used for two minutes) or ended.")
     own_connections: list[str] = Field(
-        description="Servers to which it has a connection of its own, as of half a minute ago."
+        description="Servers to which the session has a connection of its own, up to half a minute old."
     )
     created_at: datetime
     last_used_at: datetime

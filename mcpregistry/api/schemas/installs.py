@@ -21,30 +21,37 @@ StateName = Literal[
 
 
 class InstallNew(Input):
-    """A package; without a version the newest, without a server for a new one."""
+    """A package. Without a version the latest is used; without a server a new one is created."""
 
     ecosystem: EcosystemName
-    package: Annotated[Text, Field(max_length=500, description="Of a bundle (mcpb) its address.")]
-    version: Annotated[Text, Field(max_length=64, description="Of a bundle the SHA-256 of its file.")] = ""
-    program: Annotated[Text, Field(max_length=100, description="Which of its programs, where it has several.")] = ""
+    package: Annotated[
+        Text, Field(max_length=500, description="Name of the package. For a bundle (mcpb), its download address.")
+    ]
+    version: Annotated[
+        Text, Field(max_length=64, description="Exact version. For a bundle, the SHA-256 of its file.")
+    ] = ""
+    program: Annotated[
+        Text, Field(max_length=100, description="The program of the package that is the server, if there are several.")
+    ] = ""
     server: Slug | None = None
     slug: Annotated[Text, Field(max_length=63, description="Short name of the new server.")] = ""
 
 
 class InstallApproval(Input):
-    """Exactly the lock that was shown."""
+    """The SHA-256 of exactly the lock that was shown."""
 
     lock_sha256: Annotated[Text, Field(min_length=64, max_length=64)]
 
 
 class InstallUse(Input):
-    """The server to set to it; null: the one that it was asked for, or a new one."""
+    """The server that uses the package. If null, the server of the request, or a new one."""
 
     server: Slug | None = None
     values: Annotated[
         dict[Text, Text] | None,
         Field(
-            max_length=100, description="Of a bundle: what its `inputs` ask for, by key. Null: as its server has them."
+            max_length=100,
+            description="For a bundle: values for its `inputs`, by key. If null, the values of its server are kept.",
         ),
     ] = None
 
@@ -70,7 +77,8 @@ class InstallOut(Schema):
     reason: str
     lock_sha256: str
     command: list[str] = Field(
-        description="What is started. Of a bundle that is not installed yet, as its manifest says, with ${__dirname} for its folder."
+        description="Command that starts the program. For a bundle that is not installed yet, as in its manifest, "
+        "with ${__dirname} for its folder."
     )
     size: int | None
     files: int | None
@@ -80,7 +88,9 @@ class InstallOut(Schema):
 
 
 class ToolChange(Schema):
-    """A tool that would be different. ``fields``: which of its definition; ``suspicious``: what the scanner says."""
+    """A tool that would change. ``fields``: the changed parts of its definition; ``suspicious``: findings of the
+    scanner.
+    """
 
     name: str
     fields: list[str]
@@ -88,7 +98,9 @@ class ToolChange(Schema):
 
 
 class DefinitionChanges(Schema):
-    """What the server would offer otherwise; read in a sandbox before it is set to it. At most 50 of a kind."""
+    """What would change in the offers of the server, read in a sandbox before the package is used. At most 50 of each
+    kind.
+    """
 
     added: list[ToolChange]
     changed: list[ToolChange]
@@ -98,13 +110,16 @@ class DefinitionChanges(Schema):
 
 
 class InstallWhole(InstallOut):
-    """With its lock, package by package, and how that and its definitions differ from what the server starts now."""
+    """A package with its lock, and how the lock and the definitions differ from what the server starts now."""
 
     packages: list[PackageOut]
     changes: list[str]
-    inputs: list[InputOut] = Field(description="What a bundle asks for.")
-    definitions: DefinitionChanges | None = Field(description="Null: not known, not installed, or in use already.")
-    definitions_error: str = Field(description="Why its definitions could not be read before it is used.")
+    inputs: list[InputOut] = Field(description="Values that a bundle asks for.")
+    definitions: DefinitionChanges | None = Field(
+        description="Changes of the definitions. Null if they are not "
+        "known, or if the package is not installed or already in use."
+    )
+    definitions_error: str = Field(description="Why the definitions cannot be read before the package is used.")
 
 
 def install_out(install: Install) -> InstallOut:

@@ -25,40 +25,47 @@ Secret = Annotated[Text, Field(max_length=2_000)]
 
 
 class ChannelChange(Input):
-    """Every key may be left out; secrets that are left out stay. Lists are replaced as a whole."""
+    """Changes of a channel. You can leave out any key. Secrets that you leave out are kept; lists are replaced as a
+    whole.
+    """
 
     name: Annotated[Text, Field(min_length=1, max_length=100)] | None = None
     kind: Kind | None = None
     enabled: bool | None = None
     url: Secret | None = None
-    signing: Annotated[Secret, Field(description="whsec_… of a webhook, or Slack's signing secret.")] | None = None
-    token: Annotated[Secret, Field(description="Slack's bot token.")] | None = None
+    signing: (
+        Annotated[Secret, Field(description="Signing secret: whsec_… for a webhook, or the signing secret of Slack.")]
+        | None
+    ) = None
+    token: Annotated[Secret, Field(description="Bot token of Slack.")] | None = None
     addresses: Annotated[list[Annotated[Text, Field(max_length=254)]], Field(max_length=50)] | None = None
     room: Annotated[Short, Field(description="Id of the Slack channel.")] | None = None
     allowed_networks: Annotated[list[Annotated[Text, Field(max_length=50)]], Field(max_length=50)] | None = None
-    events: Annotated[list[EventName], Field(description="Empty: everything.")] | None = None
+    events: (
+        Annotated[list[EventName], Field(description="Events that are sent. If empty, all events are sent.")] | None
+    ) = None
     servers: Annotated[list[Slug], Field(max_length=1000)] | None = None
     rules: Annotated[list[Annotated[Text, Field(max_length=200)]], Field(max_length=1000)] | None = None
     minimum_risk: Risk | None = None
 
 
 class ChannelNew(ChannelChange):
-    """A new channel: what its kind needs, and what it is told."""
+    """A new channel."""
 
     name: Annotated[Text, Field(min_length=1, max_length=100)]
     kind: Kind
 
 
 class ChannelOut(Schema):
-    """A channel; of its address the origin, of its secrets the names."""
+    """A channel with the origin of its address and the names of its secrets."""
 
     id: int
     name: str
     kind: str
     enabled: bool
-    origin: str = Field(description="Scheme and host, or the e-mail addresses.")
-    secrets: list[str] = Field(description="Names of what is stored; values are never shown.")
-    interactive_path: str = Field(description="Where Slack shall post interactions; empty for other kinds.")
+    origin: str = Field(description="Destination: scheme and host, or the e-mail addresses.")
+    secrets: list[str] = Field(description="Names of the stored secrets. Their values are never shown.")
+    interactive_path: str = Field(description="Address to which Slack must post interactions. Empty for other kinds.")
     room: str
     allowed_networks: list[str]
     events: list[str]
@@ -72,7 +79,7 @@ class DeliveryOut(Schema):
     """A delivery in a list."""
 
     id: int
-    uid: str = Field(description="The webhook-id; the same for every try.")
+    uid: str = Field(description="The webhook-id, which is the same for every attempt.")
     channel: str
     event: str
     request: str | None
@@ -86,7 +93,7 @@ class DeliveryOut(Schema):
 
 
 class DeliveryDetail(DeliveryOut):
-    """A delivery with what is told; secrets in arguments are masked."""
+    """A delivery with its content. Secrets in arguments are masked."""
 
     body: Any
 

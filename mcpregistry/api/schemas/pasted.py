@@ -16,22 +16,29 @@ from mcpregistry.domain.formats.pasted.secrets import taken_out
 
 
 class PastedIn(Input):
-    """Whatever a README says: a command line, an address, a block of a host's file, the name of a registry's entry."""
+    """Installation text of a server: a command line, an address, a block of a host's file, or the name of a registry
+    entry.
+    """
 
     text: Annotated[Text, Field(min_length=1, max_length=MOST_CHARACTERS)]
 
 
 class PastedSecret(Schema):
-    """What looked like a secret. ``credential``: the name by which the server's words name it; its value is not repeated."""
+    """A text that looks like a secret. ``credential`` is the name by which the server refers to it. The value is not
+    repeated.
+    """
 
     credential: str
     label: str
     place: Literal["env", "headers", "command", "url"]
-    filled_in: Annotated[bool, Field(description="False: a text such as YOUR_API_KEY stood in its place.")]
+    filled_in: Annotated[
+        bool,
+        Field(description="Whether the pasted text contained the value. False for a placeholder such as YOUR_API_KEY."),
+    ]
 
 
 class PastedServer(Schema):
-    """A server as it was read, fit for a new one; each secret is a reference, ``${cred:NAME}``."""
+    """The recognized server, in the form of a new one. Each secret is a reference, ``${cred:NAME}``."""
 
     slug: str
     transport: TransportName
@@ -44,7 +51,7 @@ class PastedServer(Schema):
 
 
 class PastedOut(Schema):
-    """What was pasted, read. ``registry_entry``: the entry of a registry that was named instead of a server."""
+    """What was recognized. ``registry_entry``: the registry entry that was named instead of a server."""
 
     what: str
     servers: list[PastedServer]

@@ -18,22 +18,26 @@ from mcpregistry.services.policy.replay import Report
 
 OutcomeWord = Literal["allow", "ask", "deny"]
 Seconds = Annotated[int, Field(ge=5, le=30 * 24 * 60 * 60)]
-ToolName = Annotated[Text, Field(min_length=1, max_length=600, description="server::tool")]
+ToolName = Annotated[Text, Field(min_length=1, max_length=600, description="Name of the tool as server::tool.")]
 
 RefusalSeconds = Annotated[
     int,
-    Field(ge=0, le=30 * 24 * 60 * 60, description="How long a refusal holds for the very same call; 0: not at all."),
+    Field(
+        ge=0,
+        le=30 * 24 * 60 * 60,
+        description="Seconds for which the same call is refused after a rejection. 0 disables this.",
+    ),
 ]
 
 
 class RuleChange(Input):
-    """What may change of a rule. Null in a scope or in ``approvers`` takes it away."""
+    """Changes of a rule. Null in a scope or in ``approvers`` removes the value."""
 
     nullable = frozenset({"agent", "endpoint", "server", "tool", "approvers"})
 
     name: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
     enabled: bool | None = None
-    draft: Annotated[bool, Field(description="A draft is off, and decides nothing, until it is made live.")] | None = (
+    draft: Annotated[bool, Field(description="A draft is disabled and has no effect until it is made live.")] | None = (
         None
     )
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
@@ -42,9 +46,14 @@ class RuleChange(Input):
     expert: Annotated[Text, Field(max_length=100)] | None = None
     server: Slug | None = None
     tool: ToolName | None = None
-    condition: Annotated[Text, Field(max_length=LONGEST, description="CEL; empty: always.")] | None = None
+    condition: (
+        Annotated[Text, Field(max_length=LONGEST, description="CEL expression. If empty, the rule matches every call.")]
+        | None
+    ) = None
     outcome: OutcomeWord | None = None
-    approvers: Annotated[Text, Field(max_length=150, description="A group's name.")] | None = None
+    approvers: (
+        Annotated[Text, Field(max_length=150, description="Name of the group whose members can decide.")] | None
+    ) = None
     quorum: Annotated[int, Field(ge=1, le=10)] | None = None
     decide_seconds: Seconds | None = None
     execute_seconds: Seconds | None = None
@@ -55,7 +64,7 @@ class RuleChange(Input):
 
 
 class RuleNew(RuleChange):
-    """A new rule; a name and an outcome are needed."""
+    """A new rule. Name and outcome are required."""
 
     name: Annotated[Text, Field(min_length=1, max_length=200)]
     outcome: OutcomeWord
@@ -88,7 +97,7 @@ class RuleOut(Schema):
 
 
 class RuleTest(Input):
-    """A draft, or with ``id`` a changed version of a rule, on the calls of the last days."""
+    """Try a draft, or with ``id`` a changed version of a rule, on the calls of the last days."""
 
     id: Annotated[int, Field(ge=1, lt=2**63)] | None = None
     rule: RuleChange
@@ -96,7 +105,7 @@ class RuleTest(Input):
 
 
 class ExampleOut(Schema):
-    """One past call that a draft would have decided otherwise."""
+    """One past call that the draft would have decided differently."""
 
     call: str
     at: datetime
@@ -109,7 +118,7 @@ class ExampleOut(Schema):
 
 
 class ChangeOfTest(Schema):
-    """How many calls of an agent to a tool would be decided otherwise, and how."""
+    """Number of calls of an agent to a tool that would be decided differently, and how."""
 
     agent: str
     tool: str
@@ -119,7 +128,9 @@ class ChangeOfTest(Schema):
 
 
 class RuleTestOut(Schema):
-    """``moved``: calls by outcome now and with the draft, as in {"allow>ask": 12}. ``held``, ``denied``, ``allowed``: with it."""
+    """``moved``: calls by outcome now and with the draft, for example {"allow>ask": 12}. ``held``, ``denied``,
+    ``allowed``: with the draft.
+    """
 
     days: int
     found: int
@@ -129,17 +140,19 @@ class RuleTestOut(Schema):
     held: int
     denied: int
     allowed: int
-    erased: int = Field(description="Their arguments were erased by retention, so they cannot be judged.")
-    gone: int = Field(description="Their agent, endpoint, server or tool is not there any more.")
-    failed: int = Field(description="A condition gave no answer for them.")
+    erased: int = Field(description="Calls that could not be checked, because retention has erased their arguments.")
+    gone: int = Field(description="Calls whose agent, endpoint, server or tool no longer exists.")
+    failed: int = Field(description="Calls for which a condition gave no result.")
     moved: dict[str, int]
     by_tool: dict[str, dict[str, int]]
-    changes: list[ChangeOfTest] = Field(description="By agent and tool, the most calls first; at most 200.")
+    changes: list[ChangeOfTest] = Field(
+        description="Changed decisions by agent and tool, those with the most calls first, at most 200."
+    )
     examples: list[ExampleOut]
 
 
 class AnnotationsIn(Input):
-    """Null: nothing is known, so the worst is assumed."""
+    """Confirmed annotations. Null means not known, so the worst is assumed."""
 
     nullable = frozenset({"read_only", "destructive", "open_world"})
 
@@ -150,13 +163,16 @@ class AnnotationsIn(Input):
         Text,
         Field(
             max_length=64,
-            description="`seen` of the answer that you looked at. Refused with 409 if the tool was changed since.",
+            description="The value of `seen` in the answer that you checked. Refused with 409 if the tool was "
+            "changed since.",
         ),
     ] = ""
 
 
 class AnnotationsOut(Schema):
-    """``claimed``: what the server says, which counts for nothing. ``confirmed``: what a person vouched for."""
+    """``claimed``: annotations of the server, which have no effect. ``confirmed``: annotations that an operator has
+    confirmed.
+    """
 
     tool: str
     claimed: dict[str, bool]
@@ -166,7 +182,7 @@ class AnnotationsOut(Schema):
 
 
 class PermitOut(Schema):
-    """An approval given ahead."""
+    """A permit: an approval in advance."""
 
     id: int
     agent: str
@@ -181,7 +197,7 @@ class PermitOut(Schema):
 
 
 class WhyIn(Input):
-    """The call in question; without arguments it is answered as far as it can be told."""
+    """The call in question. Without arguments, conditions on arguments are not decided."""
 
     agent: Slug
     endpoint: Slug
@@ -190,7 +206,7 @@ class WhyIn(Input):
 
 
 class StageOut(Schema):
-    """One stage of the decision and what it says."""
+    """One stage of the decision and its result."""
 
     name: str
     ok: bool | None
@@ -199,7 +215,7 @@ class StageOut(Schema):
 
 
 class VerdictOut(Schema):
-    """What one rule says about the call."""
+    """The result of one rule for the call."""
 
     rule: int
     name: str
@@ -210,7 +226,7 @@ class VerdictOut(Schema):
 
 
 class WhyOut(Schema):
-    """Every stage of the decision, and every rule's verdict."""
+    """Every stage of the decision, and the result of every rule."""
 
     agent: str
     endpoint: str

@@ -29,26 +29,26 @@ class InvocationOut(Schema):
     tool: str
     exposed_name: str
     origin: str
-    outcome: str = Field(description="allow, ask or deny; empty when it did not come to that.")
+    outcome: str = Field(description="Decision of the rules: allow, ask or deny. Empty if none was made.")
     reason: str
     error_code: str
-    warning: str = Field(description="What is odd about a result that was passed on all the same.")
+    warning: str = Field(description="Problem with a result that was passed on anyway.")
     host_name: str
-    requester: str = Field(description="The person who asked, where one is known.")
+    requester: str = Field(description="The user who requested the call, if known.")
     request_id: str
-    conversation: str | None = Field(description="The id of the conversation that it belongs to.")
+    conversation: str | None = Field(description="Id of the conversation of the call.")
     result_bytes: int
     received_at: datetime
     dispatched_at: datetime | None
     finished_at: datetime | None
     duration_ms: float | None
-    energy_consumed: float | None = Field(description="What it cost of its agent's energy pool; null: nothing.")
+    energy_consumed: float | None = Field(description="Energy units that the call cost. Null if it cost none.")
 
 
 class InvocationDetail(InvocationOut):
-    """A call with its payloads.
+    """A call with arguments and result.
 
-    Arguments and result are null once retention has erased them, or when they are too long to show.
+    They are null if retention has erased them, or if they are too long to show.
     """
 
     server_revision: int
@@ -73,7 +73,9 @@ class AuditOut(Schema):
 
 
 class Verification(Schema):
-    """The last verification of the audit log. ``intact``: null before the first; ``entries``: how many it has read."""
+    """The last verification of the audit log. ``intact`` is null before the first one; ``entries`` is the number of
+    entries read.
+    """
 
     verified_at: datetime | None
     intact: bool | None

@@ -15,11 +15,13 @@ from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.services.registry import sources
 from mcpregistry.services.registry.adding import Wish, ways_here
 
-Address = Annotated[Text, Field(max_length=500, description="Without /v0.1, e.g. https://registry.example.")]
+Address = Annotated[
+    Text, Field(max_length=500, description="Address without /v0.1, for example https://registry.example.")
+]
 
 
 class RegistryChange(Input):
-    """What may change of a registry; every key may be left out. Another address makes its copy empty."""
+    """Changes of a registry. You can leave out any key. A new address empties the local copy."""
 
     slug: Slug | None = None
     base_url: Address | None = None
@@ -28,31 +30,34 @@ class RegistryChange(Input):
             Text,
             Field(
                 max_length=8_000,
-                description="Of a private registry, sent to this address alone. Empty: remove it. Left out: keep it; with "
-                "another address it has to be entered again.",
+                description="Token of a private registry. It is sent only to this address. Leave it out to keep "
+                "the stored token. Use an empty text to remove it. If the address changes, send the token again.",
             ),
         ]
         | None
     ) = None
     allowed_networks: list[Text] | None = None
-    by_clock: Annotated[bool, Field(description="Read it every hour.")] | None = None
+    by_clock: Annotated[bool, Field(description="If true, the registry is read every hour.")] | None = None
     disable_deleted: (
-        Annotated[bool, Field(description="Switch off servers whose package or address it deletes.")] | None
+        Annotated[
+            bool, Field(description="If true, servers whose package or address the registry deletes are disabled.")
+        ]
+        | None
     ) = None
     propose_versions: (
-        Annotated[bool, Field(description="Ask for newer versions of packages that servers run.")] | None
+        Annotated[bool, Field(description="If true, newer versions of packages that servers use are requested.")] | None
     ) = None
 
 
 class RegistryNew(RegistryChange):
-    """A new registry. Nothing of it is read before somebody says so."""
+    """A new registry. It is not read until you request it."""
 
     slug: Slug
     base_url: Address
 
 
 class RegistryOut(Schema):
-    """A registry and how its reading stands."""
+    """A registry and the state of its sync."""
 
     slug: str
     base_url: str
@@ -61,29 +66,31 @@ class RegistryOut(Schema):
     disable_deleted: bool
     propose_versions: bool
     has_token: bool
-    reading: bool = Field(description="A worker reads it, or is asked to.")
-    synced_at: datetime | None = Field(description="When it was last read to its end.")
+    reading: bool = Field(description="Whether a worker reads the registry or was asked to.")
+    synced_at: datetime | None = Field(description="When the registry was last read completely.")
     pages: int
-    skipped: int = Field(description="Entries that could not be used.")
-    error: str = Field(description="Why it could not be read the last time, and what to do; else empty.")
+    skipped: int = Field(description="Number of entries that could not be used.")
+    error: str = Field(description="Why the last sync failed, and what to do. Empty if it succeeded.")
 
 
 class InputOut(Schema):
-    """Something that the server wants to be given."""
+    """A value that the server needs."""
 
-    key: str = Field(description="Under which its value is given when the entry is added.")
-    place: str = Field(description="environment, header, argument, address or setting (of a bundle).")
+    key: str = Field(description="Key for the value when the entry is added.")
+    place: str = Field(
+        description="Where the value is used: environment, header, argument, address or setting (of a bundle)."
+    )
     name: str
     description: str
     required: bool
     secret: bool
     default: str
     choices: list[str]
-    many: bool = Field(description="One value a line.")
+    many: bool = Field(description="Whether the value can be a list, one value per line.")
 
 
 class WayOut(Schema):
-    """A package or an address. ``problem``: why it cannot be added here; else empty."""
+    """A package or an address. ``problem``: why it cannot be added here, or empty."""
 
     kind: str
     transport: str
@@ -94,7 +101,7 @@ class WayOut(Schema):
 
 
 class RegistryEntryOut(Schema):
-    """One version of one server, as a registry lists it. The word of whoever published it."""
+    """One version of one server, as its publisher describes it in a registry."""
 
     id: int
     registry: str
@@ -103,27 +110,31 @@ class RegistryEntryOut(Schema):
     title: str
     description: str
     kinds: list[str]
-    status: str = Field(description="active, deprecated, deleted or gone.")
+    status: str = Field(description="Status of the entry: active, deprecated, deleted or gone.")
     status_message: str
     newest: bool
-    altered_at: datetime | None = Field(description="When it was found changed under the same version.")
+    altered_at: datetime | None = Field(
+        description="When the content was found to differ, although the version was the same."
+    )
     published_at: datetime | None
 
 
 class EntryWhole(RegistryEntryOut):
-    """With the ways in which it can become a server."""
+    """An entry with its install options."""
 
-    sha256: str = Field(description="Of its document.")
+    sha256: str = Field(description="SHA-256 of the content of the entry.")
     ways: list[WayOut]
 
 
 class EntryAdd(Input):
-    """What to make of an entry. `values`: by the key of each input."""
+    """How to add an entry. `values`: the value of each input, by its key."""
 
-    way: Annotated[int, Field(ge=0, le=100, description="Which of its `ways`, from 0.")] = 0
+    way: Annotated[int, Field(ge=0, le=100, description="Number of the install option in `ways`, from 0.")] = 0
     slug: Slug | None = None
     values: Annotated[dict[Text, Text], Field(max_length=100)] = {}
-    sha256: Annotated[Text, Field(min_length=64, max_length=64, description="Of the entry as you have read it.")]
+    sha256: Annotated[
+        Text, Field(min_length=64, max_length=64, description="SHA-256 of the entry as you have read it.")
+    ]
 
     def wish(self) -> Wish:
         """As the service takes it."""
@@ -131,20 +142,20 @@ class EntryAdd(Input):
 
 
 class EntryChoice(EntryAdd):
-    """The entry that is taken, and what to make of it."""
+    """The selected entry, and how to add it."""
 
     id: Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class EntryAdded(Schema):
-    """What came of it: a draft server, or an installation whose lock a person has to approve."""
+    """The result: a draft server, or an installation whose lock must be approved."""
 
     server: str | None
     install: int | None
 
 
 class EntryDigest(Schema):
-    """An image as its entry names it, and the digest that its tag leads to now."""
+    """An image as its entry names it, and the digest to which its tag points now."""
 
     image: str
     digest: str

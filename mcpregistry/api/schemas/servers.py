@@ -31,7 +31,7 @@ Count = Annotated[int, Field(ge=1, le=1000)]
 
 
 class ServerChange(Input):
-    """Every key may be left out; env and headers are replaced as a whole when given."""
+    """Changes of a server. You can leave out any key. If given, env and headers are replaced as a whole."""
 
     slug: Slug | None = None
     name: Annotated[Text, Field(max_length=200)] | None = None
@@ -46,11 +46,45 @@ class ServerChange(Input):
     sandbox_write: Paths | None = None
     sandbox_connect: PortList | None = None
     sandbox_listen: PortList | None = None
-    max_memory_mb: Annotated[int, Field(ge=0, le=MOST_MB, description="All its processes; 0: no limit.")] | None = None
-    max_processes: Annotated[int, Field(ge=0, le=100_000, description="0: no limit.")] | None = None
-    max_cpu_seconds: Annotated[int, Field(ge=0, le=MOST_SECONDS, description="0: no limit.")] | None = None
-    max_file_mb: Annotated[int, Field(ge=0, le=MOST_MB, description="0: 4096 in the sandbox.")] | None = None
-    max_open_files: Annotated[int, Field(ge=0, le=1_000_000, description="0: as many as this site.")] | None = None
+    max_memory_mb: (
+        Annotated[
+            int, Field(ge=0, le=MOST_MB, description="Maximum memory of all processes together, in MB. 0 for no limit.")
+        ]
+        | None
+    ) = None
+    max_processes: (
+        Annotated[int, Field(ge=0, le=100_000, description="Maximum number of processes. 0 for no limit.")] | None
+    ) = None
+    max_cpu_seconds: (
+        Annotated[
+            int,
+            Field(ge=0, le=MOST_SECONDS, description="Maximum CPU seconds of all processes together. 0 for no limit."),
+        ]
+        | None
+    ) = None
+    max_file_mb: (
+        Annotated[
+            int,
+            Field(
+                ge=0,
+                le=MOST_MB,
+                description="Maximum size of a file in MB. 0 for the "
+                "default: 4,096 in the sandbox, otherwise no limit.",
+            ),
+        ]
+        | None
+    ) = None
+    max_open_files: (
+        Annotated[
+            int,
+            Field(
+                ge=0,
+                le=1_000_000,
+                description="Maximum number of open files of a process. 0 for the limit of the site.",
+            ),
+        ]
+        | None
+    ) = None
     url: Annotated[Text, Field(max_length=2000)] | None = None
     headers: Annotated[Pairs, Field(max_length=100)] | None = None
     allowed_networks: Annotated[list[Annotated[Text, Field(max_length=50)]], Field(max_length=50)] | None = None
@@ -69,37 +103,49 @@ class ServerChange(Input):
     asks_elicitation: bool | None = None
     asks_sampling: bool | None = None
     sampling_expert: (
-        Annotated[Text, Field(max_length=60, description="The expert tool whose model answers; empty: the host's.")]
+        Annotated[
+            Text,
+            Field(
+                max_length=60,
+                description="The expert tool whose model answers sampling requests. "
+                "If empty, the host's model answers.",
+            ),
+        ]
         | None
     ) = None
     asks_roots: bool | None = None
     check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
-    trial_hours: Annotated[int, Field(ge=0, le=8760, description="Between trials; 0: none by the clock.")] | None = None
+    trial_hours: (
+        Annotated[int, Field(ge=0, le=8760, description="Hours between two trials. 0 disables trials on a schedule.")]
+        | None
+    ) = None
     mcp_apps: bool | None = None
 
 
 class ServerNew(ServerChange):
-    """A new server: the slug and what its transport needs."""
+    """A new server: the slug and the values that its transport needs."""
 
     slug: Slug
 
 
 class Confirmation(Input):
-    """The hash of the launch that was looked at."""
+    """The hash of the launch that was checked."""
 
-    launch_hash: Annotated[Text, Field(min_length=64, max_length=64, description="As 'launch' showed it.")]
+    launch_hash: Annotated[
+        Text, Field(min_length=64, max_length=64, description="The value of the hash that 'launch' returned.")
+    ]
 
 
 class TestOrder(Input):
-    """By id alone: what is tested is the stored, confirmed server."""
+    """What the test does. It always tests the stored, confirmed server."""
 
-    call_tool: Annotated[Text, Field(max_length=200, description="A harmless tool to call, or nothing.")] = ""
+    call_tool: Annotated[Text, Field(max_length=200, description="Name of a harmless tool to call, or empty.")] = ""
     call_arguments: Object = {}
-    in_sandbox: Annotated[bool, Field(description="As it would run with its sandbox on.")] = False
+    in_sandbox: Annotated[bool, Field(description="Whether to run the test in the sandbox.")] = False
 
 
 class ServerOut(Schema):
-    """A server; of env and headers the names alone."""
+    """A server. Of env and headers only the names are shown."""
 
     slug: str
     name: str
@@ -121,8 +167,8 @@ class ServerOut(Schema):
     max_open_files: int
     url: str
     open_secrets: list[str] = Field(
-        description="What looks like a secret in the command or the address, where everyone who may change servers can "
-        "read it. ``POST /servers/{slug}/keep-secrets`` stores each as a credential of the server."
+        description="Texts in the command or address that look like a secret, which all users who can change "
+        "servers can read. ``POST /servers/{slug}/keep-secrets`` stores each as a credential of the server."
     )
     header_names: list[str]
     allowed_networks: list[str]
@@ -141,13 +187,13 @@ class ServerOut(Schema):
     asks_elicitation: bool
     asks_sampling: bool
     sampling_expert: str = Field(
-        description="The expert tool whose model answers what it asks of one; empty: the host's."
+        description="The expert tool whose model answers sampling requests. If empty, the host's model answers."
     )
     asks_roots: bool
     check_interval: int
     trial_hours: int
-    mcp_apps: bool = Field(description="Whether its tools may show pages of its own (ui:// resources) in hosts.")
-    features: list[str] = Field(description="What it has besides lists: completions, logging, subscriptions.")
+    mcp_apps: bool = Field(description="Whether tools can show pages of the server (ui:// resources) in hosts.")
+    features: list[str] = Field(description="Features besides lists: completions, logging, subscriptions.")
     lifecycle: LifecycleName
     launch_confirmed: bool
     confirmed_at: datetime | None
@@ -158,9 +204,9 @@ class ServerOut(Schema):
 
 
 class LaunchOut(Schema):
-    """What a person confirms. The hash covers the secret values too, so only those who may confirm see it.
+    """What a user confirms. The hash covers the secret values too, so only users who can confirm see it.
 
-    ``env_values`` are those that steer where code comes from; null for what may be a secret.
+    ``env_values`` are the variables that decide where code comes from. Null if the value may be a secret.
     """
 
     facts: dict[str, Any]
@@ -169,7 +215,7 @@ class LaunchOut(Schema):
 
 
 class ConnectionOut(Schema):
-    """One process's connection to the server, as it last reported it."""
+    """The connection of one process to the server, as the process last reported it."""
 
     process: str
     state: str
@@ -179,15 +225,15 @@ class ConnectionOut(Schema):
     seen_at: datetime
     last_error: str
     last_connect_time: datetime | None = Field(description="When this process last connected.")
-    reconnect_attempts: int = Field(description="Failures in a row since a call was last answered.")
-    sessions: int = Field(description="Own connections of agents and host sessions that are open.")
+    reconnect_attempts: int = Field(description="Number of consecutive failures since the last answered call.")
+    sessions: int = Field(description="Number of open connections of single agents and host sessions.")
 
 
 class StatusOut(Schema):
-    """Counters are of the last 90 days, as counted for usage; ``last_error`` stays until another failure replaces it."""
+    """Counters cover the last 90 days. ``last_error`` is kept until the next failure replaces it."""
 
-    server_name: str = Field(description="The slug.")
-    name: str = Field(description="The name for people.")
+    server_name: str = Field(description="Slug of the server.")
+    name: str = Field(description="Name of the server on pages.")
     transport: TransportName
     lifecycle: LifecycleName
     connected: bool
@@ -200,19 +246,20 @@ class StatusOut(Schema):
     last_error_code: str
     last_error_time: datetime | None
     last_ok_time: datetime | None
-    last_connect_time: datetime | None = Field(description="When any process last connected to serve calls.")
+    last_connect_time: datetime | None = Field(description="When a process last connected to make calls.")
     last_used_time: datetime | None = Field(
-        description="Its newest call of these days that succeeded or failed; not a look at its tools."
+        description="Time of the last call that succeeded or failed, as long as calls are kept. Reading the list "
+        "of tools does not count."
     )
-    reconnect_attempts: int = Field(description="Of the process that has tried most often in a row.")
+    reconnect_attempts: int = Field(description="Highest number of consecutive attempts among the processes.")
     tools_left_out: list[str] = Field(
-        description="What the server offers and is not taken, and why; and what hosts are shown with changes."
+        description="Definitions that are left out or shown to hosts with changes, each with the reason."
     )
     processes: list[ConnectionOut]
 
 
 class ErrorPatternOut(Schema):
-    """Failures of one tool that are alike; ``shape`` is their text without names and numbers, which vary."""
+    """Similar failures of one tool. ``shape`` is their text without names and numbers, which vary."""
 
     tool: str
     code: str
@@ -225,23 +272,27 @@ class ErrorPatternOut(Schema):
 class ToolFigures(Schema):
     """Calls of one tool in the last 90 days."""
 
-    tool: str = Field(description="The name that the server uses.")
-    total_calls: int = Field(description="Sent calls that ended.")
+    tool: str = Field(description="Name of the tool on its server.")
+    total_calls: int = Field(description="Number of sent calls that have ended.")
     success_calls: int
     failed_calls: int
-    refused_calls: int = Field(description="Never sent: denied, rejected, expired, cancelled or void.")
+    refused_calls: int = Field(
+        description="Number of calls that were never sent: denied, rejected, expired, cancelled or void."
+    )
     mean_ms: float | None = Field(
-        description="From receiving to the end, of calls that were sent, among the newest 5,000 of its server."
+        description="Average time from receiving a call to its end, of sent calls among the newest 5,000 of the server."
     )
     last_call: datetime | None
 
 
 class StatusDetail(StatusOut):
-    """How one server is doing, with its connections, figures per tool and its newest errors."""
+    """The state of one server, with its connections, figures per tool and newest errors."""
 
     tools: list[ToolFigures]
-    errors: list[str] = Field(description="What went wrong lately, newest first.")
-    error_patterns: list[ErrorPatternOut] = Field(description="Of its newest 5,000 calls, the most frequent first.")
+    errors: list[str] = Field(description="Recent errors, newest first.")
+    error_patterns: list[ErrorPatternOut] = Field(
+        description="Similar errors among the newest 5,000 calls of the server, most frequent first."
+    )
 
 
 class EventOut(Schema):

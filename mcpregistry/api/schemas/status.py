@@ -13,13 +13,13 @@ class SiteStatus(Schema):
     servers_active: int
     servers_draft: int
     servers_disabled: int
-    servers_unavailable: int = Field(description="Active, but failed several times in a row.")
-    tools: int = Field(description="That servers offer, approved or not.")
-    definitions_waiting: int = Field(description="New or changed tools that nobody has decided on.")
-    calls_open: int = Field(description="Held, ready or sent, and not ended.")
+    servers_unavailable: int = Field(description="Active servers that failed several times in a row.")
+    tools: int = Field(description="Tools that servers offer, approved or not.")
+    definitions_waiting: int = Field(description="New or changed tools that wait for a decision.")
+    calls_open: int = Field(description="Calls that are held, ready or sent, and have not ended.")
     tests_queued: int
     changes: str = Field(
-        description="How the answering process learns of changes: ok (it hears them at once), polling (it asks each "
-        "second), blind (it cannot, and makes no calls), unknown."
+        description="How the answering process learns of changes: ok (immediately), polling (it checks every "
+        "second), blind (not at all, so it makes no calls), unknown."
     )
     processes: list[str] = Field(description="Processes that hold connections to servers.")

@@ -23,22 +23,28 @@ Level = Literal["clean", "note", "suspicious", "danger"]
 
 
 class ToolChange(Input):
-    """What may change of a tool; every key may be left out."""
+    """Changes of a tool. You can leave out any key."""
 
     enabled: bool | None = None
     idempotent: bool | None = None
-    call_energy: float | None = Field(None, ge=0, description="Energy units of one call, as you estimate it.")
-    call_cost: float | None = Field(None, ge=0, le=9999, description="US dollars of one call, as you estimate it.")
+    call_energy: float | None = Field(None, ge=0, description="Your estimate of the energy units of one call.")
+    call_cost: float | None = Field(
+        None, ge=0, le=9999, description="Your estimate of the price of one call in US dollars."
+    )
     own_name: Text | None = Field(
-        None, max_length=64, description="What hosts are shown in place of its name; empty: its own."
+        None,
+        max_length=64,
+        description="Name that hosts see instead of the server's name. If empty, hosts see the server's name.",
     )
     own_description: Text | None = Field(
-        None, max_length=10_000, description="What hosts are shown in place of the approved text; empty: that."
+        None,
+        max_length=10_000,
+        description="Description that hosts see instead of the approved one. If empty, hosts see the approved one.",
     )
 
 
 class ToolOut(Schema):
-    """``name`` is what endpoints of the default naming style call it; ``key`` is server::tool (server::prompt:name)."""
+    """``name`` is the name on endpoints with the default naming style; ``key`` is server::tool (server::prompt:name)."""
 
     name: str
     key: str
@@ -56,14 +62,15 @@ class ToolOut(Schema):
     own_name: str
     own_description: str
     estimated_energy_cost: float | None = Field(
-        description="Units that a call will cost; an agent is told by its own pool. Null: it has no definition yet."
+        description="Estimated energy units of a call. For an agent, calculated with its own pool. Null if the "
+        "tool has no definition yet."
     )
     first_seen_at: datetime
     last_seen_at: datetime
 
 
 class DefinitionOut(Schema):
-    """``data`` is what a model would see: name, description, schemas, annotations."""
+    """``data`` is what a model would see: name, description, schemas and annotations."""
 
     id: int
     tool: str
@@ -76,7 +83,7 @@ class DefinitionOut(Schema):
 
 
 class FindingOut(Schema):
-    """What the scanner found: a hint for whoever decides, no verdict. ``where`` is a JSON pointer into ``data``."""
+    """A finding of the scanner: a hint for the approver, not a decision. ``where`` is a JSON pointer into ``data``."""
 
     kind: str
     severity: Level
@@ -100,14 +107,16 @@ class RewordingOut(Schema):
 
 
 class DefinitionDetail(DefinitionOut):
-    """``changes`` are against the approved definition, word by word; empty for a new tool and for that one itself."""
+    """``changes`` compares with the approved definition, word by word. It is empty for a new tool and for the approved
+    definition.
+    """
 
     findings: list[FindingOut]
     changes: list[RewordingOut]
 
 
 class DriftOut(Schema):
-    """A tool that no agent sees, because what its server says is not what was approved (or nothing was)."""
+    """A tool that no agent sees, because its current definition is not approved."""
 
     tool: str
     server: str
@@ -120,7 +129,9 @@ class DriftOut(Schema):
 
 
 class ToolDetail(ToolOut):
-    """``input_schema`` (of a prompt: what its arguments must fit) is of the approved definition; ``latest`` is what the server says now."""
+    """``input_schema`` (of a prompt: the schema of its arguments) belongs to the approved definition; ``latest`` is
+    the current definition.
+    """
 
     input_schema: dict[str, Any] | bool | None
     approved: DefinitionOut | None

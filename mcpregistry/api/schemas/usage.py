@@ -15,7 +15,7 @@ _MOST_TOOLS = 50  # of one pattern
 
 
 class AdviceOut(Schema):
-    """What is odd about a tool by its own figures."""
+    """Advice about a tool, derived from its figures."""
 
     kind: str
     words: str
@@ -23,55 +23,60 @@ class AdviceOut(Schema):
 
 
 class UsageOut(Schema):
-    """One tool, server, agent, endpoint or expert tool in a period. Times are milliseconds, at most 19 % off."""
+    """One tool, server, agent, endpoint or expert tool in a period. Times are in milliseconds, with an error of at
+    most 19 %.
+    """
 
-    server: str = Field(description="Of a tool; else empty.")
-    name: str = Field(description="Empty: names that nobody has.")
+    server: str = Field(description="The server of a tool. Empty for other rows.")
+    name: str = Field(description="Name of the row. Empty for calls of names that do not exist.")
     calls: int
-    calls_before: int = Field(description="In as long a period before.")
-    trend: float | None = Field(description="By how much there are more: 1 is twice as many. Null: none before.")
+    calls_before: int = Field(description="Number of calls in the previous period of the same length.")
+    trend: float | None = Field(
+        description="Relative change of the number of calls: 1 means twice as many. Null if there were none before."
+    )
     errors: int
     error_rate: float | None
-    codes: dict[str, int] = Field(description="Errors by their code.")
-    refused: int = Field(description="Denied, rejected, expired, cancelled or void.")
-    p50: float | None = Field(description="Of calls that nobody was asked about.")
+    codes: dict[str, int] = Field(description="Number of errors by error code.")
+    refused: int = Field(description="Number of calls that were denied, rejected, expired, cancelled or void.")
+    p50: float | None = Field(description="Median duration of the calls that needed no approval.")
     p95: float | None
     p95_before: float | None
-    result_tokens: int = Field(description="About: a token for four characters.")
+    result_tokens: int = Field(description="Estimated tokens of the results, at four characters per token.")
     definition_tokens: int | None = Field(
-        description="Tokens of definitions on every turn of a model that is shown them, estimated at four characters each. "
-        "Of an agent its longest list, of an endpoint the longest that an agent sees there."
+        description="Tokens of the definitions on every turn of a model that sees them, estimated at four "
+        "characters per token. For an agent, its longest list. For an endpoint, the longest list that an agent "
+        "sees there."
     )
-    cost: float | None = Field(description="US dollars, as far as they are known.")
+    cost: float | None = Field(description="Cost in US dollars, as far as it is known.")
     last_used: datetime | None
     advice: list[AdviceOut]
 
 
 class FailingTool(Schema):
-    """A tool that failed so."""
+    """An affected tool."""
 
     server: str
-    tool: str = Field(description="Empty: a name that no server has.")
+    tool: str = Field(description="Name of the tool. Empty if no server has it.")
     count: int
 
 
 class FailedCall(Schema):
-    """A call that failed so."""
+    """An affected call."""
 
     id: str
     received_at: datetime
 
 
 class PatternOut(Schema):
-    """Failures with one code and one shape of words."""
+    """Failures with the same code and similar text."""
 
     code: str
-    shape: str = Field(description="The words without what differs from one to the next.")
+    shape: str = Field(description="Error text without the parts that differ between calls.")
     count: int
     first: datetime
     last: datetime
-    tools: list[FailingTool] = Field(description="The most frequent first, at most 50.")
-    examples: list[FailedCall] = Field(description="The newest of these calls, at most five.")
+    tools: list[FailingTool] = Field(description="Affected tools, most frequent first, at most 50.")
+    examples: list[FailedCall] = Field(description="Newest of these calls, at most five.")
 
 
 def usage_out(row: Row) -> UsageOut:

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.definitions.comparison import Sign, lines
 from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.domain.text.canonical import canonical, stored
@@ -121,12 +122,17 @@ def typed_in(text: str) -> str:
         whole = canonical(value)
     except json.JSONDecodeError as error:
         raise ArgumentsInvalid(
-            f"This is no JSON: {error.msg} at line {error.lineno}, column {error.colno}.", remedy="Correct it there."
+            f"The arguments are not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+            remedy="Correct the JSON at this place.",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise ArgumentsInvalid("This holds a value that JSON does not have.", remedy="Correct it.") from error
+        raise ArgumentsInvalid(
+            "The arguments contain a value that JSON cannot represent.", remedy="Remove or replace the value."
+        ) from error
     if not isinstance(value, dict):
-        raise ArgumentsInvalid("Arguments are an object.", remedy='Write e.g. {"query": "…"}.')
+        raise ArgumentsInvalid(
+            "The arguments must be a JSON object.", remedy=error_texts.use("a JSON object", '{"query": "…"}')
+        )
     return whole
 
 

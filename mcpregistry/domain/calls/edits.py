@@ -71,7 +71,7 @@ def words(changed: list[Change], by: str) -> str:
     """The note to the model, one paragraph: who changed what, and that something else ran than what it asked for."""
     lines = [f"- {c.name}: {_short(c.asked)} -> {_short(c.ran)}" for c in changed]
     return "\n".join(
-        [f"NOTE: {by} approved this call with changed arguments. What ran differs from what you asked for:", *lines]
+        [f"NOTE: {by} approved this call with changed arguments. The call that ran differs from your request:", *lines]
     )
 
 

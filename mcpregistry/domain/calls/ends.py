@@ -10,18 +10,16 @@ from mcpregistry.domain.lifecycle import State
 
 NOT_SENT = "The call was not sent, so nothing has happened."
 _UNKNOWN = "It is not known whether the call ran: it may have taken effect."
-LOOK_FIRST = f"{_UNKNOWN} Do not repeat it; look first, or ask."
-CUT_OFF = f"OUTCOME UNKNOWN: this process of Slipsnisse stopped before it had answered. {LOOK_FIRST}"
-_ONLY_READS = f"{_UNKNOWN} The tool only reads, as an operator has confirmed, so the call may be repeated."
+LOOK_FIRST = f"{_UNKNOWN} Do not repeat it before you have checked, or asked the user."
+CUT_OFF = f"OUTCOME UNKNOWN: this process of Slipsnisse stopped before it answered. {LOOK_FIRST}"
+_ONLY_READS = f"{_UNKNOWN} An operator has confirmed that the tool only reads, so you can repeat the call."
 _IDEMPOTENT = (
-    f"{_UNKNOWN} Repeating it with the same arguments does no more than once, as an operator has confirmed, "
-    "so that may be done."
+    f"{_UNKNOWN} An operator has confirmed that repeating the tool with the same arguments has no further effect, "
+    "so you can repeat the call."
 )
-_ASK_ANEW = "Tell the user. If the call is still wanted, make it again: people are asked anew."
-RECORD_LATE = "The end of this call could not be recorded yet. Until it is, its record says that the call is under way, or unknown."
-CORRECTED = (
-    "This call was told as OUTCOME UNKNOWN at first, for no end of it was recorded in time. This is what became of it:"
-)
+_ASK_AGAIN = "Tell the user. If the call is still needed, make it again: approvers are asked again."
+RECORD_LATE = "The outcome of this call could not be recorded yet. Until then, the record shows the call as in progress or unknown."
+CORRECTED = "This call was first reported as OUTCOME UNKNOWN, because no outcome was recorded in time. This is its real outcome:"
 _HEADLINES = {State.UNKNOWN: "OUTCOME UNKNOWN", State.NOT_SENT: "NOT SENT"}
 
 
@@ -33,7 +31,7 @@ def advice(state: State, *, read_only: bool | None = False, idempotent: bool = F
     if state is State.NOT_SENT:
         return NOT_SENT
     if state is State.EXPIRED:
-        return _ASK_ANEW
+        return _ASK_AGAIN
     if state is not State.UNKNOWN:
         return ""
     if read_only:

@@ -25,22 +25,22 @@ class Limits:
     note: str
 
 
-UNKNOWN = Limits(60, False, True, "the TypeScript SDK's own default; progress extends it only in some")
+UNKNOWN = Limits(60, False, True, "the default of the TypeScript SDK; progress extends it only in some hosts")
 
 # A Python program that says neither its name nor a progress token. The OpenAI Agents SDK is one.
 NAMELESS_SDK = "mcp"
-NAMELESS = Limits(5, False, True, "openai-agents gives up after 5 s unless it is told otherwise")
+NAMELESS = Limits(5, False, True, "openai-agents gives up after 5 s unless it is configured otherwise")
 
 TABLE: dict[str, Limits] = {
     # The program on a terminal moves the call to the background after 120 s, where it stays open.
-    "claude-code": Limits(300, True, True, "over HTTP; over stdio none was seen in 620 s"),
-    "codex-mcp-client": Limits(300, False, True, "gave up at 300 s in spite of progress"),
-    "gemini-cli-mcp-client": Limits(600, False, True, "gave up at 600 s in spite of progress"),
-    "opencode": Limits(60, True, True, "330 s with progress went well"),
-    "copilot": Limits(180, True, False, "breaks on a URL question although it declares them"),
-    "github-copilot": Limits(60, False, False, "not measured; of the family that breaks on URL questions"),
-    "qwen-cli-mcp-client": Limits(300, False, True, "silent; whether progress extends it was not measured"),
-    "google-adk": Limits(5, False, True, "its default over stdio, by its source; 300 s over HTTP"),
+    "claude-code": Limits(300, True, True, "over HTTP; over stdio, no limit was seen within 620 s"),
+    "codex-mcp-client": Limits(300, False, True, "gave up at 300 s despite progress"),
+    "gemini-cli-mcp-client": Limits(600, False, True, "gave up at 600 s despite progress"),
+    "opencode": Limits(60, True, True, "a call of 330 s with progress succeeded"),
+    "copilot": Limits(180, True, False, "fails on a URL elicitation although it declares support"),
+    "github-copilot": Limits(60, False, False, "not measured; related to a host that fails on URL elicitation"),
+    "qwen-cli-mcp-client": Limits(300, False, True, "without progress; whether progress extends it was not measured"),
+    "google-adk": Limits(5, False, True, "its default over stdio according to its source code; 300 s over HTTP"),
 }
 
 

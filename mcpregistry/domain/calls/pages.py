@@ -23,7 +23,7 @@ def page_needed(error: ToolRefused, server: str, *, allowed: bool, capabilities:
     if not pages:
         return ToolRefused(error.message, rpc_code=0)
     addresses = " and ".join(str(page["url"]) for page in pages[:_MOST_ADDRESSES])
-    remedy = f"The server {server} asks you to open {addresses} in a browser. If you trust it, do so, and then make the call again."
+    remedy = f"The server {server} asks you to open {addresses} in a browser. If you trust it, open the address, then make the call again."
     needed = InputNeeded(error.message, remedy=remedy)
     if all(bears(capabilities, _ASK, page) for page in pages):
         needed.rpc_code, needed.data = URL_ELICITATION_REQUIRED, {"elicitations": pages}

@@ -28,5 +28,5 @@ def merged(own: str, servers: Iterable[tuple[str, str]], limit: int) -> str:
         parts.append(section)
         left -= len(section)
     if missing:
-        parts.append(f"(There was no room for the instructions of: {', '.join(missing)}.)")
+        parts.append(f"(The instructions of these servers did not fit: {', '.join(missing)}.)")
     return "\n\n".join(parts)

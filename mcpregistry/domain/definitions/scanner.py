@@ -67,12 +67,12 @@ class Scanner:
             yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
         words = tuple(sorted(name_words(name)))
         if len(words) > 2 and (same := [other for other in self._by_words.get(words, ()) if other != name]):
-            why = f"It has the words of another server's tool, {printable(same[0], 80)}, in another order or form."
+            why = f"It has the same words as {printable(same[0], 80)}, a tool of another server, in another order or form."
             yield Finding("look-alike", Severity.ALARM, "/name", printable(name, _EXCERPT), why)
             return
         for other in self._by_reading.get(reads_as(name), ()):
             if other != name and latin(name).replace("-", "_") != latin(other).replace("-", "_"):
-                why = f"It reads like another tool's name, {printable(other, 80)}."
+                why = f"It looks like the name of another tool, {printable(other, 80)}."
                 yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
                 return
 
@@ -80,7 +80,9 @@ class Scanner:
         left = MOST_TEXT
         for where, text, is_key in strings(definition):
             if left <= 0:
-                why = f"Only the first {MOST_TEXT:,} characters were read. So much text is unusual in a definition."
+                why = (
+                    f"Only the first {MOST_TEXT:,} characters were scanned. Definitions rarely contain this much text."
+                )
                 yield Finding("too long", Severity.ALARM, where, printable(text, _EXCERPT), why)
                 return
             part = text[:left]
@@ -146,7 +148,7 @@ def _of_key(where: str, key: str) -> Iterator[Finding]:
     yield from _unseen(where, key)
     words = latin(_WORDS.sub(" ", key)).strip()
     if ASKED_FOR.search(words):
-        why = "A parameter asks for what no tool needs to do its work."
+        why = "A parameter asks for data that no tool needs."
         yield Finding("parameter", Severity.ALARM, where, printable(key, _EXCERPT), why)
     if words.count(" ") >= 3:  # a name of many words is a sentence
         yield from (f for f in _phrases(where, words) if f.severity > Severity.NOTE)
@@ -169,7 +171,7 @@ def _praise(where: str, plain: str) -> Iterator[Finding]:
     if len({match[0] for match in PRAISE.finditer(plain)}) >= 2:
         first = PRAISE.search(plain)
         excerpt = _excerpt(plain, first.start(), first.end()) if first else ""
-        why = "So much praise is written for a model that chooses between tools."
+        why = "The text praises the tool, to influence a model that chooses between tools."
         yield Finding("praise", Severity.ALARM, where, excerpt, why)
 
 
@@ -183,8 +185,13 @@ def readable(text: str) -> str:
 def _unseen(where: str, text: str) -> Iterator[Finding]:
     shown = _JOINERS.sub("", text.replace("\r\n", "\n"))
     kinds = (
-        (_BIDI, "direction", Severity.DANGER, "Characters that turn the direction of text make it read differently."),
-        (_TAGS, "hidden text", Severity.DANGER, "Tag characters hold text that only a model can read."),
+        (
+            _BIDI,
+            "direction",
+            Severity.DANGER,
+            "Characters that change the text direction make the text read differently.",
+        ),
+        (_TAGS, "hidden text", Severity.DANGER, "Tag characters contain text that only a model can read."),
         (_TERMINAL, "control", Severity.DANGER, "Control characters can hide or rewrite text in a terminal."),
     )
     rest = shown
@@ -194,7 +201,7 @@ def _unseen(where: str, text: str) -> Iterator[Finding]:
             rest = pattern.sub("", rest)
     if (left := hidden(rest, "\0")) != rest:
         at = left.index("\0")
-        why = "Invisible characters split words so that people and filters miss them."
+        why = "Invisible characters split words so that readers and filters miss them."
         yield Finding("invisible", Severity.ALARM, where, _excerpt(shown, at, at + 1), why)
 
 
@@ -202,7 +209,7 @@ def _gaps(where: str, text: str) -> Iterator[Finding]:
     for match in _GAP.finditer(text):
         gap, rest = match[0], text[match.end() :].strip()
         if rest and (gap.count("\n") >= 12 or len(gap) >= 80):
-            why = "A long gap pushes what follows out of sight."
+            why = "A long gap moves the following text out of sight."
             yield Finding("gap", Severity.ALARM, where, printable(f"… {rest}", _EXCERPT), why)
             return
 
@@ -230,13 +237,13 @@ def _disguised(where: str, text: str) -> Iterator[Finding]:
     """Spellings that people read over and filters do not understand, and the orders in them."""
     shown = _shown(text)
     for match, why in (
-        (set_apart(shown), "Letters stand apart, so that filters do not see the words."),
-        (mixed_scripts(shown), "Letters of another script stand within words for Latin ones that look the same."),
+        (set_apart(shown), "Letters are separated, so that filters do not recognize the words."),
+        (mixed_scripts(shown), "Words contain letters of another script that look like Latin ones."),
     ):
         if match:
             yield Finding("spelling", Severity.ALARM, where, _excerpt(shown, *match.span()), why)
     if len(shown) > MOST_DISGUISED:
-        why = f"Disguised words were looked for in the first {MOST_DISGUISED:,} characters only."
+        why = f"Only the first {MOST_DISGUISED:,} characters were checked for disguised words."
         yield Finding("long", Severity.NOTE, where, printable(shown, _EXCERPT), why)
     for reading in readings(shown[:MOST_DISGUISED]):
         yield from _phrases(where, readable(reading))
@@ -252,9 +259,9 @@ def _other_tools(where: str, plain: str, others: frozenset[str]) -> Iterator[Fin
     """Names of other servers' tools; only such as no ordinary sentence holds."""
     for match in re.finditer(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", plain):
         if match[0] in others:
-            why = f"It speaks of {match[0]}, a tool of another server."
+            why = f"It refers to {match[0]}, a tool of another server."
             if where == "/name":
-                why = f"Another server has a tool of this name, {match[0]}."
+                why = f"Another server has a tool with this name, {match[0]}."
             yield Finding("other tool", Severity.NOTE, where, _excerpt(plain, *match.span()), why)
             return
 
@@ -264,7 +271,7 @@ def _coded(where: str, text: str) -> Iterator[Finding]:
         decoded = _decoded(match[0])
         if decoded:
             severity = worst(_phrases(where, readable(decoded)))
-            why = f"Coded text that reads: {printable(decoded, 200)}"
+            why = f"Encoded text that decodes to: {printable(decoded, 200)}"
             yield Finding("encoded", max(severity, Severity.ALARM), where, _excerpt(text, *match.span()), why)
             return
 

@@ -47,8 +47,8 @@ def recognise(data: JsonObject, path: str) -> Format:
         if READABLE[name].recognise(data, path):
             return READABLE[name]
     raise FileInvalid(
-        path, f"The file is of no known format: {_seen(data)}.",
-        remedy=f"Servers are looked for under {_ROOTS}. Correct the file, or name its format: {', '.join(READABLE)}.",
+        path, f"The format of the file is not known: {_seen(data)}.",
+        remedy=f"Servers must be under {_ROOTS}. Correct the file, or state its format: {', '.join(READABLE)}.",
     )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def _seen(data: JsonObject) -> str:
     if not data:
         return "it is empty"
     kinds = [f"{key[:40]} ({_kind(value)})" for key, value in [*data.items()][:8]]
-    return f"at its root {'stands' if len(data) == 1 else 'stand'} {', '.join(kinds)}{', …' if len(data) > 8 else ''}"
+    return f"its root contains {', '.join(kinds)}{', …' if len(data) > 8 else ''}"
 
 
 def _kind(value: Json) -> str:

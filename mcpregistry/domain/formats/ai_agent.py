@@ -20,12 +20,12 @@ FILE = ".ai-agent.json"
 ROOT = "mcpServers"
 TOOL_TIMEOUT = "toolTimeout"
 _DEFAULTS = {
-    TOOL_TIMEOUT: "The request timeout of every server.",
-    "llmTimeout": "The time for one answer of every provider of this file.",
+    TOOL_TIMEOUT: "Becomes the request timeout of every server.",
+    "llmTimeout": "Becomes the timeout of every provider of this file.",
     "temperature": "Sent with every request to the providers of this file.",
     "topP": "Sent with every request to the providers of this file.",
-    "parallelToolCalls": "Sent with every request to those providers of this file that know it.",
-    "contextWindowBufferTokens": "The buffer of every model of this file that states none.",
+    "parallelToolCalls": "Sent with every request to those providers of this file that support it.",
+    "contextWindowBufferTokens": "Becomes the buffer of every model of this file that has no own value.",
 }
 KEYS = Keys("ai-agent", ALL_BY_NAME, transport=("type",), says_stdio=True, enabled=("enabled", "disabled"))
 
@@ -45,7 +45,7 @@ def read(data: JsonObject, path: str) -> Document:
     models = entries(providers, defaults, report)
     for name in defaults:
         action: Action = "translated" if name in _DEFAULTS else "parked"
-        report.add(action, pointer("defaults", name), _DEFAULTS.get(name, "Kept; nothing here uses it."))
+        report.add(action, pointer("defaults", name), _DEFAULTS.get(name, "Kept, but this site does not use it."))
     timeout = defaults.get(TOOL_TIMEOUT)
     servers = read_servers(KEYS, object_at(data, ROOT, report, required=False), f"/{ROOT}", report)
     if timeout is not None:
@@ -78,7 +78,9 @@ def _shared_timeout(document: Document, report: Report) -> tuple[int | None, lis
     shared = times[0] if times and len(set(times)) == 1 else stated
     for server in document.servers:
         if server.request_timeout_ms != shared:
-            sentence = "This format has one timeout for all servers; this server's own stays here only."
+            sentence = (
+                "This format has one timeout for all servers. The timeout of this server is kept only on this site."
+            )
             report.add("parked", pointer(ROOT, server.key), sentence, column="request_timeout_ms")
     return shared, [replace(server, request_timeout_ms=None) for server in document.servers]
 

@@ -39,7 +39,9 @@ def entries(providers: JsonObject, defaults: JsonObject, report: Report | None =
     for name, raw in providers.items():
         kind, key = _kind(name, raw), slug(name)
         if report and key in found:
-            report.refuse(pointer("providers", name), f"Another provider is known as {key} here too.", "Rename one.")
+            report.refuse(
+                pointer("providers", name), f"Another provider also gets the name {key}.", "Rename one of them."
+            )
         if kind:
             found[key] = _entry(kind, raw, defaults)
         if report:
@@ -50,12 +52,12 @@ def entries(providers: JsonObject, defaults: JsonObject, report: Report | None =
 def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
     at = pointer("providers", name)
     if not kind:
-        remedy = f"Name it {', '.join(_KINDS)}, or give it a baseUrl, if it speaks OpenAI's chat completions."
-        report.add("parked", at, "Kept, not made: what this provider speaks is not known.", remedy)
+        remedy = f"Name it {', '.join(_KINDS)}, or add a baseUrl if it supports OpenAI's chat completions."
+        report.add("parked", at, "Kept, but not created: the API of this provider is not known.", remedy)
         return
-    report.add("translated", at, f"A provider of the kind {kind}, with {len(raw.get('models', {}))} models.")
+    report.add("translated", at, f"Becomes a provider of the kind {kind} with {len(raw.get('models', {}))} models.")
     if "stream" in raw.get("custom", {}):
-        report.add("parked", at + "/custom/stream", "Kept, not applied: answers are always taken whole.")
+        report.add("parked", at + "/custom/stream", "Kept, but not applied: answers are always requested as a whole.")
 
 
 def _kind(name: str, raw: JsonObject) -> str:
@@ -143,7 +145,8 @@ def with_records(
 def _add(written: JsonObject, name: str, entry: JsonObject, defaults: JsonObject, report: Report) -> None:
     if _kind(name, {"baseUrl": entry.get("base_url")}) != entry["kind"] or name in written:
         sentence = (
-            f"This format cannot say that the provider {name} is of the kind {entry['kind']}; it stays here only."
+            f"This format cannot store that the provider {name} is of the kind {entry['kind']}. "
+            "The provider is kept only on this site."
         )
         report.add("parked", "/providers", sentence, column="model_providers")
         return
@@ -188,5 +191,5 @@ def _tell_what_stays(name: str, stated: JsonObject, now: JsonObject, report: Rep
         before = stated.get("models", {}).get(model, {})
         stays |= {key for key in facts.keys() - set(_MODEL.values()) if facts[key] != before.get(key)}
     if stays:
-        sentence = f"This format has no place for {', '.join(sorted(stays))}; they stay here only."
+        sentence = f"This format cannot store {', '.join(sorted(stays))}. These values are kept only on this site."
         report.add("parked", pointer("providers", name), sentence, column="model_providers")

@@ -111,7 +111,7 @@ def _left_out(note: Note) -> Note:
 
 
 def _twice(server: ServerEntry) -> Note:
-    sentence = f"Left out: another server of this file is already known as {server.key}."
+    sentence = f"Left out: another server of this file already has the name {server.key}."
     return Note("left out", "", server.at, sentence, "Rename one of them.", entry=server.at)
 
 

@@ -32,9 +32,9 @@ def read_entries(keys: Keys, entries: Iterable[tuple[str, Json, str]], report: R
         if not isinstance(raw, dict):
             report.refuse(at, "The entry is not an object.", "Write it as { … }.")
         elif not slug(key):
-            report.refuse(at, "The name has no letter or digit.", "Rename the server.")
+            report.refuse(at, "The name contains no letter or digit.", "Rename the server.")
         elif slug(key) in servers:
-            report.refuse(at, f"Another server of this file is already known as {slug(key)}.", "Rename one of them.")
+            report.refuse(at, f"Another server of this file already has the name {slug(key)}.", "Rename one of them.")
         elif entry := _Entry(keys, key, raw, at, report).read():
             servers[entry.key] = entry
     report.entry = ""
@@ -108,12 +108,14 @@ class _Entry:
         if reading.kinds:
             self.kinds[pointer(*path)] = list(reading.kinds)
         if reading.changed:
-            self.report.add("translated", self.at + pointer(*path), "The placeholders are written in our way.")
+            self.report.add(
+                "translated", self.at + pointer(*path), "The placeholders are rewritten in this site's syntax."
+            )
         if reading.foreign:
             self.report.add(
                 "kept",
                 self.at + pointer(*path),
-                "A placeholder of another program stays as plain text; nothing will fill it in.",
+                "A placeholder of another program is kept as plain text. It will not be replaced.",
                 "Write ${NAME} for an environment variable or ${cred:NAME} for a stored credential.",
             )
         return reading.text
@@ -153,10 +155,10 @@ class _Entry:
         at = self.at + pointer(name, key)
         if value is None:
             self.absent.setdefault(name, {})[key] = None
-            self.report.add("parked", at, "It is null: the variable is not set.")
+            self.report.add("parked", at, "The value is null, so the variable is not set.")
         elif isinstance(value, bool | int | float):
             self.spelling.setdefault("plain", []).append(pointer(name, key))
-            self.report.add("translated", at, "The value is taken as text.")
+            self.report.add("translated", at, "The value is used as text.")
             return json.dumps(value)
         else:
             self.report.refuse(at, "The value is not text.", "Write it in quotes.")
@@ -166,7 +168,7 @@ class _Entry:
         spelled = self.key if slug(self.key) != self.key else ""
         if spelled:
             self.spelling["key"] = spelled
-            self.report.add("translated", self.at, f"The server is known as {slug(self.key)} here.", column="key")
+            self.report.add("translated", self.at, f"The server gets the name {slug(self.key)}.", column="key")
         name = self._text(self.keys.name)
         return name if name and name != slug(self.key) else spelled
 
@@ -181,7 +183,7 @@ class _Entry:
         args, value = self._take("args")
         rest = self._texts(args, value) if args else ()
         if empty or (first and not first[0].strip()):
-            self._refuse(name, "The command is empty.", "Name the program to start.")
+            self._refuse(name, "The command is empty.", "Enter the program to start.")
         if args and not name:
             self.taken.discard(args)  # arguments of nothing: parked with the other unknown keys
             return ()
@@ -194,13 +196,13 @@ class _Entry:
         named = named_transport(word, url) if isinstance(word, str) else None
         transport = named or implied_transport(url)
         if name and named is None:
-            self._refuse(name, "The transport is unknown.", "Write stdio, http, sse or websocket.")
+            self._refuse(name, "The transport is not valid.", "Use stdio, http, sse or websocket.")
         elif name and word != transport:
             self._translated(name, f"Read as {transport}.", "transport")
         elif name:
             self._kept(name, "transport")
         elif command and url:
-            self._refuse("", "The entry has both a command and a url.", "Remove one, or say which with a type.")
+            self._refuse("", "The entry has both a command and a url.", "Remove one of them, or add a type.")
         self._check_target(transport, command, url)
         return transport
 
@@ -208,10 +210,12 @@ class _Entry:
         if transport == "stdio":
             if not command and "command" not in self.taken:
                 missing = "a command or a url" if self.keys.remote else "a command"
-                self._refuse("", f"The entry lacks {missing}.", "Say how the server is started or reached.")
+                self._refuse(
+                    "", f"The entry needs {missing}.", "Add the command that starts the server, or its address."
+                )
             return
         if not url:
-            self._refuse("", "The entry lacks a url.", "Say where the server is reached.")
+            self._refuse("", "The entry needs a url.", "Add the address of the server.")
         elif problem := url_problem(url, transport):
             self._refuse("url", *problem)
 
@@ -220,7 +224,7 @@ class _Entry:
         for key in self.keys.enabled:
             name, value = self._take(key)
             if name and not isinstance(value, bool):
-                self._refuse(name, "The value is neither true nor false.", "Write true or false.")
+                self._refuse(name, "The value must be true or false.", "Write true or false.")
             elif name:
                 self._kept(name, "enabled")
                 found.append(value is (name == "enabled"))
@@ -259,7 +263,7 @@ class _Entry:
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_TIMEOUT_MS:
-            self._refuse(path, "The time is not a whole number of milliseconds.", "Write 1 to 86400000.")
+            self._refuse(path, "The value is not a whole number of milliseconds.", "Use a number from 1 to 86400000.")
             return None
         self.report.add("kept", self.at + pointer(*path.split("/")), KEPT)
         return value
@@ -293,19 +297,23 @@ class _Entry:
             return value
         if isinstance(value, str) and column != "callback_port":
             return tuple(value.split()) if column == "scopes" else self._ours(value, name, key)
-        self._refuse(f"{name}/{key}", "The value has the wrong type.", "Correct it.")
+        self._refuse(f"{name}/{key}", "The value has the wrong type.", "Correct the value.")
         return ()
 
     def _parked(self) -> Parked:
         unknown = {key: value for key, value in self.raw.items() if key not in self.taken}
         for key in (key for key, value in unknown.items() if value is not None):
             self.report.add(
-                "parked", self.at + pointer(key), "Unknown here; written back to a file of the same format."
+                "parked",
+                self.at + pointer(key),
+                "This key is unknown here; it is written back to files of the same format.",
             )
         for outer, inner in self.nested.items():
             for key in inner:
                 self.report.add(
-                    "parked", self.at + pointer(outer, key), "Unknown here; written back to the same format."
+                    "parked",
+                    self.at + pointer(outer, key),
+                    "This key is unknown here; it is written back to files of the same format.",
                 )
         if self.kinds:
             self.spelling["placeholders"] = self.kinds

@@ -35,7 +35,7 @@ def file_key(server: ServerEntry, family: str) -> str:
 def write_entry(keys: Keys, server: ServerEntry, at: str, report: Report) -> JsonObject | None:
     """One server as a raw entry; None, with a refused note, when the format has no such transport."""
     if server.transport not in keys.transports:
-        sentence = f"This format cannot say how to reach a server by {server.transport}."
+        sentence = f"This format does not support servers with the transport {server.transport}."
         report.refuse(at, sentence, "Leave the server out, or choose another format.")
         return None
     return _Writer(keys, server, at, report).write()
@@ -105,13 +105,13 @@ class _Writer:
         self.report.add(
             "parked",
             self.at + pointer(column),
-            f"This format has no place for {column.replace('_', ' ')}; it stays here only.",
+            f"This format cannot store {column.replace('_', ' ')}. The value is kept only on this site.",
             column=column,
         )
 
     def _perhaps_unread(self, key: str, column: str) -> None:
         if column in self.keys.unofficial and key not in self.parked.order:
-            sentence = "Written, but the program that owns this format may pay no attention to it."
+            sentence = "Written, but the program that reads this file may ignore it."
             self.report.add("translated", self.at + pointer(key), sentence, column=column)
 
     def _transport(self) -> None:
@@ -126,7 +126,7 @@ class _Writer:
             self.must[said or keys.transport[0]] = word
             implied = named_transport(word, server.url) or implied
         if implied != server.transport:
-            sentence = f"A reader of this file will take the server for {implied}, not {server.transport}."
+            sentence = f"Programs that read this file will use the transport {implied} instead of {server.transport}."
             self.report.add("parked", self.at + pointer("url"), sentence, column="transport")
 
     def _name(self) -> None:
@@ -206,7 +206,7 @@ class _Writer:
                 self.report.add(
                     "parked",
                     self.at + pointer(keys.key, column),
-                    "This format has no place for it; it stays here only.",
+                    "This format cannot store it. The value is kept only on this site.",
                     column="oauth",
                 )
         return written
@@ -226,7 +226,7 @@ class _Writer:
         for loss in rendering.lost:
             at = self.at + pointer(*path)
             self.report.add(
-                "parked", at, f"The placeholder changes its meaning there: {loss}.", column=self._column(path)
+                "parked", at, f"The placeholder changes its meaning in this format: {loss}.", column=self._column(path)
             )
         return rendering.text
 

@@ -16,7 +16,7 @@ from mcpregistry.domain.formats.placeholders import expand
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 _OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")
-_LATER = "List its name in SLIPSNISSE_PASS_ENV, so that it is filled in when the server starts."
+_LATER = "Add its name to SLIPSNISSE_PASS_ENV, so that it is replaced when the server starts."
 
 
 def expand_document(
@@ -34,7 +34,11 @@ def _provider(name: str, entry: JsonObject, variables: Mapping[str, str], report
     url, missing = expand(entry.get("base_url", ""), variables, is_guarded)
     if missing:
         at = pointer("providers", name)
-        report.refuse(at, f"Its address needs {missing[0]}, which has no value here.", "Set it, or write it out.")
+        report.refuse(
+            at,
+            f"The address needs {missing[0]}, which is not set.",
+            "Set the variable, or write the address without it.",
+        )
     return {**entry, "base_url": url} if "base_url" in entry else entry
 
 
@@ -46,7 +50,7 @@ def _server(
     def whole(text: str, key: str) -> str:
         filled, missing = expand(text, values, is_guarded)
         for name in missing:
-            report.add("kept", entry.at + pointer(key), f"{name} stays a placeholder.", _LATER)
+            report.add("kept", entry.at + pointer(key), f"{name} remains a placeholder.", _LATER)
         return filled
 
     def only_folders(pairs: Mapping[str, str]) -> dict[str, str]:
@@ -62,9 +66,9 @@ def _server(
         headers=only_folders(entry.headers),
     )
     if made.url.startswith("${"):
-        remedy = "Set the variable where you import, or write the address out."
+        remedy = "Set the variable before you import, or write the address without it."
         report.entry = entry.at
-        report.refuse(entry.at + pointer("url"), "The address begins with a variable that has no value here.", remedy)
+        report.refuse(entry.at + pointer("url"), "The address begins with a variable that is not set.", remedy)
         report.entry = ""
     return made
 

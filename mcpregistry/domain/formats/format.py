@@ -38,7 +38,9 @@ def park_root(data: JsonObject, known: Iterable[str], report: Report, at: str = 
     taken = set(known)
     unknown = {key: value for key, value in data.items() if key not in taken}
     for key in unknown:
-        report.add("parked", at + pointer(key), "Unknown here; written back to a file of the same format.")
+        report.add(
+            "parked", at + pointer(key), "This key is unknown here; it is written back to files of the same format."
+        )
     return Parked(unknown, tuple(data))
 
 
@@ -49,16 +51,16 @@ def object_at(data: JsonObject, key: str, report: Report, *, at: str = "", requi
         report.refuse(at + pointer(key), "The value is not an object.", "Write it as { … }.")
         return {}
     if required and key not in data:
-        report.refuse(at, f"The key {key} is missing.", f"Add {key}, or name another format.")
+        report.refuse(at, f"The key {key} is missing.", f"Add {key}, or choose another format.")
     return value
 
 
 _BESIDES = {
     "expert_tools": "expert tools",
     "model_providers": "models of the expert tools",
-    "providers": "model providers as ai-agent spells them",
+    "providers": "model providers in the form of ai-agent",
     "defaults": "defaults for models and tools",
-    "flags": "switches of mcp-servers.json",
+    "flags": "flags of mcp-servers.json",
     "inputs": "prompts for values",
 }
 
@@ -68,5 +70,8 @@ def report_left_out(document: Document, report: Report, *, written: Iterable[str
     for name in _BESIDES.keys() - set(written):
         if getattr(document, name):
             report.add(
-                "parked", "", f"This format has no place for the {_BESIDES[name]}; they stay here only.", column=name
+                "parked",
+                "",
+                f"This format cannot store the {_BESIDES[name]}. They are kept only on this site.",
+                column=name,
             )

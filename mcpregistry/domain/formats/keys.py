@@ -114,9 +114,9 @@ def url_problem(url: str, transport: TransportKind) -> tuple[str, str] | None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "The URL cannot be understood.", "Write it as https://host/path."
+        return "The URL is not valid.", "Write it as https://host/path."
     if parts.scheme not in schemes:
-        return f"The URL does not start with {' or '.join(f'{scheme}://' for scheme in schemes)}.", "Correct the URL."
+        return f"The URL must start with {' or '.join(f'{scheme}://' for scheme in schemes)}.", "Correct the URL."
     if "@" in parts.netloc:
-        return "The URL holds a user name or password.", "Send it as a header, with ${VAR} in place of the secret."
-    return None if parts.netloc else ("The URL names no host.", "Correct the URL.")
+        return "The URL contains a user name or password.", "Send the secret in a header, with ${VAR} in its place."
+    return None if parts.netloc else ("The URL has no host name.", "Correct the URL.")

@@ -40,7 +40,7 @@ def read(data: JsonObject, path: str) -> Document:
     flags = {name: data[name] for name in FLAGS if name in data}
     for name, value in flags.items():
         if not isinstance(value, bool):
-            report.refuse(pointer(name), "The value is neither true nor false.", "Write true or false.")
+            report.refuse(pointer(name), "The value must be true or false.", "Write true or false.")
     servers = _servers(data.get(ROOT), report)
     return Document(servers, flags=flags, parked={KEYS.family: parked}, notes=tuple(report.notes))
 
@@ -53,10 +53,10 @@ def _servers(entries: Json, report: Report) -> tuple[ServerEntry, ...]:
     for index, raw in enumerate(entries):
         at = pointer(ROOT, index)
         if not isinstance(raw, dict) or not isinstance(raw.get("id"), str):
-            report.refuse(at, "The server has no id.", 'Give it an "id" of text.')
+            report.refuse(at, "The server needs an id.", 'Add an "id" whose value is text.')
             continue
         for key in _missing(raw):
-            report.refuse(at, f"The server lacks {key}.", f'Add "{key}".')
+            report.refuse(at, f"The server needs the key {key}.", f'Add "{key}".')
         named.append((raw["id"], {key: value for key, value in raw.items() if key != "id"}, at))
     return read_entries(KEYS, named, report)
 

@@ -106,7 +106,7 @@ def _files(servers: tuple[ServerEntry, ...], family: str) -> Iterator[JsonObject
         for kind in found
     ]
     for path in dict.fromkeys(kind.removeprefix("file:") for kind in kinds if kind.startswith("file:")):
-        about = f"What the file {path} holds"
+        about = f"Content of the file {path}"
         yield {"id": file_credential(path), "type": "promptString", "description": about, "password": True}
 
 
@@ -118,7 +118,7 @@ def _parted(entries: JsonObject, at: str, report: Report) -> tuple[JsonObject, J
         if isinstance(entry, dict) and entry and entry.keys() <= {"enabled", "disabled"}
     }
     for key in switches:
-        report.add("parked", at + pointer(key), "It switches a server of another file on or off; it adds none.")
+        report.add("parked", at + pointer(key), "It enables or disables a server of another file, and adds no server.")
     return {key: entry for key, entry in entries.items() if key not in switches}, switches
 
 

@@ -121,13 +121,13 @@ def _spell(match: re.Match[str], dialect: Dialect, kind: str) -> tuple[str, str]
     """One placeholder as the host writes it, or as the file had it (``kind``); and what is lost by that."""
     cred, name, default = match.group("cred", "name", "default")
     if dialect.none and not kind:
-        return match.group(), "this host replaces no placeholders"
+        return match.group(), "this host does not replace placeholders"
     if cred:
         return _spell_credential(cred, dialect, kind)
     if name in _HOST_NAMES and not default:
         return _spell_folder(name, dialect, kind)
     if default and not kind and not dialect.defaults:
-        return _VARIABLE[dialect.variable](name), "this host knows no default values"
+        return _VARIABLE[dialect.variable](name), "this host does not support default values"
     return (match.group(), "") if default else (_VARIABLE.get(kind, _VARIABLE[dialect.variable])(name), "")
 
 
@@ -136,7 +136,7 @@ def _spell_credential(name: str, dialect: Dialect, kind: str) -> tuple[str, str]
         return f"{{{kind}}}", ""
     if kind == "input" or (not kind and dialect.inputs):
         return f"${{input:{name}}}", ""
-    return f"${{cred:{name}}}", "" if dialect.ours or kind else "only Slipsnisse can fill in a stored credential"
+    return f"${{cred:{name}}}", "" if dialect.ours or kind else "only Slipsnisse can insert a stored credential"
 
 
 def _spell_folder(name: str, dialect: Dialect, kind: str) -> tuple[str, str]:

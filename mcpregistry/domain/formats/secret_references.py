@@ -87,7 +87,7 @@ def _reference(value: str, name: str, place: tuple[str, ...], report: Report, co
     report.add(
         "translated",
         pointer(*place),
-        f"The value is not written; the file refers to ${{{name}}}.",
+        f"The value is not written. The file refers to ${{{name}}} instead.",
         f"Set {name} where the file is used, or export with --include-secrets.",
         column=column,
     )

@@ -84,7 +84,7 @@ def read(data: JsonObject, path: str, *, variant: Variant) -> Document:
 
 def _hint(data: JsonObject, path: str, variant: Variant) -> tuple[Note, ...]:
     if variant == "slipsnisse" and not verdict(data, path, "slipsnisse-extended"):
-        return (Note("refused", path, "", "The file is valid in the extended format only.", "Use --extended."),)
+        return (Note("refused", path, "", "The file is only valid in the extended format.", "Use --extended."),)
     return ()
 
 
@@ -93,13 +93,15 @@ def _check_tools(data: JsonObject, report: Report) -> None:
     for index, tool in enumerate(data["tools"]):
         at, name = pointer("tools", index), tool["name"]
         if not _TOOL_NAME.fullmatch(name):
-            report.refuse(at + "/name", "MCP does not allow this name.", "Use 1 to 128 of A-Z a-z 0-9 _ . and -.")
+            report.refuse(
+                at + "/name", "MCP does not allow this name.", "Use 1 to 128 of the characters A-Z a-z 0-9 _ . and -."
+            )
         if name in names:
             report.refuse(at + "/name", "Another tool has the same name.", "Rename one of them.")
         for server in tool["internal_tools"]:
             if server not in data["mcps"]:
                 place = at + pointer("internal_tools", server)
-                report.refuse(place, "There is no such server under mcps.", "Add the server or correct its name.")
+                report.refuse(place, "No server with this name is under mcps.", "Add the server, or correct the name.")
         names.add(name)
 
 
@@ -112,21 +114,21 @@ def _note_extended_keys(tools: list[JsonObject], report: Report) -> None:
     more = tool_keys("slipsnisse-extended") - tool_keys("slipsnisse")
     for index, tool in enumerate(tools):
         for key in tool.keys() & more:
-            sentence = "Kept, not applied: only the extended format knows it."
+            sentence = "Kept, but not applied: only the extended format supports it."
             report.add("parked", pointer("tools", index, key), sentence, "Use --extended.")
 
 
 def _check_providers(providers: JsonObject, report: Report) -> None:
     """Keys and secret headers are references: a file lies about, is copied and mailed."""
-    remedy = "Write ${VARIABLE} or ${cred:NAME} in its place, or leave it out and enter it in the admin."
+    remedy = "Replace it with ${VARIABLE} or ${cred:NAME}, or leave it out and enter it in the admin."
     for name, provider in providers.items():
         at = pointer("providers", name)
         if not is_reference(provider.get("key", "")):
-            report.refuse(at + "/key", "A provider's key does not belong into a file.", remedy)
+            report.refuse(at + "/key", "A file must not contain the key of a provider.", remedy)
         for header, value in provider.get("headers", {}).items():
             if is_secret_name(header) and not is_reference(value):
                 place = at + pointer("headers", header)
-                report.refuse(place, "A secret does not belong into a file.", remedy)
+                report.refuse(place, "A file must not contain a secret.", remedy)
 
 
 def write(document: Document, *, variant: Variant) -> Written:
@@ -151,7 +153,7 @@ def _without_keys(providers: Mapping[str, JsonObject], report: Report) -> JsonOb
         written[name] = {key: value for key, value in entry.items() if key != "key" or is_reference(value)}
         if written[name] != entry:
             at = pointer("providers", name, "key")
-            report.add("parked", at, "A provider's key does not belong into a file.", column="model_providers")
+            report.add("parked", at, "The key of a provider is not written to files.", column="model_providers")
     return written
 
 
@@ -163,11 +165,13 @@ def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObj
     for index, tool in enumerate(document.expert_tools):
         missing = [server for server in tool.get("internal_tools", {}) if slug(server) not in known]
         if missing:
-            sentence = f"The tool is left out, since the server {missing[0]} is not written."
-            report.add("parked", pointer("tools", index), sentence, "Export that server too.", column="expert_tools")
+            sentence = f"The tool is left out, because the server {missing[0]} is not exported."
+            report.add(
+                "parked", pointer("tools", index), sentence, "Export this server as well.", column="expert_tools"
+            )
             continue
         for key in tool.keys() & more:
-            sentence = "Only a file of the extended format gives it back its meaning."
+            sentence = "Only the extended format supports this key."
             report.add("parked", pointer("tools", index, key), sentence, "Use --extended.", column="expert_tools")
         tools.append(dict(tool))
     return tools

@@ -39,7 +39,7 @@ def load(raw: bytes, file: str) -> JsonObject:
     """
     most = _bounds.get()[0]
     if len(raw) > most:
-        raise FileInvalid(file, f"The file is larger than {most >> 20} MiB.", remedy="Split it into several files.")
+        raise FileInvalid(file, f"The file is larger than {most >> 20} MiB.", remedy=_SPLIT)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -48,11 +48,12 @@ def load(raw: bytes, file: str) -> JsonObject:
     _check(data, file)
     if not isinstance(data, dict):
         found = "empty" if data is None else "a list" if isinstance(data, list) else "a single value"
-        raise FileInvalid(file, f"The root is not an object; the file is {found}.", remedy=_ROOT_REMEDY)
+        raise FileInvalid(file, f"The root is not an object: the file is {found}.", remedy=_ROOT_REMEDY)
     return data
 
 
-_ROOT_REMEDY = "Give it a map of servers at its root, such as mcpServers, in JSON, YAML or TOML."
+_SPLIT = "Split the file into several files."
+_ROOT_REMEDY = "Write an object of servers at the root, for example mcpServers, in JSON, YAML or TOML."
 
 
 def is_toml(raw: bytes, file: str) -> bool:
@@ -117,17 +118,17 @@ def _check(data: Json, file: str) -> None:
     """Bounds that hold for both languages: depth, number of values, storable text, no repeated key."""
     for count, (path, value) in enumerate(_walk(data)):
         if count > _bounds.get()[1]:
-            raise FileInvalid(file, f"The file holds more than {_bounds.get()[1]} values.", remedy="Split it.")
+            raise FileInvalid(file, f"The file contains more than {_bounds.get()[1]} values.", remedy=_SPLIT)
         if len(path) > MAX_DEPTH:
             raise _too_deep(file)
         if isinstance(value, _Repeated):
             at = pointer(*path, value.key)
-            raise FileInvalid(file, "The key stands here twice.", at=at, remedy="Remove or rename one of them.")
+            raise FileInvalid(file, "The key appears twice.", at=at, remedy="Remove or rename one of them.")
         if isinstance(value, float) and not math.isfinite(value):
             raise FileInvalid(file, "The number is too large.", at=pointer(*path), remedy="Write it in quotes.")
         texts = [value] if isinstance(value, str) else list(value) if isinstance(value, dict) else []
         if not all(map(_storable, texts)):
-            sentence = "The text holds a NUL character or half a surrogate pair."
+            sentence = "The text contains a NUL character or an incomplete surrogate pair."
             raise FileInvalid(file, sentence, at=pointer(*path), remedy="Remove that character.")
 
 
@@ -147,7 +148,7 @@ def _storable(text: str) -> bool:
 
 
 def _too_deep(file: str) -> FileInvalid:
-    return FileInvalid(file, f"The file is nested deeper than {MAX_DEPTH} levels.", remedy="Make it flatter.")
+    return FileInvalid(file, f"The file has more than {MAX_DEPTH} levels of nesting.", remedy="Reduce the nesting.")
 
 
 class _Repeated(dict[str, Any]):
@@ -182,13 +183,13 @@ def _load_json(text: str, file: str) -> Json:
     except json.JSONDecodeError as error:
         where = f"Line {error.lineno}, column {error.colno}: {error.msg}."
         raise FileInvalid(
-            file, where, remedy="Correct the JSON there; comments and trailing commas are fine."
+            file, where, remedy="Correct the JSON at this place. Comments and trailing commas are allowed."
         ) from None
     except RecursionError:
         raise _too_deep(file) from None
     except ValueError:
         sentence = "A number is NaN, infinite or too long."
-        raise FileInvalid(file, sentence, remedy="Write it as an ordinary number or in quotes.") from None
+        raise FileInvalid(file, sentence, remedy="Write an ordinary number, or put it in quotes.") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -204,7 +205,9 @@ class _Loader(yaml.SafeLoader):
         if self.depth > MAX_DEPTH + 1:  # the root is a node too
             raise RecursionError
         if self.count > 2 * _bounds.get()[1]:  # keys are nodes too
-            raise _YamlRefused(problem="more values than a configuration file may hold", problem_mark=self.get_mark())
+            raise _YamlRefused(
+                problem="more values than a configuration file can contain", problem_mark=self.get_mark()
+            )
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -250,7 +253,7 @@ class _Plain:
     def value(self, node: yaml.Node, depth: int = 0) -> Json:
         self.count += 1
         if self.count > _bounds.get()[1]:
-            raise _YamlRefused(problem="aliases multiply to too many values", problem_mark=node.start_mark)
+            raise _YamlRefused(problem="aliases expand to too many values", problem_mark=node.start_mark)
         if depth > MAX_DEPTH:
             raise RecursionError
         if isinstance(node, yaml.MappingNode) and node.tag.endswith(":map"):
@@ -280,7 +283,7 @@ class _Plain:
         for part in reversed(parts):  # the first one named wins
             data = self.value(part, depth + 1)
             if not isinstance(data, dict):
-                raise _YamlRefused(problem="<< must name a mapping", problem_mark=part.start_mark)
+                raise _YamlRefused(problem="<< must refer to a mapping", problem_mark=part.start_mark)
             merged |= data
         return merged
 
@@ -311,11 +314,13 @@ def _load_yaml(text: str, file: str) -> Json:
         mark = error.problem_mark or error.context_mark
         where = f"Line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = error.problem if isinstance(error, _YamlRefused) else _own_words(error)
-        raise FileInvalid(file, f"{where}{problem}.", remedy="Correct the YAML there.") from None
+        raise FileInvalid(file, f"{where}{problem}.", remedy="Correct the YAML at this place.") from None
     except yaml.YAMLError:
-        raise FileInvalid(file, "It is not YAML.", remedy="Check it for control characters and tabs.") from None
+        raise FileInvalid(
+            file, "The file is not valid YAML.", remedy="Check the file for control characters and tabs."
+        ) from None
 
 
 def _own_words(error: yaml.MarkedYAMLError) -> str:
     """The parser's problem without anything it quotes from the file."""
-    return re.sub(r"(['\"]).*\1", "…", error.problem or "the YAML cannot be understood", flags=re.DOTALL)
+    return re.sub(r"(['\"]).*\1", "…", error.problem or "the YAML is not valid", flags=re.DOTALL)

@@ -28,10 +28,10 @@ def load_toml(text: str, file: str) -> JsonObject:
         return {key: _plain(value) for key, value in tomllib.loads(text).items()}
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at [^)]*\)", str(error))  # the rest may quote a value
-        sentence = f"This is not valid TOML {place[0] if place else ''}".rstrip() + "."
-        raise FileInvalid(file, sentence, remedy="Correct the TOML there.") from None
+        sentence = f"The file is not valid TOML {place[0] if place else ''}".rstrip() + "."
+        raise FileInvalid(file, sentence, remedy="Correct the TOML at this place.") from None
     except RecursionError:
-        raise FileInvalid(file, "The file is nested too deeply.", remedy="Make it flatter.") from None
+        raise FileInvalid(file, "The file is nested too deeply.", remedy="Reduce the nesting.") from None
 
 
 def _plain(value: Any) -> Json:

@@ -41,12 +41,12 @@ def _in_words(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
         case "type":
             return f"The value is not of type {' or '.join(facts['types'])}.", "Correct the value."
         case "enum":
-            return f"The value is none of {', '.join(map(str, facts['options']))}.", "Choose one of these."
+            return "The value is not one of the choices.", f"Choose one of {', '.join(map(str, facts['options']))}."
         case "anyOf":
-            return "The server has neither command and args nor a url.", "Say how it is started or reached."
+            return "The server needs command and args, or a url.", "Add the command that starts it, or its address."
         case "additionalProperties":
             names = ", ".join(map(str, facts["unexpected"]))
-            return f"Unknown here: {names}.", "Correct the name, or remove it."
+            return f"These keys are not known: {names}.", "Correct or remove them."
         case name:
             limit = f" ({name}: {facts['limit']})" if "limit" in facts else ""
             return f"The value is out of range{limit}.", "Correct the value."

@@ -92,11 +92,13 @@ def _inputs(inputs: Json, report: Report, within: str = "") -> Iterator[JsonObje
     for index, item in enumerate(inputs):
         at = within + pointer("inputs", index)
         if not isinstance(item, dict) or not isinstance(item.get("id"), str):
-            report.refuse(at, "The input has no id.", 'Write it as {"id": "…", "type": "promptString"}.')
+            report.refuse(at, "The input needs an id.", 'Write it as {"id": "…", "type": "promptString"}.')
         elif slug(item["id"]) != item["id"]:
-            report.refuse(at + "/id", "The id is no name for a credential.", "Use letters, digits, dots and dashes.")
+            report.refuse(
+                at + "/id", "The id is not a valid name for a credential.", "Use letters, digits, dots and dashes."
+            )
         else:
-            report.add("translated", at, f"Becomes the credential {item['id']}; give it a value.")
+            report.add("translated", at, f"Becomes the credential {item['id']}. Enter its value.")
             yield item
 
 

@@ -56,8 +56,8 @@ class Spelling:
     def _remote(self, connection: Connection) -> Entry:
         if not self.url:
             raise ConfigInvalid(
-                "The file of this host can only name local programs.",
-                remedy="Choose stdio, and run the host on the machine of this site.",
+                "The configuration file of this host can only list local programs.",
+                remedy="Choose stdio, and run the host on the same machine as this site.",
             )
         return self._typed(self.http_type) | {self.url: connection.url} | self._headers(connection) | self._fixed()
 
@@ -65,7 +65,8 @@ class Spelling:
         token = connection.token or self.variable.format(BEARER_VARIABLE)
         if not token:
             raise ConfigInvalid(
-                "This host's file cannot name a variable for the token.", remedy="Let it hold the token."
+                "The configuration file of this host cannot refer to a variable for the token.",
+                remedy="Write the token itself into the file.",
             )
         return {"headers": {"Authorization": f"Bearer {token}"}}
 

@@ -23,7 +23,7 @@ def entries(host: Host, text: str, file: str) -> dict[str, dict[str, Any]]:
     servers = _LANGUAGES[host.language].parse(text.removeprefix(_MARK), file).get(host.section, {})
     if not isinstance(servers, dict):
         raise FileInvalid(
-            file, "There is no object here.", at=pointer(host.section), remedy="Make it one, or remove it."
+            file, "This value is not an object.", at=pointer(host.section), remedy="Replace it with {}, or remove it."
         )
     return {key: entry for key, entry in servers.items() if isinstance(entry, dict)}
 
@@ -84,7 +84,7 @@ def _held(language: ModuleType, text: str, expected: dict[str, Any], file: str, 
         del said[empty]
     if said != expected:
         raise FileInvalid(
-            file, "The entry is written in a way that cannot be changed without touching the rest.",
-            remedy="Put it in by hand: connect --dry-run shows it. The file was left as it is.",
+            file, "The entry cannot be changed without changing other parts of the file.",
+            remedy="Add the entry yourself: connect --dry-run shows it. The file was not changed.",
         )  # fmt: skip
     return text

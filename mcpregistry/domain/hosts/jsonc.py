@@ -45,12 +45,12 @@ def parse(text: str, file: str) -> dict[str, Json]:
     try:
         data = json.loads(without_comments(text)) if text.strip() else {}
     except (ValueError, RecursionError) as error:
-        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "a value"
+        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "one of the values"
         raise FileInvalid(
-            file, f"This is not valid JSON: see {where}.", remedy="Correct the file first; it was left as it is."
+            file, f"The file is not valid JSON: see {where}.", remedy="Correct the file first. It was not changed."
         ) from None
     if not isinstance(data, dict):
-        raise FileInvalid(file, "The root is not an object.", remedy="Correct the file first; it was left as it is.")
+        raise FileInvalid(file, "The root is not an object.", remedy="Correct the file first. It was not changed.")
     return data
 
 
@@ -87,7 +87,9 @@ def drop(text: str, path: Sequence[str], file: str) -> str:
 
 def _inner(text: str, member: _Member, path: Sequence[str], file: str) -> _Object:
     if text[member.value] != "{":
-        raise FileInvalid(file, "There is no object here.", at=pointer(*path), remedy="Make it one, {}, or remove it.")
+        raise FileInvalid(
+            file, "This value is not an object.", at=pointer(*path), remedy="Replace it with {}, or remove it."
+        )
     return _object(text, member.value)
 
 

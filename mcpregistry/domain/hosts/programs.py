@@ -43,7 +43,7 @@ def _typescript(connection: Connection) -> str:
 
 def _curl(connection: Connection) -> str:
     if not connection.http:
-        raise ConfigInvalid("curl speaks HTTP alone.", remedy="Choose HTTP.")
+        raise ConfigInvalid("curl supports only HTTP.", remedy="Choose HTTP.")
     return _CURL.format(url=connection.url, token=connection.token or f"${BEARER_VARIABLE}")
 
 

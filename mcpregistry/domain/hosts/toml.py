@@ -29,7 +29,7 @@ def parse(text: str, file: str) -> dict[str, Any]:
         where = re.search(r"at line \d+", str(error))
         place = f" {where.group()}" if where else ""
         raise FileInvalid(
-            file, f"This is not valid TOML{place}.", remedy="Correct the file first; it was left as it is."
+            file, f"The file is not valid TOML{place}.", remedy="Correct the file first. It was not changed."
         ) from None
 
 

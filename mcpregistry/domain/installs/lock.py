@@ -50,11 +50,11 @@ class Change:
 
     def __str__(self) -> str:
         if not self.before:
-            return f"{self.name} {self.after} is new"
+            return f"{self.name} {self.after} was added"
         if not self.after:
-            return f"{self.name} {self.before} is gone"
+            return f"{self.name} {self.before} was removed"
         if self.before == self.after:
-            return f"{self.name} {self.after} has other files under the same version"
+            return f"{self.name} {self.after} has other files with the same version"
         return f"{self.name} {self.before} → {self.after}"
 
 
@@ -67,7 +67,7 @@ def check_size(text: str, packages: int = 0) -> None:
     """Raises LockRefused for a lock that nobody could look through."""
     if len(text) > MOST_BYTES or packages > MOST_PACKAGES:
         raise LockRefused(
-            f"It needs more than {MOST_PACKAGES:,} packages, or its lock is larger than {MOST_BYTES >> 20} MB.",
+            f"The server needs more than {MOST_PACKAGES:,} packages, or its lock is larger than {MOST_BYTES >> 20} MB.",
             remedy="Choose a smaller server.",
         )
 

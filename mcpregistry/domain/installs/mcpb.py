@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.installs.lock import Lock, Locked, LockRefused, check_size
 from mcpregistry.domain.installs.names import Ecosystem
 from mcpregistry.domain.text.canonical import canonical, plain
@@ -22,7 +23,7 @@ SETTING = re.compile(r"\$\{user_config\.([A-Za-z0-9_.-]{1,100})\}")
 _KEPT = ("manifest_version", "dxt_version", "name", "version", "license", "server", "user_config", "compatibility")
 _PROGRAMS = {"node": "node", "node.exe": "node", "python": "python", "python3": "python"}
 _OTHER = re.compile(r"\$\{(?!user_config\.)[^}]*\}|\$\{user_config\.[^}]*[^A-Za-z0-9_.}-][^}]*\}")
-_TELL = "Tell its maker, or choose another way to install the server."
+_TELL = "Report it to the developers of the bundle, or choose another install option."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def read(text: str, package: str) -> Lock:
     check_size(text)
     said = json.loads(text)
     if said["bundle"] != package:
-        raise LockRefused("The lock is that of another bundle.", remedy="Ask for it anew.")
+        raise LockRefused("The lock belongs to another bundle.", remedy="Request the installation again.")
     told = manifest_of(said["manifest"])
     top = Locked(told.name, told.version, (f"sha256:{said['sha256']}",), told.licence)
     return Lock(Ecosystem.MCPB, top, (top,))
@@ -91,9 +92,9 @@ def parse(raw: bytes) -> Mapping[str, Any]:
         found = json.loads(raw)
         canonical(found)
     except (ValueError, RecursionError) as error:
-        raise LockRefused("Its manifest.json is no JSON.", remedy=_TELL) from error
+        raise LockRefused("The bundle's manifest.json is not valid JSON.", remedy=_TELL) from error
     if not isinstance(found, dict):
-        raise LockRefused("Its manifest.json is no object.", remedy=_TELL)
+        raise LockRefused("The bundle's manifest.json is not an object.", remedy=_TELL)
     return found
 
 
@@ -102,18 +103,19 @@ def manifest_of(said: Mapping[str, Any]) -> Manifest:
     try:
         return _manifest(said)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LockRefused("Its manifest.json is not as the format of bundles says.", remedy=_TELL) from error
+        raise LockRefused("The bundle's manifest.json does not follow the bundle format.", remedy=_TELL) from error
 
 
 def _manifest(said: Mapping[str, Any]) -> Manifest:
     server = said["server"]
     if server.get("type") == "uv":
         raise LockRefused(
-            "It finds its Python packages anew at each start (type uv).", remedy="Install its package of PyPI instead."
+            "The bundle downloads its Python packages at each start (type uv).",
+            remedy="Install the server's PyPI package instead.",
         )
     platforms = said.get("compatibility", {}).get("platforms", ["linux"])
     if "linux" not in platforms:
-        raise LockRefused(f"It is made for {plain(', '.join(platforms), 100)} alone.", remedy=_TELL)
+        raise LockRefused(f"The bundle supports only {plain(', '.join(platforms), 100)}.", remedy=_TELL)
     launch = server["mcp_config"]
     launch = {**launch, **launch.get("platform_overrides", {}).get("linux", {})}
     program, words = _program([_text(launch["command"]), *map(_text, launch.get("args", []))])
@@ -133,28 +135,26 @@ def _program(words: list[str]) -> tuple[str, tuple[str, ...]]:
     if first.startswith(f"{FOLDER}/"):
         return "", tuple(words)
     raise LockRefused(
-        f"It is started by '{plain(first, 100)}', which is neither in it nor node or python.", remedy=_TELL
+        f"The bundle starts '{plain(first, 100)}', which is not in the bundle and is not node or python.", remedy=_TELL
     )
 
 
 def _check(manifest: Manifest) -> None:
     texts = [*manifest.words, *manifest.env.values(), *(each.default for each in manifest.settings)]
     if len(texts) > MOST_WORDS or len(manifest.settings) > MOST_SETTINGS:
-        raise LockRefused(
-            "Its command, environment or settings are longer than anybody could look through.", remedy=_TELL
-        )
+        raise LockRefused("The bundle's command, environment or settings are too long to be reviewed.", remedy=_TELL)
     if out := next((text for text in texts if FOLDER in text and ".." in re.split(r"[/\\\\]", text)), ""):
-        raise LockRefused(f"It names {plain(out, 100)}, which leads out of its folder.", remedy=_TELL)
+        raise LockRefused(f"The bundle refers to {plain(out, 100)}, which is outside its folder.", remedy=_TELL)
     left = [text.replace(FOLDER, "") for text in texts]
     if odd := next((match[0] for text in left if (match := _OTHER.search(text))), ""):
-        raise LockRefused(f"It names {plain(odd, 100)}, which a server here does not have.", remedy=_TELL)
+        raise LockRefused(f"The bundle uses {plain(odd, 100)}, which this site does not support.", remedy=_TELL)
     known = {each.key for each in manifest.settings}
     if unknown := {key for text in texts for key in SETTING.findall(text)} - known:
         raise LockRefused(
-            f"It uses the setting {plain(min(unknown), 100)}, and does not say what that is.", remedy=_TELL
+            f"The bundle uses the setting {plain(min(unknown), 100)}, but does not define it.", remedy=_TELL
         )
     if not any(word.startswith(f"{FOLDER}/") for word in manifest.fixed):
-        raise LockRefused("The program that it names is not in it.", remedy=_TELL)
+        raise LockRefused("The program that the bundle starts is not in the bundle.", remedy=_TELL)
 
 
 def _settings(said: Mapping[str, Any]) -> tuple[Setting, ...]:
@@ -163,7 +163,7 @@ def _settings(said: Mapping[str, Any]) -> tuple[Setting, ...]:
 
 def _setting(key: str, raw: Mapping[str, Any]) -> Setting:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", key):
-        raise LockRefused(f"'{plain(key, 100)}' is no name of a setting.", remedy=_TELL)
+        raise LockRefused(error_texts.not_valid(plain(key, 100), "a valid name of a setting"), remedy=_TELL)
     sensitive, many = raw.get("sensitive") is True, raw.get("multiple") is True
     default = raw.get("default")
     lines = default if isinstance(default, list) else [] if default is None else [default]

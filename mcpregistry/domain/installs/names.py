@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import PurePath
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import check_url
 
@@ -49,7 +50,7 @@ def check_ecosystem(word: str) -> Ecosystem:
         return Ecosystem(word)
     except ValueError as error:
         raise ConfigInvalid(
-            f"There are no packages of the kind '{word:.40}'.", remedy="Choose npm, pypi or mcpb."
+            error_texts.not_valid(f"{word:.40}", "a kind of package"), remedy="Choose npm, pypi or mcpb."
         ) from error
 
 
@@ -62,8 +63,8 @@ def check_name(ecosystem: Ecosystem, name: str) -> str:
         return _check_address(name)
     if len(name) > MOST_SIGNS or not _NAMES[ecosystem].fullmatch(name):
         raise ConfigInvalid(
-            f"'{name:.100}' is no name of a package of {ecosystem}.",
-            remedy=f"Write the name alone, e.g. {_EXAMPLES[ecosystem]}; no address, path, option or version.",
+            error_texts.not_valid(f"{name:.100}", f"a valid {ecosystem} package name"),
+            remedy=f"Enter only the name, for example {_EXAMPLES[ecosystem]}, without address, path, option or version.",
         )
     return name
 
@@ -74,21 +75,26 @@ def check_version(ecosystem: Ecosystem, version: str) -> str:
         return _check_sha256(version)
     if version and (len(version) > MOST_VERSION_SIGNS or not _VERSIONS[ecosystem].fullmatch(version)):
         raise ConfigInvalid(
-            f"'{version:.80}' is no exact version.", remedy="Write e.g. 1.2.3, or leave it empty for the newest."
+            error_texts.not_valid(f"{version:.80}", "an exact version"),
+            remedy="Enter a version, for example 1.2.3, or leave it empty for the newest version.",
         )
     return version
 
 
 def _check_address(address: str) -> str:
     if len(address) > MOST_ADDRESS_SIGNS:
-        raise ConfigInvalid(f"The bundle's address is longer than {MOST_ADDRESS_SIGNS} signs.", remedy="Ask its maker.")
+        raise ConfigInvalid(
+            error_texts.too_long("The bundle's address", MOST_ADDRESS_SIGNS, len(address)),
+            remedy="Use a shorter address of the same file.",
+        )
     return check_url(address, ("http", "https"))
 
 
 def _check_sha256(sha256: str) -> str:
     if not _SHA256.fullmatch(sha256):
         raise ConfigInvalid(
-            "A bundle is fetched by the SHA-256 of its file alone.", remedy="Enter it: 64 digits of 0-9 and a-f."
+            "The version of a bundle must be the SHA-256 of its file.",
+            remedy="Enter the SHA-256: 64 hexadecimal digits (0-9 and a-f).",
         )
     return sha256
 
@@ -96,7 +102,9 @@ def _check_sha256(sha256: str) -> str:
 def check_program(name: str) -> str:
     """The name of a program in the package; empty where the package has one only. Raises ConfigInvalid."""
     if name and not _PROGRAM.fullmatch(name):
-        raise ConfigInvalid(f"'{name:.80}' is no name of a program.", remedy="Write its name alone, without a path.")
+        raise ConfigInvalid(
+            error_texts.not_valid(f"{name:.80}", "a valid program name"), remedy="Enter only the name, without a path."
+        )
     return name
 
 

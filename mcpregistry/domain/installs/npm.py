@@ -13,8 +13,10 @@ from mcpregistry.domain.installs.lock import Lock, Locked, LockRefused, check_si
 from mcpregistry.domain.installs.names import Ecosystem, check_name
 
 _ELSEWHERE = (
-    "Only packages of the registry are installed, by their hash. Ask its maker for a version that needs no other."
+    "This site installs only packages from the registry, by their hash. "
+    "Ask the developers for a version that needs no other source."
 )
+_RESOLVE_AGAIN = "Request the installation again, which resolves the package again."
 _INTEGRITY = re.compile(r"sha(?:256|384|512)-[A-Za-z0-9+/]+={0,2}")  # SHA-1 alone names no file
 
 
@@ -27,7 +29,7 @@ def read(text: str, package: str) -> Lock:
     top = next((each for each in packages if each.path == f"node_modules/{package}"), None)
     root = entries.get("") or {}
     if top is None or list(root.get("dependencies") or {}) != [package] or root.get("workspaces"):
-        raise LockRefused(f"The lock is not that of {package} alone.", remedy="Resolve it anew.")
+        raise LockRefused(f"The lock is not for {package} alone.", remedy=_RESOLVE_AGAIN)
     return Lock(Ecosystem.NPM, top, packages)
 
 
@@ -48,12 +50,12 @@ def _entries(text: str) -> dict[str, dict[str, Any]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise LockRefused("npm's lock is no JSON.", remedy="Resolve it anew.") from error
+        raise LockRefused("npm's lock file is not valid JSON.", remedy=_RESOLVE_AGAIN) from error
     entries = document.get("packages") if isinstance(document, dict) else None
     if not isinstance(entries, dict) or document.get("lockfileVersion") != 3:
-        raise LockRefused("npm's lock has not version 3.", remedy="Install npm 9 or newer.")
+        raise LockRefused("npm's lock file does not have version 3.", remedy="Install npm 9 or newer.")
     if not all(isinstance(entry, dict) for entry in entries.values()):
-        raise LockRefused("npm's lock is not one that npm writes.", remedy="Resolve it anew.")
+        raise LockRefused("npm's lock file does not have the format that npm writes.", remedy=_RESOLVE_AGAIN)
     return entries
 
 
@@ -65,14 +67,14 @@ def _locked(path: str, entry: dict[str, Any]) -> Locked:
     if resolved := entry.get("resolved"):
         raise LockRefused(f"{name} comes from {_place(str(resolved))} instead of the registry.", remedy=_ELSEWHERE)
     if not isinstance(version, str) or not isinstance(integrity, str):
-        raise LockRefused(f"The registry gives no hash for {name} that could be checked.", remedy=_ELSEWHERE)
+        raise LockRefused(f"The registry does not provide a hash to check {name} with.", remedy=_ELSEWHERE)
     hashes = tuple(word for word in integrity.split() if _INTEGRITY.fullmatch(word))
     if not hashes:
-        raise LockRefused(f"The registry gives no hash for {name} that could be checked.", remedy=_ELSEWHERE)
+        raise LockRefused(f"The registry does not provide a hash to check {name} with.", remedy=_ELSEWHERE)
     if entry.get("hasInstallScript"):
         raise LockRefused(
-            f"{name} {version} wants to run a script while it is installed (postinstall or its like).",
-            remedy="None is run here. Choose a version or a server without one.",
+            f"{name} {version} needs to run a script during installation (for example postinstall).",
+            remedy="This site runs no such scripts. Choose a version or a server without one.",
         )
     check_name(Ecosystem.NPM, str(entry.get("name", name)))  # an alias has its real name here
     return Locked(str(entry.get("name", name)), version, hashes, _licence(entry), path, _programs(name, entry))
@@ -81,7 +83,7 @@ def _locked(path: str, entry: dict[str, Any]) -> Locked:
 def _name(path: str) -> str:
     """``node_modules/a/node_modules/@b/c`` is the place of ``@b/c``."""
     if not path.startswith("node_modules/") or ".." in path.split("/"):
-        raise LockRefused(f"'{path:.100}' is a folder instead of a package of the registry.", remedy=_ELSEWHERE)
+        raise LockRefused(f"'{path:.100}' is a folder, not a package from the registry.", remedy=_ELSEWHERE)
     return check_name(Ecosystem.NPM, path.rpartition("node_modules/")[2])
 
 
@@ -90,7 +92,7 @@ def _place(address: str) -> str:
     kind = address.partition(":")[0].lower()
     if kind.startswith(("git", "ssh")) or address.endswith(".git") or ".git#" in address:
         return "a git repository"
-    return "a file" if kind == "file" else "an address of its own"
+    return "a file" if kind == "file" else "another address"
 
 
 def _licence(entry: dict[str, Any]) -> str:

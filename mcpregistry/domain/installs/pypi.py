@@ -9,7 +9,10 @@ from mcpregistry.domain.installs.names import Ecosystem, check_name, check_versi
 
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
-_ELSEWHERE = "Only packages of the index are installed, by their hash. Ask its maker for a version that needs no other."
+_ELSEWHERE = (
+    "This site installs only packages from the index, by their hash. "
+    "Ask the developers for a version that needs no other source."
+)
 
 
 def read(text: str, package: str) -> Lock:
@@ -23,7 +26,10 @@ def read(text: str, package: str) -> Lock:
     wanted = normal(Ecosystem.PYPI, package)
     top = next((each for each in packages if normal(Ecosystem.PYPI, each.name) == wanted), None)
     if top is None:
-        raise LockRefused(f"The lock does not hold {package}.", remedy="Resolve it anew.")
+        raise LockRefused(
+            f"The lock does not contain {package}.",
+            remedy="Request the installation again, which resolves the package again.",
+        )
     return Lock(Ecosystem.PYPI, top, packages)
 
 
@@ -36,12 +42,12 @@ def _locked(line: str) -> Locked:
     first, *rest = line.split()
     pinned = _PINNED.fullmatch(first.rstrip(";"))
     if pinned is None or "@" in rest:
-        raise LockRefused(f"{_what(line)} comes from elsewhere than the index, or is not pinned.", remedy=_ELSEWHERE)
+        raise LockRefused(f"{_what(line)} does not come from the index, or has no exact version.", remedy=_ELSEWHERE)
     name, version = pinned.groups()
     hashes = tuple(_HASH.findall(line))
     unknown = [word for word in rest if word.startswith("-") and not _HASH.fullmatch(word)]
     if unknown or not hashes:
-        raise LockRefused(f"The index gives no hash for {name} that could be checked.", remedy=_ELSEWHERE)
+        raise LockRefused(f"The index does not provide a hash to check {name} with.", remedy=_ELSEWHERE)
     return Locked(check_name(Ecosystem.PYPI, name), check_version(Ecosystem.PYPI, version), hashes)
 
 

@@ -20,59 +20,59 @@ _NAME = r"`?(@?[\w./~-]+(?:[@=]=?[\w.+!~-]+)?)`?"
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         rf"Hash mismatch for {_NAME}",
-        "The file that the index sends for {0} is not the one that was approved: its hash is another.",
-        "Do not install it. Ask who runs the index, or resolve the package anew and compare.",
+        "The index now sends another file for {0} than the approved one: the hash differs.",
+        "Do not install it. Ask the operator of the index, or request the installation again and compare the locks.",
     ),
     (
         r"npm error code EINTEGRITY",
-        "A file that the registry sends is not the one that was approved: its hash is another.",
-        "Do not install it. Ask who runs the registry, or resolve the package anew and compare.",
+        "The registry now sends another file than the approved one: the hash differs.",
+        "Do not install it. Ask the operator of the registry, or request the installation again and compare the locks.",
     ),
     (
         rf"{_NAME} has no usable wheels|Wheels are required for {_NAME}",
-        "{0} has a source distribution only: installing it would run its own code.",
-        "Choose a version that has a wheel for this machine, or ask its maker for one.",
+        "{0} is only available as a source distribution, and installing that would run its code.",
+        "Choose a version that has a wheel for this machine, or ask the developers for one.",
     ),
     (
         rf"Package {_NAME} was included as a URL dependency",
-        "It needs {0} from an address or a git repository instead of the index.",
-        "Only packages of the index are installed. Ask its maker for a version that needs no other.",
+        "The package needs {0} from an address or a git repository instead of the index.",
+        "This site installs only packages from the index. Ask the developers for a version that needs no other source.",
     ),
     (
         r"npm error code EALLOW(?:GIT|REMOTE|FILE|DIRECTORY)|npm error command \S+ --no-replace-objects|unknown git error",
-        "It needs a package from a git repository or another address instead of the registry.",
-        "Only packages of the registry are installed. Ask its maker for a version that needs no other.",
+        "The package needs another one from a git repository or another address instead of the registry.",
+        "This site installs only packages from the registry. Ask the developers for a version that needs no other source.",
     ),
     (
         rf"there is no version of {_NAME}|No matching version found for {_NAME}",
-        "There is no version {0}.",
-        "Check the version, or leave it empty for the newest.",
+        "No version {0} was found.",
+        "Check the version, or leave it empty for the newest version.",
     ),
     (
         rf"{_NAME} was not found in the package registry|resource '([^']{{1,200}})' could not be found",
-        "The index has no package {0}.",
-        "Check its name.",
+        'No package named "{0}" was found in the index.',
+        "Check the name of the package.",
     ),
     (
         r"No space left on device|ENOSPC|os error 28|EDQUOT|os error 122|EFBIG|File too large|os error 27",
-        "The disk is full, or a file grew beyond what is allowed.",
-        "Make room, then ask again.",
+        "The disk is full, or a file is larger than allowed.",
+        "Free disk space, then request the installation again.",
     ),
     (
         r"ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|Connection refused|dns error|Could not connect|"
         r"Failed to fetch|Request failed after|tcp connect error",
         "The package index does not answer.",
-        "Check the network and the settings SLIPSNISSE_PYPI_INDEX and SLIPSNISSE_NPM_REGISTRY, then ask again.",
+        "Check the network and the settings SLIPSNISSE_PYPI_INDEX and SLIPSNISSE_NPM_REGISTRY, then try again.",
     ),
     (
         r"npm error code EBADENGINE|does not satisfy Python|requires? Python|Requires-Python",
-        "It needs another version of Python or Node than this machine has.",
+        "The package needs another version of Python or Node.js than this machine has.",
         "Choose another version of the package.",
     ),
     (
         r"npm error code ERESOLVE|No solution found|ResolutionImpossible",
-        "Its dependencies contradict each other, so no set of packages fits.",
-        "Choose another version.",
+        "The dependencies of the package conflict with each other.",
+        "Choose another version of the package.",
     ),
 )
 
@@ -84,37 +84,41 @@ def failure(output: str) -> InstallFailed:
             name = next((group for group in found.groups() if group), "")
             return InstallFailed(message.format(name.rstrip(".")), remedy=remedy)
     return InstallFailed(
-        "The installer failed for a reason that is not known here.", remedy="The worker's log has its last words."
+        "The installer failed for an unknown reason.", remedy="Read the end of its output in the worker's log."
     )
 
 
 def out_of_time(seconds: float) -> InstallFailed:
     """It took too long, and was ended."""
     return InstallFailed(
-        f"It took longer than {seconds:,.0f} s and was ended.", remedy="Ask again when the index is quicker."
+        f"The installer did not finish within {seconds:,.0f} s and was stopped.",
+        remedy="Try again when the index responds faster.",
     )
 
 
 def too_much(what: str, most: str) -> InstallFailed:
     """It used more than it may, and was ended or taken away again."""
-    return InstallFailed(f"It has more {what} than the {most} allowed.", remedy="Choose a smaller server.")
+    return InstallFailed(f"The package has more {what} than the {most} allowed.", remedy="Choose a smaller server.")
 
 
 def missing(program: str) -> InstallFailed:
     """The installer itself is not on this machine."""
     if program in ("npm", "node"):
         return InstallFailed(
-            "Node.js is needed: this machine has no npm.",
-            remedy="Install Node.js 20 or newer with npm, then ask again.",
+            "Node.js is required, but this machine has no npm.",
+            remedy="Install Node.js 20 or newer with npm, then try again.",
         )
     if program == "docker":
         return InstallFailed(
-            "A container program is needed: this machine has neither docker nor podman.",
-            remedy="Install one of them, let this site's user start containers with it, and add the image then.",
+            "A container program is required, but this machine has neither docker nor podman.",
+            remedy="Install one of them, allow this site's user to start containers, then add the image again.",
         )
     return InstallFailed(
-        "uv is needed: it belongs to this site's packages.", remedy="Run `make run` again, it installs them."
+        "uv is required, but it is missing from this site's packages.",
+        remedy="Run `make run` again, which installs it.",
     )
 
 
-INTERRUPTED = InstallFailed("The worker or its installer ended before it was done.", remedy="Ask again.")
+INTERRUPTED = InstallFailed(
+    "The worker or its installer stopped before the installation was finished.", remedy="Try again."
+)

@@ -73,16 +73,16 @@ TITLES: dict[Event, str] = {
     Event.ASKED: "A call waits for approval",
     Event.APPROVED: "Approved",
     Event.REJECTED: "Rejected",
-    Event.EXPIRED: "Expired: nobody decided in time",
-    Event.CANCELLED: "Cancelled: the caller has gone",
-    Event.VOID: "Void: something changed after it was asked for",
+    Event.EXPIRED: "Expired: not decided in time",
+    Event.CANCELLED: "Cancelled: the caller has disconnected",
+    Event.VOID: "Void: its rule, tool or server changed after the request",
     Event.DEFINITIONS: "New or changed tools wait for approval",
     Event.UNAVAILABLE: "A server does not answer",
     Event.AVAILABLE: "A server answers again",
-    Event.TRIAL: "A server behaves otherwise than in its last trial",
+    Event.TRIAL: "A server behaves differently than in its last trial",
     Event.BUDGET_SOFT: "A budget has reached its soft limit",
-    Event.BUDGET_SPENT: "A budget is spent",
-    Event.TEST: "A test from Slipsnisse",
+    Event.BUDGET_SPENT: "A budget has reached its hard limit",
+    Event.TEST: "A test message from Slipsnisse",
 }
 
 
@@ -129,13 +129,13 @@ class Shown:
 def show(arguments_json: str) -> Shown:
     """The arguments as indented JSON, at most SHOWN_CHARACTERS long."""
     if len(arguments_json) > READ_CHARACTERS:
-        return Shown(f"{len(arguments_json):,} characters; the page shows them.", False)
+        return Shown(f"The arguments have {len(arguments_json):,} characters. Open the page to view them.", False)
     try:
         value = json.loads(arguments_json or "{}")
         masked = _masked(value)
         text = json.dumps(masked, ensure_ascii=False, indent=1)
     except (ValueError, RecursionError):
-        return Shown("They cannot be shown here; the page shows them.", False)
+        return Shown("The arguments cannot be shown here. Open the page to view them.", False)
     shown = printable(text, SHOWN_CHARACTERS)
     return Shown(shown, masked == value and shown == text)
 
@@ -186,7 +186,7 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
     if event in ABOUT_SERVERS:
         return [("Server", data["server"])] + [("Reason", one_line(data["reason"], 1_000))] * bool(data["reason"])
     if event in ABOUT_BUDGETS:
-        facts = [_payer(data), ("Spent", data["spent"]), ("Of", data["mark"])]
+        facts = [_payer(data), ("Spent", data["spent"]), ("Limit", data["mark"])]
         return [*facts, ("Resets", _moment(data["ends"]))]
     found = [
         ("Tool", one_line(data["tool"], 200)),
@@ -194,7 +194,7 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Agent", one_line(data["agent"], 100)),
         *_requester(data),
         ("Risk", data["risk"]),
-        ("Asked by rule", one_line(data["rule"], 200)),
+        ("Rule", one_line(data["rule"], 200)),
     ]
     if event is Event.ASKED:
         return [*found, ("Decide until", _moment(data["decide_by"]))]
@@ -250,8 +250,8 @@ def webhook_key(secret: str) -> bytes:
         key = b""
     if not secret.startswith("whsec_") or not 24 <= len(key) <= 64:
         raise ConfigInvalid(
-            "The signing secret is not whsec_ followed by 24 to 64 bytes in base64.",
-            remedy='Make one: echo "whsec_$(openssl rand -base64 32)"',
+            "The signing secret must be whsec_ followed by 24 to 64 bytes in base64.",
+            remedy='Create one with: echo "whsec_$(openssl rand -base64 32)"',
         )
     return key
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mcpregistry.domain.notifications.events import Event, lines, one_line, title
 
-_FOOT = "The link opens the page; deciding happens there. Nobody at Slipsnisse asks for a password by e-mail."
+_FOOT = "The link only opens the page; you decide there. Slipsnisse never asks for your password by e-mail."
 
 
 @dataclass(frozen=True, slots=True)

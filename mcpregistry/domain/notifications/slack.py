@@ -13,8 +13,8 @@ from mcpregistry.domain.notifications.events import Event, lines, title
 
 Block = dict[str, Any]
 APPROVE, DENY, OPEN, REASON = "approve", "deny", "open", "reason"
-PAGE_ONLY = "High-risk calls are decided on the page."
-TOO_MUCH = "The arguments are not shown whole here, so this is decided on the page."
+PAGE_ONLY = "High-risk calls can only be decided on the page."
+TOO_MUCH = "The arguments are not shown completely here, so this call can only be decided on the page."
 
 
 def escape(text: str) -> str:
@@ -60,7 +60,7 @@ def reason_view(value: str, tool: str) -> dict[str, Any]:
         "blocks": [
             {"type": "section", "text": plain(tool, 2_000)},
             {"type": "input", "block_id": REASON, "optional": True, "element": field,
-             "label": plain("Reason (the agent will read it)", 150)},
+             "label": plain("Reason (shown to the agent)", 150)},
         ],
     }  # fmt: skip
 
@@ -81,7 +81,7 @@ def _buttons(event: Event, data: Mapping[str, Any]) -> list[Block]:
         return []
     value = f"{data['request']}.{data['arguments_hash']}"
     sure = {
-        "title": plain("Approve this call?", 100), "text": plain("It then runs with exactly these arguments.", 300),
+        "title": plain("Approve this call?", 100), "text": plain("The call then runs with exactly these arguments.", 300),
         "confirm": plain("Approve", 30), "deny": plain("Back", 30),
     }  # fmt: skip
     return [

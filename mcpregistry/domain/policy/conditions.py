@@ -61,8 +61,8 @@ class ConditionInvalid(ConfigInvalid):
         self.line, self.column = line, column
         place = f"line {line}, column {column}" if line > 1 else f"column {column}"
         super().__init__(
-            f"The condition breaks at {place}: {problem}.",
-            remedy='Correct it, e.g. has(args.amount) && args.amount > 100 || tool.risk == "high".',
+            f"The condition is not valid at {place}: {problem}.",
+            remedy='Correct the condition, for example has(args.amount) && args.amount > 100 || tool.risk == "high".',
         )
 
 
@@ -96,18 +96,18 @@ class Condition:
         except Exception as error:  # noqa: BLE001 - whatever CEL raises is no answer
             raise ConditionFailed(self._without_values(error)) from None
         if answer is not True and answer is not False:
-            raise ConditionFailed(f"it gives a {type(answer).__name__}, not true or false")
+            raise ConditionFailed(f"it returns a {type(answer).__name__} instead of true or false")
         return answer
 
     def _without_values(self, error: Exception) -> str:
         """CEL's messages quote values of the call in places; the words of the condition itself may be told."""
         if isinstance(error, KeyError) and str(error.args[0]) in self.source:
-            return f"it reads '{error.args[0]}', which the call does not have (test with has(…) first)"
+            return f"it reads '{error.args[0]}', which the call does not have (check it with has(…) first)"
         if isinstance(error, KeyError):
             return "it reads something that the call does not have"
         if isinstance(error, TypeError):
             return "it compares or combines values of different types"
-        return f"CEL gave up ({type(error).__name__})"
+        return f"CEL could not evaluate it ({type(error).__name__})"
 
 
 def compile_condition(source: str) -> Condition:
@@ -143,7 +143,7 @@ def context_of(facts: Mapping[str, Any]) -> Any:
     try:
         return _cel().Context(dict(facts))
     except Exception:  # noqa: BLE001 - its text quotes the value
-        raise ConditionFailed("CEL cannot hold the arguments") from None
+        raise ConditionFailed("CEL cannot represent the arguments") from None
 
 
 def moment(now: float) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _cel() -> Any:
     package = find_spec("cel")
     found = PathFinder.find_spec("cel.cel", list(package.submodule_search_locations or ())) if package else None
     if found is None or found.loader is None:
-        raise ConfigInvalid("CEL is not installed.", remedy="Install common-expression-language.")
+        raise ConfigInvalid("CEL is not installed.", remedy="Install the Python package common-expression-language.")
     module = module_from_spec(found)
     found.loader.exec_module(module)
     return module
@@ -183,7 +183,7 @@ def _blanked(source: str) -> str:
     found = [match for match in _TEXT.finditer(source) if not match[0].startswith("//")]
     if found and not _are_texts([match[0] for match in found]):
         wrong = next((match for match in found if not _are_texts([match[0]])), found[0])
-        raise _at(source, wrong.start(), "this text cannot be read; write it in another way, for example without r")
+        raise _at(source, wrong.start(), "this string cannot be read; write it in another way, for example without r")
     return _TEXT.sub(lambda match: " " * len(match[0]), source)
 
 
@@ -201,7 +201,7 @@ def _refuse_unknown(program: Any, source: str, blank: str) -> None:
     for name in program.variables():
         if name not in VARIABLES and name not in bound and name not in _TYPES:
             known = ", ".join(VARIABLES)
-            raise _at(source, _word(blank, name), f"'{name}' is unknown; there are {known}")
+            raise _at(source, _word(blank, name), f"'{name}' is not a known name; use one of {known}")
     for name in program.functions():
         if name[0] not in "_@!-" and name not in _FUNCTIONS:
             raise _at(source, _word(blank, name), f"there is no function '{name}'")
@@ -228,7 +228,7 @@ def _loops(source: str, blank: str) -> int:
         if letter == "(":
             open_.append(_LOOP.search(blank, max(0, offset - 40), offset + 1) is not None)
             if sum(open_) > DEEPEST_LOOP:
-                raise _at(source, offset, f"more than {DEEPEST_LOOP} loops inside each other")
+                raise _at(source, offset, f"more than {DEEPEST_LOOP} loops are nested")
             deepest = max(deepest, sum(open_))
         elif letter == ")" and open_:
             open_.pop()

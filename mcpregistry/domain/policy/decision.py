@@ -44,7 +44,7 @@ class Terms:
     refusal_seconds: int = 300
 
 
-DEFAULT_TERMS = Terms(None, "no rule fits", digest("default", "ask"))
+DEFAULT_TERMS = Terms(None, "no rule matches", digest("default", "ask"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,11 +247,11 @@ class Rules:
             asking = [v.rule for v in failed] + [spec for spec in fits if spec.outcome is Outcome.ASK]
             spec = min(asking, key=_terms_strictness)
             first = failed[0]
-            reason = f"the condition of rule '{first.rule.name}' gave no answer: {first.why}"
+            reason = f"the condition of rule '{first.rule.name}' could not be evaluated: {first.why}"
             return Decision(Outcome.ASK, reason, spec.terms, spec.id, alerts)
         if not fits:
             terms = DEFAULT_TERMS if outcome is Outcome.ASK else None
-            return Decision(outcome, "no rule fits", terms, None, alerts)
+            return Decision(outcome, "no rule matches", terms, None, alerts)
         spec = min((spec for spec in fits if spec.outcome is outcome), key=_terms_strictness)
         terms = spec.terms if outcome is Outcome.ASK else None
         return Decision(outcome, f"rule '{spec.name}'", terms, spec.id, alerts)

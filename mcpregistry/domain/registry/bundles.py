@@ -18,8 +18,8 @@ def way_of(manifest: Manifest, folder: str) -> Way:
     rest = manifest.words[len(manifest.fixed) :]
     if any(inputs[key].secret for word in rest for key in SETTING.findall(word)):
         raise ConfigInvalid(
-            "It wants a secret on its command line, where others on this machine could read it.",
-            remedy="Tell its maker, or choose another way to install the server.",
+            "The bundle needs a secret on its command line, where other users of this machine could read it.",
+            remedy="Report it to the developers of the bundle, or choose another install option.",
         )
     slots = [_slot("environment", name, value, inputs, folder) for name, value in manifest.env.items()]
     return Way("mcpb", "stdio", manifest.name, manifest.version, (*slots, *_words(rest, inputs, folder)))

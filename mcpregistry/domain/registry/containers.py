@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import plain
 
@@ -21,6 +22,7 @@ _IMAGE = re.compile(
     re.ASCII,
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_USE_DIGEST = "Enter sha256: followed by 64 hexadecimal digits (0-9 and a-f)."
 _ENV = ("-e", "--env")
 # What the container program itself goes by: an entry could lead it to another machine or make it start something.
 _OF_THE_CLIENT = re.compile(
@@ -35,11 +37,11 @@ OPTIONS = (
 # What a person is asked for besides what the entry names, as inputs of a registry's entry.
 NETWORK = {
     "name": "network", "isRequired": True, "default": "none", "choices": ["none", "bridge"],
-    "description": "bridge lets it reach the network, this machine's own addresses behind it included.",
+    "description": "With bridge, the container can reach the network, including the addresses of this machine.",
 }  # fmt: skip
 DIGEST = {
     "name": "digest", "isRequired": True,
-    "description": "sha256:… of the image, because a tag may be moved: docker buildx imagetools inspect IMAGE shows it.",
+    "description": "The image's digest, sha256:…, because a tag can change. Show it with: docker buildx imagetools inspect IMAGE",
 }  # fmt: skip
 DIGEST_KEY = f"image {DIGEST['name']}"  # as an input of a way
 _HUB = "registry-1.docker.io"  # where docker.io's images lie
@@ -81,7 +83,9 @@ def check_image(identifier: str) -> str:
     """Its digest; empty where it names a tag alone. Raises ConfigInvalid for what is no image's whole name."""
     found = _IMAGE.fullmatch(identifier)
     if found is None or len(identifier) > 500:
-        raise ConfigInvalid(f"'{plain(identifier, 100)}' is no whole name of an image, with its registry.")
+        raise ConfigInvalid(
+            error_texts.not_valid(plain(identifier, 100), "a full image name that includes the registry")
+        )
     return found["digest"] or ""
 
 
@@ -98,14 +102,14 @@ def environment(
             name, equals, rest = str(each.get("value") or "").partition("=")
             found.append({**each, "name": name, **({"value": rest} if equals else {"value": None})})
         elif each.get("isRequired") is True:
-            word = plain(str(each.get("name") or each.get("value") or "an option"), 60)
+            word = plain(str(each.get("name") or each.get("value") or "without a name"), 60)
             raise ConfigInvalid(
-                f"It needs {word} of the container program: nothing of this machine is given to images."
+                f"The image needs the container option {word}, which would give it access to this machine."
             )
     for each in found:
         if _OF_THE_CLIENT.fullmatch(str(each.get("name") or "")):
             raise ConfigInvalid(
-                f"Its variable {plain(str(each['name']), 60)} would steer the container program itself."
+                f"The variable {plain(str(each['name']), 60)} would control the container program itself."
             )
         yield each
 
@@ -145,6 +149,6 @@ def command(
     found = _IMAGE.fullmatch(identifier)
     digest = (found and found["digest"]) or asked.get("digest", "")
     if found is None or not _DIGEST.fullmatch(digest):
-        raise ConfigInvalid("The image's digest is none.", remedy="Write sha256: and 64 digits of 0-9 and a-f.")
+        raise ConfigInvalid("The image's digest is not valid.", remedy=_USE_DIGEST)
     passed = [word for name in sorted(env) for word in ("--env", name)]
     return [program, *OPTIONS, "--network", asked["network"], *passed, f"{found['name']}@{digest}", *words]

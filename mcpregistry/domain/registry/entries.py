@@ -62,16 +62,16 @@ class Entry:
 def read(item: object) -> Entry:
     """An element of ``servers`` in a list. Raises Unreadable."""
     if not isinstance(item, dict) or not isinstance(server := item.get("server"), dict):
-        raise Unreadable("it is no entry with a 'server'")
+        raise Unreadable("it is not an entry with a 'server'")
     try:
         document = canonical(server)
     except ValueError as error:
-        raise Unreadable("it holds numbers or levels that JSON should not have") from error
+        raise Unreadable("it contains numbers that are too large, or is nested too deeply") from error
     if len(document.encode()) > MOST_ENTRY_BYTES:
         raise Unreadable("it is longer than 64 KiB")
     packages, remotes = _listed(server, "packages"), _listed(server, "remotes")
     if "version_detail" in server or any("registry_name" in each for each in packages):
-        raise Unreadable("it has the old format of before September 2025")
+        raise Unreadable("it has the format that was used before September 2025")
     meta = item.get("_meta")
     said = meta.get(OFFICIAL) if isinstance(meta, dict) else None
     said = said if isinstance(said, dict) else {}
@@ -86,7 +86,7 @@ def read(item: object) -> Entry:
 def _name(server: Mapping[str, Any]) -> str:
     name = server.get("name")
     if not isinstance(name, str) or not 3 <= len(name) <= 200 or not _NAME.fullmatch(name):
-        raise Unreadable("its name is not of the form 'namespace/name'")
+        raise Unreadable("its name does not have the form 'namespace/name'")
     return name
 
 
@@ -99,7 +99,7 @@ def _version(version: object) -> str:
 def _text(server: Mapping[str, Any], key: str, most: int) -> str:
     value = server.get(key) or ""
     if not isinstance(value, str):
-        raise Unreadable(f"its {key} is no text")
+        raise Unreadable(f"its {key} is not a text")
     return plain(value, most)
 
 
@@ -126,7 +126,7 @@ def _time(text: object) -> datetime | None:
 def _listed(server: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     listed = server.get(key) or []
     if not isinstance(listed, list):
-        raise Unreadable(f"its {key} are no list")
+        raise Unreadable(f"its {key} are not a list")
     return [each for each in listed if isinstance(each, dict)]
 
 

@@ -57,15 +57,16 @@ def filled(way: Way, given: Mapping[str, str]) -> Launch:
 def _check(way: Way, given: Mapping[str, str], values: Mapping[str, str]) -> None:
     if unknown := sorted(set(given) - set(values)):
         raise ConfigInvalid(
-            f"It asks for nothing of the name {', '.join(unknown)[:300]}.",
-            remedy=f"Name some of: {', '.join(values)}." if values else "Leave it out.",
+            f"The entry has no setting named {', '.join(unknown)[:300]}.",
+            remedy=f"Use only these names: {', '.join(values)}." if values else "Leave it out.",
         )
     if missing := [each.key for each in way.inputs if each.required and not values[each.key]]:
-        raise ConfigInvalid(f"It needs a value for {', '.join(missing)}.", remedy="Enter what it asks for.")
+        raise ConfigInvalid(f"These settings are required: {', '.join(missing)}.", remedy="Enter a value for each.")
     for each in way.inputs:
         if each.choices and values[each.key] not in ("", *each.choices):
             raise ConfigInvalid(
-                f"The value of {each.key} is none that it takes.", remedy=f"Choose one of {', '.join(each.choices)}."
+                f"The value of {each.key} is not one of its choices.",
+                remedy=f"Choose one of {', '.join(each.choices)}.",
             )
 
 
@@ -98,11 +99,12 @@ def _in_address(asked: Input, value: str, *, in_host: bool) -> str:
     if in_host:
         if not _OF_A_HOST.fullmatch(value):
             raise ConfigInvalid(
-                f"The value of {asked.key} stands in the name of a host.", remedy="Use letters, digits and hyphens."
+                f"The value of {asked.key} contains characters that are not allowed in a host name.",
+                remedy="Use letters, digits and hyphens.",
             )
         return value
     if value in (".", ".."):
-        raise ConfigInvalid(f"The value of {asked.key} would leave its place in the address.", remedy="Enter a name.")
+        raise ConfigInvalid(f"The value of {asked.key} would change the path of the address.", remedy="Enter a name.")
     return value if is_reference(value) else quote(value, safe="")
 
 

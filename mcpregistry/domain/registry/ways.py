@@ -106,17 +106,17 @@ def _tried(read: Callable[[dict[str, Any]], Way], raw: dict[str, Any], kind: str
 
 
 def _why(error: Exception) -> str:
-    return error.message if isinstance(error, ConfigInvalid) else "It is not as the format of registries says."
+    return error.message if isinstance(error, ConfigInvalid) else "The entry does not follow the registry format."
 
 
 def _package(raw: dict[str, Any]) -> Way:
     kind, identifier, version = raw["registryType"], raw["identifier"], raw.get("version") or ""
     if kind not in (*_INSTALLED, containers.KIND):
-        raise ConfigInvalid(f"Packages of the kind '{plain(str(kind), 20)}' are not installed by this site.")
+        raise ConfigInvalid(f"This site does not install packages of the kind '{plain(str(kind), 20)}'.")
     if raw.get("transport", {}).get("type", "stdio") != "stdio":
         raise ConfigInvalid(
-            "It is started as a web server, whose port every program of this machine could call without this site. "
-            "Run it where nothing else reaches it and add its address; or add its package by name, if it speaks stdio too."
+            "The package starts a web server, and every program on this machine could call its port without this site. "
+            "Run it where nothing else can reach it and add its address, or add its package by name if it also supports stdio."
         )
     if kind == containers.KIND:
         return _image(raw, identifier)
@@ -125,9 +125,9 @@ def _package(raw: dict[str, Any]) -> Way:
     check_name(Ecosystem(kind), identifier)
     if not version or not check_version(Ecosystem(kind), version):
         raise ConfigInvalid(
-            "It names no SHA-256 of its file, so nothing could be checked."
+            "The entry lacks the SHA-256 of the file, so the file cannot be checked."
             if kind == Ecosystem.MCPB
-            else "It names no exact version."
+            else "The entry does not state an exact version."
         )
     settings = ("argument", raw.get("packageArguments")), ("environment", raw.get("environmentVariables"))
     return _asking(Way(kind, "stdio", identifier, version), settings)
@@ -148,7 +148,7 @@ def _remote(raw: dict[str, Any]) -> Way:
     transport, url = _TRANSPORTS.get(raw["type"], ""), raw["url"]
     check_url(VARIABLE.sub("x", url), ("http", "https"))
     if not transport:
-        raise ConfigInvalid(f"The transport '{plain(str(raw['type']), 20)}' is unknown.")
+        raise ConfigInvalid(f"This site does not support the transport '{plain(str(raw['type']), 20)}'.")
     way = Way("remote", transport, plain(url, 2_000), "")
     return _asking(way, [("header", raw.get("headers"))], url, raw.get("variables") or {})
 
@@ -203,14 +203,16 @@ def _checked(slots: list[Slot]) -> tuple[Slot, ...]:
     """The slots, when they can be filled in safely. Raises ConfigInvalid."""
     inputs = [each for slot in slots for each in slot.inputs]
     if len(slots) > MOST_INPUTS or len(inputs) > MOST_INPUTS:
-        raise ConfigInvalid(f"It has more than {MOST_INPUTS} settings.")
+        raise ConfigInvalid(f"The entry has more than {MOST_INPUTS} settings.")
     if len({each.key for each in inputs}) < len(inputs):
-        raise ConfigInvalid("Two of its settings have the same name.")
+        raise ConfigInvalid("Two settings of the entry have the same name.")
     said = [text for slot in slots for text in (slot.name, slot.text or "", *(each.default for each in slot.inputs))]
     if any("${" in text for text in said):
-        raise ConfigInvalid("It names secrets or variables of this site, which only people here may do.")
+        raise ConfigInvalid("The entry refers to secrets or variables of this site, which only its users may do.")
     if any(each.secret and each.place == "argument" and each.required for each in inputs):
-        raise ConfigInvalid("It wants a secret on its command line, where others on this machine could read it.")
+        raise ConfigInvalid(
+            "The server needs a secret on its command line, where other users of this machine could read it."
+        )
     return tuple(slot for slot in slots if not (slot.place == "argument" and any(each.secret for each in slot.inputs)))
 
 

@@ -133,7 +133,7 @@ class _Graph:
             else:
                 node.length = 1 + max((other.length for other in node.same), default=0)
                 if node.length > _MAX_CHAIN:
-                    raise TooTangled("its references form too long a chain")
+                    raise TooTangled("its chain of references is too long")
                 self._order.append(node)
                 waiting.pop()
 
@@ -158,7 +158,7 @@ def _anchors(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
                 if isinstance(node.get(word), str):
                     found.setdefault(node[word], []).append(node)
             if node is not schema and "$ref" not in node and isinstance(node.get(identity), str):
-                raise TooTangled(f"it holds another document ({node[identity][:100]})")
+                raise TooTangled(f"it contains another document ({node[identity][:100]})")
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node

@@ -47,9 +47,9 @@ def typed(field: Field, text: str) -> Any:
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        raise ValueError("Write a number." if field.kind == "number" else "Write JSON.") from None
+        raise ValueError("Enter a number." if field.kind == "number" else "Enter JSON.") from None
     if field.kind == "number" and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ValueError("Write a number.")
+        raise ValueError("Enter a number.")
     return value
 
 

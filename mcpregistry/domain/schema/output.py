@@ -24,17 +24,15 @@ def output_warning(definition: Mapping[str, Any], result: Mapping[str, Any] | No
     if result is None or not isinstance(schema, Mapping):
         return ""
     if "structuredContent" not in result:
-        return "The result has no structured content, though the tool's approved output schema promises it."
+        return "The result lacks the structured content that the tool's approved output schema requires."
     content = result["structuredContent"]
     if _is_large(content):
         return "The result is too large to be checked against the tool's approved output schema."
     try:
         places = broken(schema, content)
     except SlipsnisseError:
-        return (
-            "The result could not be checked: the tool's approved output schema cannot be used, or would take too long."
-        )
-    return f"The result breaks the tool's approved output schema at {', '.join(places)}." if places else ""
+        return "The result could not be checked: the tool's approved output schema is unusable, or the check would take too long."
+    return f"The result does not match the tool's approved output schema at {', '.join(places)}." if places else ""
 
 
 def _is_large(value: object) -> bool:

@@ -80,7 +80,7 @@ class _Work:
         if isinstance(schema, bool):
             return schema, False
         if not isinstance(schema, Mapping):
-            self.say(place, "no schema; anything is taken there")
+            self.say(place, "not a schema; any value is accepted")
             return {}, True
         nested = bool(place) and isinstance(schema.get("$id"), str)
         if nested:
@@ -115,7 +115,7 @@ class _Work:
         for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if schema.get(exclusive) is True and bound in found:  # as draft-04 says it
                 found[exclusive] = found.pop(bound)
-                self.say(f"{place}/{exclusive}", "a number in place of true")
+                self.say(f"{place}/{exclusive}", "replaced true with the number")
         self._hoist_required(found, schema, place)
         if isinstance(found.get("items"), list) and not self._has_tuples:
             found.setdefault("prefixItems", found.pop("items"))
@@ -125,7 +125,7 @@ class _Work:
             del found["$schema"]
         if place and "$id" in found:
             del found["$id"]
-            self.say(f"{place}/$id", "a schema within the schema; its references lead there directly now")
+            self.say(f"{place}/$id", "removed; references to this inner schema are now direct")
         lost_reference = "$ref" in schema and "$ref" not in found
         patterns, kept = schema.get("patternProperties"), found.get("patternProperties")
         lost_patterns = patterns is not None and len(kept or ()) < len(
@@ -148,7 +148,7 @@ class _Work:
         known = found.get("required", [])
         if new := [name for name in named if name not in known]:
             found["required"] = [*known, *new]
-            self.say(f"{place}/required", "named where the object is described")
+            self.say(f"{place}/required", "moved from the properties to their object")
 
     def target(self, reference: str) -> str | None:
         """Return the reference as it should be written; None where it leads nowhere that we know."""
@@ -195,11 +195,11 @@ def _repair_map(work: _Work, word: str, value: Any, _: Mapping[str, Any], place:
     if not isinstance(value, Mapping):
         if value is None or value == []:  # how Go and PHP write an empty map
             return {}, False
-        return _drop(work, word, place, "no object; left out")
+        return _drop(work, word, place, "not an object; left out")
     fixed, looser = {}, False
     for name, inner in value.items():
         if word == "patternProperties" and not _is_pattern(name):
-            work.say(f"{place}/{word}", "a pattern that is none; left out")
+            work.say(f"{place}/{word}", "not a valid pattern; left out")
             looser = True
             continue
         fixed[name], less = work.node(inner, f"{place}/{word}/{name}")
@@ -241,7 +241,7 @@ def _repair_type(work: _Work, word: str, value: Any, _: Mapping[str, Any], place
     if known and known == value:
         return value, False
     if len(known) < len(set(read)) or not known or value is None:
-        work.say(f"{place}/{word}", "a type that is none; any is taken")
+        work.say(f"{place}/{word}", "not a valid type; any type is accepted")
         return _DROPPED, value is not None
     return (known if isinstance(value, list) else known[0]), False
 
@@ -267,7 +267,7 @@ def _repair_number(work: _Work, word: str, value: Any, _: Mapping[str, Any], pla
         return _DROPPED, False
     if isinstance(value, int | float) and (word != "multipleOf" or value > 0):
         return value, False
-    return _drop(work, word, place, "no number; left out")
+    return _drop(work, word, place, "not a valid number; left out")
 
 
 def _repair_count(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
@@ -276,14 +276,14 @@ def _repair_count(work: _Work, word: str, value: Any, _: Mapping[str, Any], plac
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if whole and not isinstance(value, bool) and value >= 0:
         return value, False
-    return _drop(work, word, place, "no count; left out")
+    return _drop(work, word, place, "not a valid count; left out")
 
 
 def _repair_text(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
     if not isinstance(value, str):
         return _DROPPED, False
     if word == "pattern" and not _is_pattern(value):
-        return _drop(work, word, place, "a pattern that is none; left out")
+        return _drop(work, word, place, "not a valid pattern; left out")
     return value, False
 
 
@@ -294,9 +294,9 @@ def _repair_switch(work: _Work, word: str, value: Any, _: Mapping[str, Any], pla
 def _repair_reference(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
     target = work.target(value) if isinstance(value, str) else None
     if target is None:
-        return _drop(work, word, place, f"leads nowhere ({str(value)[:60]}); anything is taken there")
+        return _drop(work, word, place, f"leads nowhere ({str(value)[:60]}); any value is accepted")
     if target != value:
-        work.say(f"{place}/{word}", f"written as {target[:60]}")
+        work.say(f"{place}/{word}", f"corrected to {target[:60]}")
         return target, False
     return value, False
 

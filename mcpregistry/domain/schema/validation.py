@@ -22,6 +22,7 @@ from mcpregistry.domain.text.canonical import canonical, digest
 MAX_CHARACTERS, MAX_DEPTH, MAX_NODES = 256 * 1024, 64, 20_000
 _MAX_PROBLEMS = 5
 _MAX_VALIDATORS = 10_000
+_ASK_DEVELOPERS = "Ask the developers of the server to correct the schema."
 # Linear wherever the pattern allows it; look-around is honest and common, so it gets a small budget.
 _PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 # Visits of the validator (tens of nanoseconds each); with so few for each place, a value is not even measured.
@@ -47,7 +48,8 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
     found = problems(schema, arguments)
     if found:
         raise ArgumentsInvalid(
-            f"The arguments do not fit the tool's schema: {' '.join(found)}", remedy="Correct them and call again."
+            f"The arguments do not match the tool's schema: {' '.join(found)}",
+            remedy="Correct the arguments, then call the tool again.",
         )
 
 
@@ -82,7 +84,7 @@ def _compiled_once(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
     try:
         key = digest(canonical(schema))
     except ValueError as error:
-        return ConfigInvalid(f"The schema cannot be used: {error}", remedy="Ask its author.")
+        return ConfigInvalid(f"The schema cannot be used: {error}", remedy=_ASK_DEVELOPERS)
     compiled = _compiled.get(key)
     if compiled is None:
         if len(_compiled) >= _MAX_VALIDATORS:
@@ -96,8 +98,8 @@ def _fits(validator: Any, arguments: Mapping[str, Any]) -> bool:
         return bool(validator.is_valid(arguments))
     except (ValueError, UnicodeError) as error:
         raise ArgumentsInvalid(
-            "The arguments hold a value that cannot be checked: text that is no Unicode, or too deep nesting.",
-            remedy="Correct them and call again.",
+            "The arguments contain a value that cannot be checked: text that is not Unicode, or nesting that is too deep.",
+            remedy="Correct the arguments, then call the tool again.",
         ) from error
 
 
@@ -116,8 +118,8 @@ def _refuse_long_work(compiled: _Compiled, arguments: Mapping[str, Any]) -> None
         level = [part for parts in inner for part in parts]
     if compiled.visits[min(depth, len(compiled.visits)) - 1] * places > _MAX_VISITS:
         raise ArgumentsInvalid(
-            "With this tool's schema it would take too long to check so many or so deeply nested arguments.",
-            remedy="Send fewer, or ask the operator.",
+            "The arguments are too many or too deeply nested to be checked in time against this tool's schema.",
+            remedy="Send fewer arguments, or ask an operator of this site.",
         )
 
 
@@ -135,17 +137,17 @@ def _compile_or_say(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
 
 def _compile(schema: object) -> _Compiled:
     if not isinstance(schema, Mapping):
-        raise ConfigInvalid("The tool's input schema is no object.", remedy="Ask its author.")
+        raise ConfigInvalid("The tool's input schema is not an object.", remedy=_ASK_DEVELOPERS)
     _measure(schema)
     try:
         visits = tuple(cost.visits(schema))
         if visits[min(2, len(visits) - 1)] > _MAX_VISITS:
-            raise cost.TooTangled("it branches too often")
+            raise cost.TooTangled("it has too many branches")
         validator = jsonschema_rs.validator_for(dict(schema), offline=True, pattern_options=_PATTERNS)
         return _Compiled(validator, visits)
     except (ValueError, UnicodeError, jsonschema_rs.ReferencingError) as error:
         problem = str(error).splitlines()[0]
-        raise ConfigInvalid(f"The tool's input schema cannot be used: {problem}", remedy="Ask its author.") from error
+        raise ConfigInvalid(f"The tool's input schema cannot be used: {problem}", remedy=_ASK_DEVELOPERS) from error
 
 
 def _measure(schema: Mapping[str, Any]) -> None:
@@ -156,7 +158,7 @@ def _measure(schema: Mapping[str, Any]) -> None:
         nodes += 1
         size += len(node) if isinstance(node, str) else 1
         if depth > MAX_DEPTH or nodes > MAX_NODES or size > MAX_CHARACTERS:
-            raise ConfigInvalid("The schema is too deep or too large.", remedy="Ask its author for a simpler one.")
+            raise ConfigInvalid("The schema is too deep or too large.", remedy=_ASK_DEVELOPERS)
         if isinstance(node, Mapping):
             waiting += [(item, depth + 1) for pair in node.items() for item in pair]
         elif isinstance(node, list | tuple):

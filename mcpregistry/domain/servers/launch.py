@@ -9,8 +9,11 @@ from ipaddress import ip_network
 from typing import Any
 from urllib.parse import urlsplit
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 
+_USE_WORDS = error_texts.use("a list of words", '["uvx", "mcp-server-time"]')
+_USE_PAIRS = error_texts.use("an object", '{"TOKEN": "${TOKEN}"}')
 _PLACEHOLDER = re.compile(r"\$\{(?:(cred):)?([A-Za-z0-9_.-]+)(?::-([^}]*))?\}")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Variables by which a child could be made to load foreign code before its own first line.
@@ -20,11 +23,13 @@ _FORBIDDEN_ENV = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV"
 def check_command(command: object) -> list[str]:
     """The argv list, checked. Raises ConfigInvalid: not a list of strings, empty, NUL or newline."""
     if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
-        raise ConfigInvalid("The command must be a list of words.", remedy='Write e.g. ["uvx", "mcp-server-time"].')
+        raise ConfigInvalid("The command must be a list of words.", remedy=_USE_WORDS)
     if not command[0].strip():
-        raise ConfigInvalid("The command's first word is empty.", remedy="Name the program to start.")
+        raise ConfigInvalid("The command's first word is empty.", remedy="Make the first word the program to start.")
     if any("\x00" in word or "\n" in word for word in command):
-        raise ConfigInvalid("The command holds a NUL or a line break.", remedy="Remove it; no shell reads this list.")
+        raise ConfigInvalid(
+            "The command contains a NUL or a line break.", remedy="Remove it. No shell reads this list."
+        )
     return command
 
 
@@ -41,8 +46,8 @@ def as_words(words: list[str], *, is_file: Callable[[str], bool]) -> list[str]:
         parted = []
     if not parted or "=" in parted[0]:
         raise ConfigInvalid(
-            "The first word holds spaces, and no program has that name.",
-            remedy="Write each word in a line of its own, the program first; NAME=value belongs into the environment.",
+            "The first word contains spaces, and no program has that name.",
+            remedy="Write each word on its own line, the program first. NAME=value belongs in the environment.",
         )
     return parted
 
@@ -53,11 +58,13 @@ def check_env(env: object) -> dict[str, str]:
     for name in pairs:
         if not _ENV_NAME.match(name):
             raise ConfigInvalid(
-                f"'{name}' is no name for an environment variable.", remedy="Use letters, digits and _."
+                error_texts.not_valid(name, "a valid name for an environment variable"),
+                remedy="Use letters, digits and _.",
             )
         if name.upper() in _FORBIDDEN_ENV:
             raise ConfigInvalid(
-                f"{name} would load other code into the server.", remedy="Put what it does into the command instead."
+                f"The variable {name} would load other code into the server.",
+                remedy="Remove it, and change the command instead.",
             )
     return pairs
 
@@ -65,9 +72,9 @@ def check_env(env: object) -> dict[str, str]:
 def check_pairs(pairs: object, what: str) -> dict[str, str]:
     """A mapping of text to text without NUL or line breaks, else ``ConfigInvalid``; ``what`` names it in the message."""
     if not isinstance(pairs, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs.items()):
-        raise ConfigInvalid(f"{what} must be an object of texts.", remedy='Write e.g. {"TOKEN": "${TOKEN}"}.')
+        raise ConfigInvalid(f"{what} must be an object with text values.", remedy=_USE_PAIRS)
     if any("\x00" in text or "\r" in text or "\n" in text for pair in pairs.items() for text in pair):
-        raise ConfigInvalid(f"{what} holds a NUL or a line break.", remedy="Remove it.")
+        raise ConfigInvalid(f"{what} contains a NUL or a line break.", remedy="Remove it.")
     return pairs
 
 
@@ -79,10 +86,11 @@ def check_url(url: str, schemes: tuple[str, ...]) -> str:
         parts = urlsplit("")
     if parts.scheme not in schemes or not parts.hostname or any(sign <= " " for sign in url):
         raise ConfigInvalid(
-            f"'{url}' is no {' or '.join(schemes)} address.", remedy=f"Write {schemes[-1]}://host/path."
+            error_texts.not_valid(url, f"a valid {' or '.join(schemes)} address"),
+            remedy=f"Use the form {schemes[-1]}://host/path.",
         )
     if parts.username or parts.password:
-        raise ConfigInvalid("The address holds a user name or password.", remedy="Put credentials into headers.")
+        raise ConfigInvalid("The address contains a user name or password.", remedy="Put credentials in headers.")
     return url
 
 
@@ -102,8 +110,8 @@ def check_same_address(url: str, confirmed: str) -> None:
         or not same_query
     ):
         raise ConfigInvalid(
-            "A credential changes where the address leads.",
-            remedy="Use credentials for one part of the path or one value of the query, without / ? # and &.",
+            "A credential changes the target of the address.",
+            remedy="Use a credential only for one path segment or one query value, without / ? # and &.",
         )
 
 
@@ -115,19 +123,22 @@ def check_same_words(words: list[str], confirmed: list[str]) -> None:
     options = [word.startswith("-") for word in words]
     if words[0] != confirmed[0] or options != [word.startswith("-") for word in confirmed]:
         raise ConfigInvalid(
-            "A credential changes the program or adds an option.", remedy="Write these into the command itself."
+            "A credential changes the program or adds an option.",
+            remedy="Write the program and the options in the command itself.",
         )
 
 
 def check_networks(networks: Any) -> list[str]:
     """A list of IP networks in CIDR notation, else ``ConfigInvalid``."""
     if not isinstance(networks, list):
-        raise ConfigInvalid("Allowed networks must be a list.", remedy='Write e.g. ["10.0.0.0/8"].')
+        raise ConfigInvalid("Allowed networks must be a list.", remedy=error_texts.use("a list", '["10.0.0.0/8"]'))
     for network in networks:
         try:
             ip_network(network if isinstance(network, str) else "")  # a bare number would mean an address
         except ValueError as error:
-            raise ConfigInvalid(f"'{network}' is no network.", remedy='Write e.g. "10.0.0.0/8".') from error
+            raise ConfigInvalid(
+                error_texts.not_valid(network, "a valid network"), remedy=error_texts.use("CIDR notation", "10.0.0.0/8")
+            ) from error
     return networks
 
 

@@ -20,8 +20,8 @@ class Step:
 def steps(transport: str, call_tool: str, timings: Mapping[str, float]) -> list[Step]:
     """All steps of a test in their order; the first that has no time yet is the running one."""
     texts = {
-        "connect": "Start it and connect" if transport == "stdio" else "Connect",
-        "list": "Read its tools, prompts and resources",
+        "connect": "Start the server and connect" if transport == "stdio" else "Connect",
+        "list": "List its tools, prompts and resources",
     }
     if call_tool:
         texts["call"] = f"Call {printable(call_tool, 100)}"

@@ -7,18 +7,25 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.target import Bounds, Ports
 
 MOST_PATHS, MOST_PORTS, LAST_PORT = 100, 100, 65_535
 NAMES = (
-    "names, sizes and modes of files, and when they change (it may change mode, times and attributes of what belongs to this site's user, not"
-    " the content)"
+    "names, sizes, modes and change times of files (the server can change mode, times and attributes of the files of this"
+    " site's user, but not their content)"
 )
-OTHERS = "command lines of other processes in /proc, its lists of connections and mounts, and the priority of this user's others"
-OPEN_NETWORK = "the network is open to it (TCP and UDP), this machine's own ports included"
-SOME_PORTS = "its TCP ports are open to it at every address, this machine's own included; with them no UDP, so names by TCP (port 53) or not at all"
-ANY_LISTENING = "it may also listen on a port that the kernel chooses"
+OTHERS = (
+    "command lines of other processes in /proc, the lists of connections and mounts there, and the priority of other"
+    " processes of this user"
+)
+OPEN_NETWORK = "the network is open (TCP and UDP), including ports of this machine"
+SOME_PORTS = (
+    "its TCP ports are open at every address, including this machine; UDP is closed, so names can only be resolved over"
+    " TCP (port 53)"
+)
+ANY_LISTENING = "it can also listen on a port that the kernel chooses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +98,24 @@ def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
     """Absolute paths in their plain spelling, none of which holds or lies in a ``private`` one, else ConfigInvalid."""
     if not isinstance(paths, list) or len(paths) > MOST_PATHS:
         raise ConfigInvalid(
-            f"The sandbox's paths must be a list of at most {MOST_PATHS}.", remedy='Write e.g. ["/srv/docs"].'
+            f"The sandbox's paths must be a list with at most {MOST_PATHS} entries.",
+            remedy=error_texts.use("a list", '["/srv/docs"]'),
         )
     for path in paths:
         if not isinstance(path, str) or not path.startswith("/") or any(sign < " " for sign in path):
-            raise ConfigInvalid(f"'{path!s:.200}' is no absolute path.", remedy="Write e.g. /srv/docs.")
+            raise ConfigInvalid(
+                error_texts.not_valid(f"{path!s:.200}", "an absolute path"),
+                remedy=error_texts.use("a path that starts with /", "/srv/docs"),
+            )
         if path != posixpath.normpath(path) or path.startswith("//"):
-            raise ConfigInvalid(f"'{path}' has parts without a meaning.", remedy=f"Write {posixpath.normpath(path)}.")
+            raise ConfigInvalid(
+                error_texts.not_valid(path, "a normalized path"), remedy=f"Write {posixpath.normpath(path)}."
+            )
         for own in private:
             if _within(own, (path,)) or _within(path, (own,)):
                 raise ConfigInvalid(
-                    f"'{path}' would open this site's own data or programs, or the kernel's, to the server.",
-                    remedy=f"Name folders outside {own}.",
+                    f"'{path}' would give the server access to data or programs of this site or of the kernel.",
+                    remedy=f"Choose folders outside {own}.",
                 )
     return paths
 
@@ -110,12 +123,17 @@ def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
 def check_ports(ports: Any) -> list[int]:
     """Numbers of TCP ports, each once, else ConfigInvalid."""
     if not isinstance(ports, list) or len(ports) > MOST_PORTS:
-        raise ConfigInvalid(f"The sandbox's ports must be a list of at most {MOST_PORTS}.", remedy="Write e.g. [443].")
+        raise ConfigInvalid(
+            f"The sandbox's ports must be a list with at most {MOST_PORTS} entries.",
+            remedy=error_texts.use("a list", "[443]"),
+        )
     for port in ports:
         if type(port) is not int or not 1 <= port <= LAST_PORT:
-            raise ConfigInvalid(f"'{port!s:.50}' is no TCP port.", remedy=f"Write a number from 1 to {LAST_PORT}.")
+            raise ConfigInvalid(
+                error_texts.not_valid(f"{port!s:.50}", "a TCP port"), remedy=f"Use a number from 1 to {LAST_PORT}."
+            )
     if len({*ports}) < len(ports):
-        raise ConfigInvalid("A port of the sandbox stands there twice.", remedy="Name each once.")
+        raise ConfigInvalid("The sandbox's ports contain the same port twice.", remedy="List each port once.")
     return ports
 
 
@@ -123,7 +141,7 @@ def protection(policy: Policy, machine: Machine, bounds: Bounds | None = None) -
     """What is enforced on this ``machine``."""
     bounds = bounds or Bounds()
     if not policy.enforced:
-        return Protection("none", ("its sandbox is off: it runs with the rights of this site's user",))
+        return Protection("none", ("its sandbox is disabled: it runs with the rights of this site's user",))
     if policy.strict and machine.no_namespaces:
         return Protection("none", (f"{machine.no_namespaces}, so the server is not started",))
     if not policy.strict and not machine.abi:
@@ -136,26 +154,26 @@ def _missing_ports(policy: Policy, machine: Machine) -> tuple[str, ...]:
     if policy.reach() != "ports" or (machine.abi >= 4 and machine.filtered):
         return ()
     if machine.abi >= 4:
-        return ("its TCP ports can be got round (TCP Fast Open), and UDP is open: no filter of system calls",)
-    return ("every TCP port is open, not those named alone (Landlock before version 4)",)
+        return ("without a system-call filter, its TCP ports can be bypassed (TCP Fast Open), and UDP is open",)
+    return ("every TCP port is open, not only the listed ones (Landlock before version 4)",)
 
 
 def _missing(policy: Policy, machine: Machine) -> tuple[str, ...]:
     missing = []
     if machine.abi < 3:
-        missing.append("files outside may be emptied (Landlock before version 3)")
+        missing.append("files outside its folders can be truncated (Landlock before version 3)")
     if machine.abi < 6:
         missing.append(
-            "signals reach other processes, its supervisor among them: what it starts may outlive it"
+            "signals can reach other processes, including its supervisor: processes that it starts may outlive it"
             " (Landlock before version 6)"
         )
     if not policy.network and not machine.filtered:
-        way = "Landlock before version 4" if machine.abi < 4 else "to who sends with the connection, past Landlock"
+        way = "Landlock before version 4" if machine.abi < 4 else "with TCP Fast Open, which bypasses Landlock"
         missing.append(f"TCP is open ({way})")
     if not machine.filtered:
         missing.append(
-            "no filter of system calls on this machine: UDP and further protocols, sockets of other programs, namespaces,"
-            " shared memory and queues, limits of other processes, the kernel's keys and log are open"
+            "this machine has no system-call filter: UDP and other protocols, sockets of other programs, namespaces,"
+            " shared memory and queues, limits of other processes, and the kernel's keys and log are open"
         )
     return tuple(missing)
 
@@ -164,10 +182,10 @@ def _missing_strict(policy: Policy, machine: Machine) -> tuple[str, ...]:
     """What is left to the filter alone where files, processes and shared memory are the server's own."""
     if machine.filtered:
         return ()
-    sockets = "sockets of other programs with an abstract name, " if policy.network and machine.abi < 6 else ""
+    sockets = "abstract sockets of other programs, " if policy.network and machine.abi < 6 else ""
     return (
-        f"no filter of system calls on this machine: further protocols, {sockets}namespaces within its own, the kernel's"
-        " keys and log are open",
+        f"this machine has no system-call filter: other protocols, {sockets}nested namespaces, and the kernel's keys and"
+        " log are open",
     )
 
 
@@ -182,7 +200,7 @@ def _unbounded(bounds: Bounds) -> tuple[str, ...]:
     """Of what it uses, that which has no limit."""
     named = (("memory", bounds.memory_mb), ("processes", bounds.processes), ("processor time", bounds.cpu_seconds))
     free = [name for name, most in named if not most]
-    return (f"how much it uses of: {', '.join(free)} (no limit is set)",) if free else ()
+    return (f"it can use any amount of: {', '.join(free)} (no limit is set)",) if free else ()
 
 
 def _within(path: str, folders: tuple[str, ...]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 
 _PLACE = re.compile(r"(server|provider):[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -13,7 +14,8 @@ def check_places(places: object, what: str) -> list[str]:
     """The list of places, each once and in order, else ConfigInvalid; ``what`` names whose scope it is."""
     if not isinstance(places, list) or not all(isinstance(each, str) and _PLACE.fullmatch(each) for each in places):
         raise ConfigInvalid(
-            f"The scope of {what} is no list of places.", remedy="Write each as server:NAME or provider:NAME."
+            f"The scope of {what} is not a list of valid places.",
+            remedy="Write each place as server:NAME or provider:NAME.",
         )
     return sorted(set(places))
 
@@ -21,5 +23,8 @@ def check_places(places: object, what: str) -> list[str]:
 def check_variable_scope(scope: object) -> dict[str, list[str]]:
     """The variables with their places, else ConfigInvalid."""
     if not isinstance(scope, dict):
-        raise ConfigInvalid("It is no object.", remedy='Write e.g. {"GITHUB_TOKEN": ["server:github"]}.')
+        raise ConfigInvalid(
+            "The scopes of variables must be an object.",
+            remedy=error_texts.use("an object", '{"GITHUB_TOKEN": ["server:github"]}'),
+        )
     return {str(name): check_places(places, str(name)) for name, places in sorted(scope.items())}

@@ -48,8 +48,8 @@ class Bounds:
     def texts(self) -> list[str]:
         """Those that are set, for a page."""
         named = (
-            (self.memory_mb, "{:,} MB of memory"), (self.processes, "{:,} processes"), (self.cpu_seconds, "{:,} seconds of processor"),
-            (self.file_mb, "files of {:,} MB"), (self.open_files, "{:,} open files each"),
+            (self.memory_mb, "{:,} MB of memory"), (self.processes, "{:,} processes"), (self.cpu_seconds, "{:,} seconds of processor time"),
+            (self.file_mb, "files of {:,} MB"), (self.open_files, "{:,} open files per process"),
         )  # fmt: skip
         return [text.format(most) for most, text in named if most]
 

@@ -35,7 +35,7 @@ def canonical(value: Any) -> str:
     except RecursionError as error:
         raise ValueError("The value is nested too deeply.") from error
     except TypeError as error:
-        raise ValueError("The value holds something that JSON does not have.") from error
+        raise ValueError("The value contains something that JSON cannot represent.") from error
 
 
 def stored(value: Any) -> str:

@@ -8,5 +8,8 @@ MOST = 50  # versions of one action that can be undone at once
 def undo_said(changes: int) -> str:
     """The last sentence before a yes, true of an action that adds, changes and deletes so many records."""
     if changes <= MOST:
-        return "It can be undone for a minute, and put back from the history later."
-    return f"These are {changes} changes, and no more than {MOST} can be undone at once: it can only be put back from the history."
+        return "You can undo this for a minute. Later you can restore the earlier state from the history."
+    return (
+        f"These are {changes} changes, and at most {MOST} can be undone at once. "
+        "You can only restore the earlier state from the history."
+    )

@@ -20,7 +20,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise RepeatedKeyError(f"The key '{printable(twice, 100)}' stands twice in one object.")
+        raise RepeatedKeyError(f"The key '{printable(twice, 100)}' appears twice in one object.")
     return found
 
 

@@ -18,9 +18,12 @@ def stricter(rows: Sequence[Row], advised: Mapping[str, Mapping[str, str]]) -> l
 def _stricter(row: Row, advised: Mapping[str, str] | None) -> Row:
     if advised is None or STRICTER.index(advised["rule"]) <= STRICTER.index(row["rule"]):
         return row
-    return Row(tool=row["tool"], hash=row["hash"], rule=advised["rule"], why=f"a model advises it: {advised['why']}")
+    return Row(tool=row["tool"], hash=row["hash"], rule=advised["rule"], why=f"advised by a model: {advised['why']}")
 
 
 def concerns(said: Iterable[str]) -> list[Finding]:
     """What a model is concerned about, as findings that people should read."""
-    return [Finding(severity="alarm", kind="model", tool="", text=plain(f"A model says: {each}", 500)) for each in said]
+    return [
+        Finding(severity="alarm", kind="model", tool="", text=plain(f"Concern of a model: {each}", 500))
+        for each in said
+    ]

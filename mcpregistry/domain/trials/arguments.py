@@ -43,13 +43,13 @@ def arguments_for(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The smallest arguments that fit a tool's input schema. Raises ``Impossible``. Bounded, however the schema is."""
     made = _Maker(schema).value(schema, "", 0)
     if not isinstance(made, dict):
-        raise Impossible("the schema does not ask for an object")
+        raise Impossible("the schema does not describe an object")
     try:
         wrong = validation.problems(schema, made)
     except (ConfigInvalid, ArgumentsInvalid) as error:
         raise Impossible(error.message) from error
     if wrong:
-        raise Impossible(f"no arguments could be made that fit: {wrong[0]}")
+        raise Impossible(f"no matching arguments could be generated: {wrong[0]}")
     return made
 
 
@@ -69,12 +69,12 @@ class _Maker:
             return self._text({}, name)
         given = self._merged(schema, depth)
         if name and is_secret_name(name):
-            raise Impossible(f"'{name}' asks for a secret")
+            raise Impossible(f"'{name}' requires a secret")
         for choice in _offered(given):
             if _harmless(choice):
                 return choice
         if "const" in given or "enum" in given:
-            raise Impossible(f"'{name}' allows only values that point outside")
+            raise Impossible(f"'{name}' allows only values that refer to something outside the server's folder")
         for word in ("oneOf", "anyOf"):
             if given.get(word):
                 return self._one_of(given, word, name, depth)
@@ -122,7 +122,7 @@ class _Maker:
             case "array":
                 wanted = _whole(given.get("minItems"))
                 if wanted > MOST_STEPS:
-                    raise Impossible(f"'{name}' wants too many items")
+                    raise Impossible(f"'{name}' requires too many items")
                 first = given.get("prefixItems") if isinstance(given.get("prefixItems"), list) else []
                 items = [*first, *[given.get("items", {})] * wanted][:wanted]  # type: ignore[misc]
                 return [self.value(item, name, depth + 1) for item in items]
@@ -145,7 +145,7 @@ class _Maker:
         for text in _texts(given, name):
             if _fits(given, text):
                 return text
-        raise Impossible(f"no text could be found that fits '{name}'")
+        raise Impossible(f"no matching text could be generated for '{name}'")
 
 
 def _offered(given: Mapping[str, Any]) -> Iterator[Any]:
@@ -174,7 +174,7 @@ def _harmless(value: object) -> bool:
 def _texts(given: Mapping[str, Any], name: str) -> Iterator[str]:
     least = _whole(given.get("minLength"))
     if least > MOST_LENGTH:
-        raise Impossible(f"'{name}' wants more than {MOST_LENGTH:,} characters")
+        raise Impossible(f"'{name}' requires more than {MOST_LENGTH:,} characters")
     if (form := given.get("format")) in _FORMATS:
         yield _FORMATS[str(form)]
     if _PLACE.search(name):
@@ -209,7 +209,7 @@ def _number(given: Mapping[str, Any], *, whole: bool, name: str) -> int | float:
         value = int(each) if each == int(each) else each
         if (not whole or isinstance(value, int)) and _inside(given, value) and (not step or value % step == 0):
             return value
-    raise Impossible(f"no number could be found that fits '{name}'")
+    raise Impossible(f"no matching number could be generated for '{name}'")
 
 
 def _bound(given: Mapping[str, Any], word: str, more: int) -> float | None:

@@ -12,12 +12,16 @@ from mcpregistry.domain.trials.report import Report, ToolSeen
 _MUCH: dict[str, tuple[str, float, float]] = {
     "connect_ms": ("Start-up", 3.0, 1_000.0),
     "memory_kb": ("Memory", 2.0, 50 * 1024),
-    "tokens": ("Tokens of its definitions", 1.2, 200),
+    "tokens": ("Tokens of the definitions", 1.2, 200),
 }
 _EXACT = {
-    "eras": "Eras of the protocol", "version": "Its version", "prompts": "Prompts", "resources": "Resources", "processes":
-    "Processes", "network_needed": "Needs the network",
-}  # fmt: skip
+    "eras": "Protocol versions",
+    "version": "Version",
+    "prompts": "Prompts",
+    "resources": "Resources",
+    "processes": "Processes",
+    "network_needed": "Needs the network",
+}
 _MOST_NAMES = 20
 
 
@@ -45,8 +49,8 @@ def _of_tools(before: Report, after: Report) -> Iterator[Difference]:
     changed = [name for name in new if name in old and old[name]["hash"] != new[name]["hash"]]
     for words, names in (
         ("New tools", [name for name in new if name not in old]),
-        ("Tools that are gone", [name for name in old if name not in new]),
-        ("Tools defined otherwise", changed),
+        ("Removed tools", [name for name in old if name not in new]),
+        ("Tools with a changed definition", changed),
     ):
         if names:
             yield Difference(f"{words}: {_named(names)}.")
@@ -78,7 +82,7 @@ def _of_figures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Diffe
 def _told(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
-    return {True: "yes", False: "no", None: "not observed", "": "not said"}.get(value, str(value))  # type: ignore[call-overload]
+    return {True: "yes", False: "no", None: "not observed", "": "not stated"}.get(value, str(value))  # type: ignore[call-overload]
 
 
 def _named(names: list[str]) -> str:

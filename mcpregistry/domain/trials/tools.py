@@ -80,14 +80,14 @@ def chosen(tools: Sequence[dict[str, Any]], rows: Sequence[ToolSeen]) -> dict[st
 def not_called(row: ToolSeen, so_far: int) -> str:
     """Why a trial does not call it; empty where it may. ``so_far``: calls that it has made."""
     if not row["reads"]:
-        return "it does not claim to only read"
+        return "it does not declare that it only reads"
     if row["destroys"]:
-        return "it claims to destroy as well"
+        return "it declares that it is destructive"
     if row["severity"] >= Severity.ALARM:
         return "its definition has findings"
     if row["schema"]:
         return "its schema cannot be used"
-    return f"{MOST_CALLS} others came first" if so_far >= MOST_CALLS else ""
+    return f"{MOST_CALLS} other tools were called before it" if so_far >= MOST_CALLS else ""
 
 
 def shortened(tools: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ def findings(
     ``more``: what somebody else has found."""
     found = [*_of_starts(starts), *_of_figures(starts, tools), *_of_state(tools), *_of_sessions(tools), *more]
     for path in unread:
-        text = f"Its command names {path}, which its sandbox does not let it read. Name it under 'May read', if it needs it."
+        text = f"Its command refers to {path}, which its sandbox does not let it read. Add the path to 'May read' if needed."
         found.append(_finding("alarm", "unread", text))
     for tool in tools:
         found += _of_tool(tool)
@@ -128,48 +128,46 @@ def _rule(tool: ToolSeen) -> tuple[str, str]:
             "severity"
         ] >= Severity.ALARM else "its schema cannot be used"
     if not tool["reads"]:
-        return "ask", "it does not claim to only read"
+        return "ask", "it does not declare that it only reads"
     if tool["destroys"]:
-        return "ask", "it claims to read and to destroy at once"
+        return "ask", "it declares that it only reads and also that it is destructive"
     if tool["call"].get("outcome") == "failed":
-        return "ask", "it claims to only read, but gave no answer"
-    return "allow", "it claims to only read"
+        return "ask", "it declares that it only reads, but it did not answer"
+    return "allow", "it declares that it only reads"
 
 
 def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
     working = [start for start in starts if start["ok"]]
     if not working:
-        first = starts[0] if starts else Start(error="Nothing was tried.", code="")
-        yield _finding("danger", "start", f"It does not start: {first.get('error')}")
+        first = starts[0] if starts else Start(error="No start was attempted.", code="")
+        yield _finding("danger", "start", f"The server does not start: {first.get('error')}")
         return
     ways = {start["network"] for start in working}
     for era, name in ERAS.items():
         tried = [start for start in starts if start["era"] == era and start["network"] in ways]
         if tried and not any(start["ok"] for start in tried):
-            yield _finding("note", "era", f"It does not speak MCP {name}.")
+            yield _finding("note", "era", f"The server does not support MCP {name}.")
     for start in working:
         if start.get("error"):
-            yield _finding("alarm", "ended", f"It ended while it was tried: {start['error']}")
+            yield _finding("alarm", "ended", f"The server exited during the trial: {start['error']}")
     if len({start["tools"] for start in working}) > 1:
-        yield _finding("alarm", "eras differ", "It offers other tools in one start than in another.")
+        yield _finding("alarm", "eras differ", "The server does not offer the same tools at each start.")
     if not any(start["network"] != "open" for start in working):
-        yield _finding("note", "network", "It starts with the network open only.")
+        yield _finding("note", "network", "The server starts only if the network is open.")
     yield from _of_ports(starts)
     for path in sorted({path for start in starts for path in start.get("denied", ())}):
-        yield _finding("note", "denied", f"Its log says that it was refused {path}.")
+        yield _finding("note", "denied", f"According to its log, the server was denied access to {path}.")
     if left := max(start.get("left_out", 0) for start in working):
         why = " ".join(dict.fromkeys(text for start in working for text in start.get("problems", ())))
-        yield _finding(
-            "alarm", "left out", f"{left} of its definitions cannot be used, and are left out. {why}".strip()
-        )
+        yield _finding("alarm", "left out", f"{left} of its definitions cannot be used and are left out. {why}".strip())
 
 
 def _of_ports(starts: Sequence[Start]) -> Iterator[Finding]:
     """What was seen of its network, for a policy that names ports: it may use others when nobody looks."""
     for word, doing in (("connected", "connected to"), ("listened", "listening on")):
         if ports := sorted(_seen(starts, word)):
-            text = f"It was seen {doing} TCP ports {', '.join(map(str, ports))}"
-            more = "Where its network is limited to ports, it needs them, and 53 for names; what it uses at other times was not seen."
+            text = f"During the trial, the server was {doing} TCP ports {', '.join(map(str, ports))}"
+            more = "If you limit its network to ports, allow these, and 53 for names. It may use other ports at other times."
             yield _finding("note", "ports", f"{text}. {more}")
 
 
@@ -177,23 +175,25 @@ def _of_figures(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> Iterator[
     tokens = sum(tool["tokens"] for tool in tools)
     if tokens > MANY_TOKENS:
         yield _finding(
-            "alarm", "tokens", f"Its definitions take {tokens:,} tokens of every context that they stand in."
+            "alarm", "tokens", f"Its definitions take {tokens:,} tokens in every context that includes them."
         )
     memory, processes = most(starts, "memory_kb"), most(starts, "processes")
     if memory is not None and memory > MUCH_MEMORY_KB:
-        yield _finding("alarm", "memory", f"It took {memory // 1024:,} MB of memory.")
+        yield _finding("alarm", "memory", f"The server used {memory // 1024:,} MB of memory.")
     if processes is not None and processes > MANY_PROCESSES:
-        yield _finding("alarm", "processes", f"It started {processes} processes.")
+        yield _finding("alarm", "processes", f"The server started {processes} processes.")
     slowest = most(starts, "connect_ms")
     if slowest is not None and slowest > SLOW_MS:
-        yield _finding("alarm", "slow", f"It took {slowest / 1000:.1f} seconds to start.")
+        yield _finding("alarm", "slow", f"The server took {slowest / 1000:.1f} seconds to start.")
 
 
 def _of_state(tools: Sequence[ToolSeen]) -> Iterator[Finding]:
     if names := _acting(tools):
-        said = f"It seems to remember between calls what was done with it ({', '.join(names[:5])})."
+        said = f"The server seems to keep state between calls ({', '.join(names[:5])})."
         yield _finding(
-            "note", "state", f"{said} Shared by everybody, agents would meet in it: share it by session or agent."
+            "note",
+            "state",
+            f"{said} If all agents share it, they see each other's state. Share it by session or agent instead.",
         )
 
 
@@ -201,8 +201,8 @@ def _of_sessions(tools: Sequence[ToolSeen]) -> Iterator[Finding]:
     if names := _by_session(tools):
         yield _finding(
             "note", "state",
-            f"Two sessions got different answers to the same call ({', '.join(names)}), so it keeps state for each session. "
-            "If everybody shares it, agents see each other's state: share it by session or agent.",
+            f"Two sessions got different answers to the same call ({', '.join(names)}), so the server keeps state for each "
+            "session. If all agents share it, they see each other's state. Share it by session or agent instead.",
         )  # fmt: skip
 
 
@@ -214,12 +214,14 @@ def _of_tool(tool: ToolSeen) -> Iterator[Finding]:
     if tool["schema"]:
         yield _finding("alarm", "schema", tool["schema"], name)
     if tool["reads"] and tool["destroys"]:
-        yield _finding("alarm", "claims", "It claims to only read, and to destroy.", name)
+        yield _finding("alarm", "claims", "The tool declares that it only reads and also that it is destructive.", name)
     match tool["call"].get("outcome"):
         case "failed":
-            yield _finding("alarm", "call", f"It gave no answer: {tool['call'].get('why')}", name)
+            yield _finding("alarm", "call", f"The tool did not answer: {tool['call'].get('why')}", name)
         case "error":
-            yield _finding("note", "call", "It answered with an error; the arguments were made up.", name)
+            yield _finding(
+                "note", "call", "The tool answered with an error. The arguments were generated from its schema.", name
+            )
 
 
 def most(starts: Iterable[Start], name: str) -> Any:

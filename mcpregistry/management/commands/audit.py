@@ -26,40 +26,55 @@ _ACTOR = "manage.py audit"
 class Command(BaseCommand):
     """Verifies the log, perhaps with its archives or against an earlier export; writes it as JSON lines; archives it."""
 
-    help = "Proves, exports or archives the audit log."
+    help = "Verifies, exports or archives the audit log."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        verify = verbs.add_parser("verify", help="check what is new, and the seals; exit code 1 if something is wrong")
+        verify = verbs.add_parser(
+            "verify", help="Verify new entries and checkpoints. Exit code 1 if something is wrong."
+        )
         verify.add_argument(
-            "--full", action="store_true", help="read every entry, also those that were verified before"
+            "--full", action="store_true", help="Read all entries, including those that were verified before."
         )
         verify.add_argument(
             "--against",
             metavar="FILE|DIR",
-            help="an earlier export, a file of seals, or a folder of a bucket's: nothing of it may be gone or changed",
+            help="Compare the log with an earlier export, a file of checkpoints, or a folder with the objects of a bucket. "
+            "Missing and changed entries are reported.",
         )
         verify.add_argument(
-            "--archive", metavar="FILE|DIR", nargs="+", default=[], help="read the archived entries in these as well"
+            "--archive",
+            metavar="FILE|DIR",
+            nargs="+",
+            default=[],
+            help="Read the archived entries in these files and folders too.",
         )
-        archive = verbs.add_parser("archive", help="move old entries into signed, compressed files")
+        archive = verbs.add_parser("archive", help="Move old entries to signed, compressed files.")
         archive.add_argument(
             "--older-than",
             metavar="DAYS",
             type=_days,
             default=timedelta(days=90),
-            help="e.g. 90d, which is the default",
+            help="Minimum age of the entries in days, for example 30d. Default: 90d.",
         )
-        archive.add_argument("--to", metavar="DIR", help="folder for the files; default: archive in SLIPSNISSE_VAR")
-        archive.add_argument("--dry-run", action="store_true", help="only say how much would be moved")
+        archive.add_argument("--to", metavar="DIR", help="Folder for the files. Default: archive in SLIPSNISSE_VAR.")
+        archive.add_argument(
+            "--dry-run", action="store_true", help="Show how many entries would be moved, and change nothing."
+        )
         accept = verbs.add_parser(
             "accept-restore",
-            help="record that the database was put back to an earlier state on purpose, so that the log goes on from there",
+            help="Record that the database was restored to an earlier state on purpose, so that the log continues from there.",
         )
-        accept.add_argument("--reason", required=True, help="why, for the log, for example the backup's name")
-        accept.add_argument("--confirm", action="store_true", help="do it; otherwise only say what is lost")
-        export = verbs.add_parser("export", help="write the whole log as JSON lines")
-        export.add_argument("--output", metavar="FILE", help="default: standard output")
+        accept.add_argument(
+            "--reason", required=True, help="Reason for the audit log, for example the name of the backup."
+        )
+        accept.add_argument(
+            "--confirm",
+            action="store_true",
+            help="Record it. Without this option, the command only shows what is lost.",
+        )
+        export = verbs.add_parser("export", help="Write the whole log as JSON lines.")
+        export.add_argument("--output", metavar="FILE", help="File to write. Default: standard output.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -81,39 +96,44 @@ class Command(BaseCommand):
         moved = archiving.archive(database_now(), older_than, folder, self.stderr.write, dry_run=dry_run)
         what = f"{moved.entries:,} entries of {moved.chains:,} chains"
         if not moved.entries:
-            self.stdout.write("Nothing is old enough, verified, sealed, and about no call that is still recorded.")
+            self.stdout.write(
+                "There are no entries to archive. Entries are archived when they are old enough, verified and covered by a "
+                "checkpoint, and when their call is no longer recorded."
+            )
         elif dry_run:
             self.stdout.write(f"{what} would be moved to {folder}. Nothing was changed.")
         else:
-            self.stdout.write(f"{what} are in {', '.join(map(str, moved.files))}. Copy them to where they are kept.")
+            self.stdout.write(f"{what} are in {', '.join(map(str, moved.files))}. Copy these files to your archive.")
 
     def _accept_restore(self, reason: str, confirm: bool) -> None:
         if not confirm:
             lost = newest_seal.what_is_lost()
-            self.stdout.write(printable(lost, 500) or "The database has lost no seal that this machine knows of.")
-            self.stdout.write("Nothing was changed. Run it again with --confirm to accept that.")
+            self.stdout.write(printable(lost, 500) or "The database has all checkpoints that this machine knows of.")
+            self.stdout.write("Nothing was changed. To accept this, run the command again with --confirm.")
             return
         kept = newest_seal.accept_restored_log(actor=_ACTOR, reason=reason)
         self.stdout.write(
-            f"Recorded. On this machine the log goes on from seal {kept.number}; do the same on every other machine of "
-            "this site. The next verification reads everything."
+            f"Recorded. On this machine, the log continues from checkpoint {kept.number}. Run this command on every other "
+            "machine of this site too. The next verification reads all entries."
         )
 
     def _verify(self, against: str | None, places: list[str], full: bool) -> None:
         known = archives.read()
         read = list(islice(archive_files.verify(places, known), _SHOWN)) if places else []
         if read and known.stale():
-            raise CommandError("Entries were archived while the files were read. Run it again when that has ended.")
+            raise CommandError(
+                "Entries were archived during this verification. Run it again when the archiving has finished."
+            )
         report = verification.verify(database_now(), full=full, known=known)
         problems = [*report.problems, *read, *islice(_compared(against, known), _SHOWN)]
         for said in (*problems, *report.notes):
             self.stdout.write(printable(said, 300))
         looked = f"{report.entries:,} entries of {report.chains:,} chains read in {report.seconds:.1f} s."
         if problems:
-            self.stdout.write(f"The audit log is not as it was written. {looked}")
+            self.stdout.write(f"The audit log is not intact. {looked}")
             raise SystemExit(1)
-        more = "" if report.full else " The older ones were verified before; --full reads them again."
-        self.stdout.write(f"The audit log is as it was written. {looked}{more}")
+        more = "" if report.full else " Older entries were verified before; --full reads them again."
+        self.stdout.write(f"The audit log is intact. {looked}{more}")
 
     def _export(self, output: str | None) -> None:
         if output is None:
@@ -133,13 +153,13 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise CommandError(
-            f"Cannot make {folder}: {error.strerror}. Name another folder with --to. Nothing was changed."
+            f"Cannot create {folder}: {error.strerror}. Nothing was changed. Name another folder with --to."
         ) from error
 
 
 def _days(text: str) -> timedelta:
     if not re.fullmatch(r"[0-9]{1,5}d", text):
-        raise argparse.ArgumentTypeError("must be a number of days, e.g. 90d")
+        raise argparse.ArgumentTypeError(f'"{text}" is not a valid age. Use a number of days, for example 90d.')
     return timedelta(days=int(text[:-1]))
 
 
@@ -154,7 +174,9 @@ def _compared(path: str | None, known: archives.Archives) -> Iterator[str]:
         if os.path.isdir(path):  # a bucket's objects, one seal each
             seals = sorted(Path(path).rglob("*.json"))
             if not seals:
-                raise CommandError(f"There is no seal (*.json) in {path}. Name the folder with the bucket's objects.")
+                raise CommandError(
+                    f"{path} contains no checkpoints (*.json). Name the folder with the objects of the bucket."
+                )
             yield from sinks.missing((each.read_text(encoding="utf-8") for each in seals), known)
             return
         with open(path, encoding="utf-8") as file:
@@ -162,4 +184,6 @@ def _compared(path: str | None, known: archives.Archives) -> Iterator[str]:
             file.seek(0)
             yield from sinks.missing(file, known) if sinks.is_seal(first) else chains.missing_from_log(file, known)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CommandError(f"{path} is no export of an audit log, and no file of seals: {error}") from error
+        raise CommandError(
+            f"{path} is neither an export of an audit log nor a file of checkpoints: {error}. Name another file."
+        ) from error

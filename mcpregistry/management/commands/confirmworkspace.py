@@ -30,12 +30,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "directory", nargs="?", default="", help="directory of the project; default: the current one"
+            "directory", nargs="?", default="", help="Directory of the project. Default: the current directory."
         )
-        parser.add_argument("--list", action="store_true", help="show the directories that are known, and their states")
-        parser.add_argument("--show", action="store_true", help="only show what the file declares")
-        parser.add_argument("--hash", default="", metavar="HASH", help="confirm this content without being asked")
-        parser.add_argument("--take-back", action="store_true", help="take the confirmation back; its servers stop")
+        parser.add_argument("--list", action="store_true", help="List the known directories and their states.")
+        parser.add_argument("--show", action="store_true", help="Only show what the file declares.")
+        parser.add_argument(
+            "--hash", default="", metavar="HASH", help="Confirm the content with this hash, without a prompt."
+        )
+        parser.add_argument(
+            "--take-back", action="store_true", help="Revoke the confirmation. The servers of the file stop."
+        )
 
     def handle(self, **options: Any) -> None:
         if options["list"]:
@@ -45,7 +49,7 @@ class Command(BaseCommand):
             row = self._find(options["directory"])
             if options["take_back"]:
                 take_back_project(project=row, actor=_actor())
-                self.stdout.write(f"{row.directory}: the confirmation was taken back.")
+                self.stdout.write(f"{row.directory}: the confirmation was revoked.")
                 return
             self._show(row)
             if not options["show"]:
@@ -71,12 +75,12 @@ class Command(BaseCommand):
         for line in row.summary:
             self.stdout.write(f"  {line}")
         for line in launches_in_full(row):
-            self.stdout.write(f"  in full, as some words look like secrets: {line}")
+            self.stdout.write(f"  full command, because some of its words look like secrets: {line}")
         for line in environments_in_full(row):
-            self.stdout.write(f"  values of the environment that look like secrets: {line}")
+            self.stdout.write(f"  environment values that look like secrets: {line}")
         for name, value in row.variables.items():
-            self.stdout.write(f"  {name}={printable(value, 200)} (from the environment, filled in above)")
-        self.stdout.write(f"Content {row.content}, {row.state}.")
+            self.stdout.write(f"  {name}={printable(value, 200)} (from the environment, used above)")
+        self.stdout.write(f"Content hash {row.content}, state: {row.state}.")
 
     def _confirm(self, row: ProjectFile, given: str) -> None:
         if row.content == row.confirmed:
@@ -86,16 +90,16 @@ class Command(BaseCommand):
             try:
                 given = input(f"To start these servers, type {row.content[:SHORT]}: ").strip()
             except EOFError:
-                raise CommandError(f"Nothing was confirmed. Repeat with --hash {row.content}.") from None
+                raise CommandError(f"Nothing was confirmed. Run the command again with --hash {row.content}.") from None
             given = row.content if given == row.content[:SHORT] else given
         confirm_project(project=row, shown=given, actor=_actor())
         self.stdout.write(
-            "Confirmed. A running host in this directory gets the tools in a moment, others at their start."
+            "Confirmed. Hosts that run in this directory get the tools in a moment, other hosts when they start."
         )
 
     def _list(self) -> None:
         for row in ProjectFile.objects.all():
-            self.stdout.write(f"{row.directory}: {row.state}, content {row.content[:SHORT] or 'none'}")
+            self.stdout.write(f"{row.directory}: {row.state}, content hash {row.content[:SHORT] or 'none'}")
 
 
 def _actor() -> str:

@@ -26,53 +26,70 @@ ACTOR = "connect"
 class Command(BaseCommand):
     """Changes a host's file and keeps all else in it; what it held before lies beside it."""
 
-    help = "Connect a host (Claude Code, Cursor, Codex …) to an endpoint: writes its own file, keeping all else in it."
+    help = (
+        "Connects a host (Claude Code, Cursor, Codex …) to an endpoint: adds an entry to the host's configuration file."
+    )
 
     requires_system_checks: list[str] = []  # they are about the site; `manage.py doctor` shows them
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("host", nargs="?", choices=list(HOSTS), metavar="HOST", help=f"one of: {', '.join(HOSTS)}")
+        parser.add_argument("host", nargs="?", choices=list(HOSTS), metavar="HOST", help=f"One of: {', '.join(HOSTS)}.")
         what = parser.add_mutually_exclusive_group()
-        what.add_argument("--remove", action="store_true", help="take the entry out; a token made for it is revoked")
         what.add_argument(
-            "--list", action="store_true", help="which hosts are connected, and whether they still lead here"
+            "--remove", action="store_true", help="Remove the entry, and revoke a token that was created for it."
         )
-        what.add_argument("--repair", action="store_true", help="write the entries anew that --list calls stale")
+        what.add_argument(
+            "--list", action="store_true", help="List the connected hosts, and whether they still lead to this site."
+        )
+        what.add_argument("--repair", action="store_true", help="Rewrite the entries that --list shows as stale.")
         endpoint = parser.add_mutually_exclusive_group()
         endpoint.add_argument(
-            "--endpoint", default="default", metavar="E", help="endpoint to connect; default: default"
+            "--endpoint", default="default", metavar="E", help="Endpoint to connect. Default: default."
         )
         endpoint.add_argument(
             "--workspace",
             action="store_true",
-            help="an entry that serves the MCP servers of the project file in the directory in which the host runs",
+            help="Write an entry that serves the MCP servers of the project file in the directory in which the host runs.",
         )
         parser.add_argument(
             "--agent",
             metavar="A",
-            help="agent that the host acts as; default: local, or with --workspace the agent of the directory",
+            help="Agent that the host acts as. Default: local, or with --workspace the agent of the directory.",
         )
         parser.add_argument(
-            "--http", action="store_true", help="over HTTP instead of stdio; a token is made for the file"
+            "--http", action="store_true", help="Connect over HTTP instead of stdio. A token is created for the file."
         )
         token = parser.add_mutually_exclusive_group()
-        token.add_argument("--token-stdin", action="store_true", help="--http: read the token from standard input")
+        token.add_argument(
+            "--token-stdin", action="store_true", help="With --http: read the token from standard input."
+        )
         token.add_argument(
             "--in-environment",
             action="store_true",
-            help=f"--http: no token in the file; the host reads {BEARER_VARIABLE}",
+            help=f"With --http: write no token to the file. The host reads the variable {BEARER_VARIABLE}.",
         )
         parser.add_argument(
-            "--project", nargs="?", const=".", metavar="FOLDER", help="the host's file in this project, not your own"
+            "--project",
+            nargs="?",
+            const=".",
+            metavar="FOLDER",
+            help="Change the host's file in this project folder instead of your own file. Default: the current directory.",
         )
-        parser.add_argument("--dry-run", action="store_true", help="print what the file would hold, and change nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Print the new content of the file, and change nothing."
+        )
 
     def handle(self, **options: Any) -> None:
         if (options["token_stdin"] or options["in_environment"]) and not options["http"]:
-            raise CommandError("A token is for --http; over stdio nobody signs in.")
+            raise CommandError(
+                "--token-stdin and --in-environment require --http. Connections over stdio need no token."
+            )
         if options["workspace"]:
             if options["http"]:
-                raise CommandError("--workspace is for stdio: over HTTP the site does not see the host's directory.")
+                raise CommandError(
+                    "--workspace cannot be combined with --http: over HTTP, the site does not see the host's directory. "
+                    "Leave one of them out."
+                )
             options["endpoint"] = ""
         options["agent"] = options["agent"] or ("" if options["workspace"] else "local")
         must_be_a_site()
@@ -80,7 +97,7 @@ class Command(BaseCommand):
             if options["list"] or options["repair"]:
                 self._look(options)
             elif not options["host"]:
-                raise CommandError(f"Name a host: {', '.join(HOSTS)}. Or --list what is connected.")
+                raise CommandError(f"Name a host: {', '.join(HOSTS)}. To see the connected hosts, use --list.")
             elif options["remove"]:
                 self._remove(options)
             else:
@@ -89,31 +106,31 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         except DatabaseError:
             raise CommandError(
-                "The database cannot be read. Run `manage.py migrate` (or `make run`) once, and check DATABASE_URL."
+                "The database cannot be read. Check DATABASE_URL, and run `manage.py migrate` (or `make run`) once."
             ) from None
 
     def _connect(self, options: dict[str, Any]) -> None:
         host = HOSTS[options["host"]]
         given = sys.stdin.readline().strip() if options["token_stdin"] else ""
         if options["token_stdin"] and not given:
-            raise CommandError("There was no token on standard input.")
+            raise CommandError("Standard input contains no token. Write the token and a line break to it.")
         outcome = connect(
             file=_file(host, options["project"]), endpoint=options["endpoint"], agent=options["agent"],
             http=options["http"], actor=ACTOR, signing=Signing(given, options["in_environment"]), dry=options["dry_run"],
         )  # fmt: skip
-        self._tell(outcome, options, "connected", "was connected like this already")
+        self._tell(outcome, options, "added to", "already has this entry; nothing was changed")
         if not options["dry_run"]:
             self._hint(host, options)
 
     def _remove(self, options: dict[str, Any]) -> None:
         file = _file(HOSTS[options["host"]], options["project"])
         outcome = disconnect(file=file, key=key_for(options["endpoint"]), actor=ACTOR, dry=options["dry_run"])
-        self._tell(outcome, options, "taken out", "has no such entry")
+        self._tell(outcome, options, "removed from", "does not have this entry; nothing was changed")
 
     def _tell(self, outcome: Outcome, options: dict[str, Any], done: str, nothing: str) -> None:
         if options["dry_run"]:
             self.stderr.write(
-                f"{outcome.file.path} would hold:" if outcome.changed else f"{outcome.file.path}: {nothing}."
+                f"New content of {outcome.file.path}:" if outcome.changed else f"{outcome.file.path}: {nothing}."
             )
             self.stdout.write(outcome.text if outcome.changed else "", ending="")
             return
@@ -121,31 +138,33 @@ class Command(BaseCommand):
         if not outcome.changed:
             self.stdout.write(f"{title}: {outcome.file.path} {nothing}.")
             return
-        self.stdout.write(f"{title}: “{outcome.key}” {done}, in {outcome.file.path}.")
+        self.stdout.write(f"{title}: “{outcome.key}” was {done} {outcome.file.path}.")
         if outcome.kept:
-            self.stdout.write(f"What it held before: {outcome.kept}")
+            self.stdout.write(f"The previous content is in {outcome.kept}.")
 
     def _hint(self, host: Host, options: dict[str, Any]) -> None:
         self.stdout.write(host.after)
         if options["http"] and (options["in_environment"] or options["project"] is not None):
-            self.stdout.write(f"Start {host.title} with {BEARER_VARIABLE} set; a token is issued on the agent's page.")
+            self.stdout.write(
+                f"Start {host.title} with the variable {BEARER_VARIABLE} set to a token. Create the token on the agent's page."
+            )
         if not options["http"] and (names := withheld()):
             self.stdout.write(
-                f"Start {host.title} with {', '.join(names)} set as they are here, or name files ({names[0]}_FILE) and connect "
-                "again: secrets are not written into its file."
+                f"Secrets are not written to the host's file. Start {host.title} with the same {', '.join(names)} as here, "
+                f"or use files for them (for example {names[0]}_FILE) and connect again."
             )
 
     def _look(self, options: dict[str, Any]) -> None:
         hosts = [HOSTS[options["host"]]] if options["host"] else list(HOSTS.values())
         found = standing(_files(hosts, options["project"]))
         if not found:
-            self.stdout.write("No host is connected. Connect one: manage.py connect HOST")
+            self.stdout.write("No hosts are connected. Connect one with `manage.py connect HOST`.")
         self._kept: set[Path] = set()
         refused = [entry for entry in found if not self._show(entry, repair=options["repair"], dry=options["dry_run"])]
         if not options["repair"] and any(entry.mendable for entry in found):
-            self.stdout.write("Mend what is stale: manage.py connect --repair")
+            self.stdout.write("Repair the stale entries with `manage.py connect --repair`.")
         if refused:
-            raise CommandError(f"{len(refused)} could not be mended; the reason stands below each.")
+            raise CommandError(f"{len(refused)} entries could not be repaired. The reasons are shown above.")
 
     def _show(self, entry: Standing, *, repair: bool, dry: bool) -> bool:
         """False if it was to be mended and could not be."""
@@ -153,7 +172,7 @@ class Command(BaseCommand):
         if not entry.key:
             self.stdout.write(f"{place}\n  cannot be read: {entry.problem}")
             return True
-        nobody = f"whoever {BEARER_VARIABLE} belongs to" if entry.http else "the agent of its workspace"
+        nobody = f"the agent of the token in {BEARER_VARIABLE}" if entry.http else "the agent of its workspace"
         whom = entry.agent or nobody
         way = "HTTP" if entry.http else "stdio"
         state = (
@@ -171,7 +190,7 @@ class Command(BaseCommand):
             self.stdout.write(f"  could not be written: {error}")
             return False
         self._kept.add(entry.file.path)
-        self.stdout.write(f"  written anew{f'; what it held before: {outcome.kept}' if outcome.kept else ''}.")
+        self.stdout.write(f"  rewritten{f'; the previous content is in {outcome.kept}' if outcome.kept else ''}.")
         return True
 
 

@@ -31,27 +31,57 @@ ACTOR = "exportconfig"
 class Command(BaseCommand):
     """Writes a file, a JSON Schema or a snippet; notes go to standard error."""
 
-    help = "Write the servers as a configuration file of another program, or the entry that points a program at us."
+    help = "Writes the servers as a configuration file for another program, or the entry that connects a host to this site."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         self.what = what = parser.add_mutually_exclusive_group(required=True)  # the project has one more
-        what.add_argument("--format", choices=list(formats.FORMATS), help="format of the file")
-        what.add_argument("--schema", action="store_true", help="print the JSON Schema of the Slipsnisse format")
-        what.add_argument("--client", choices=list(HOSTS), help="print the entry for this host; `connect` writes it")
-        parser.add_argument("--include-secrets", action="store_true", help="write secret values too (audited)")
-        parser.add_argument("--extended", action="store_true", help="Slipsnisse: also remote servers, any provider")
-        parser.add_argument("--only", choices=["enabled"], help="leave disabled servers out")
-        parser.add_argument("--endpoint", default="default", metavar="SLUG", help="endpoint that --client points at")
-        parser.add_argument("--agent", default="local", metavar="SLUG", help="agent that --client acts as")
-        parser.add_argument("--http", action="store_true", help="--client: over HTTP instead of stdio")
+        what.add_argument("--format", choices=list(formats.FORMATS), help="Format of the file.")
+        what.add_argument("--schema", action="store_true", help="Print the JSON Schema of the Slipsnisse format.")
+        what.add_argument(
+            "--client",
+            choices=list(HOSTS),
+            help="Print the entry for this host. `manage.py connect` writes it to the host's file.",
+        )
         parser.add_argument(
-            "-o", "--output", default="", metavar="PATH", help="file to write; default: standard output"
+            "--include-secrets",
+            action="store_true",
+            help="Write the values of secrets too. This is recorded in the audit log.",
+        )
+        parser.add_argument(
+            "--extended",
+            action="store_true",
+            help="With --format slipsnisse: use the extended format, which allows remote servers and all providers.",
+        )
+        parser.add_argument("--only", choices=["enabled"], help="Leave out disabled servers.")
+        parser.add_argument(
+            "--endpoint",
+            default="default",
+            metavar="SLUG",
+            help="With --client: endpoint that the host uses. Default: default.",
+        )
+        parser.add_argument(
+            "--agent",
+            default="local",
+            metavar="SLUG",
+            help="With --client: agent that the host acts as. Default: local.",
+        )
+        parser.add_argument("--http", action="store_true", help="With --client: connect over HTTP instead of stdio.")
+        parser.add_argument(
+            "-o", "--output", default="", metavar="PATH", help="File to write. Default: standard output."
         )
 
         parser.add_argument(
-            "--watch", action="store_true", help="keep the file in step: write it after each change, until interrupted"
+            "--watch",
+            action="store_true",
+            help="Keep the file up to date: write it again after each change, until you press Ctrl-C.",
         )
-        parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="--watch: between two looks")
+        parser.add_argument(
+            "--interval",
+            type=float,
+            default=1.0,
+            metavar="SECONDS",
+            help="With --watch: seconds between two checks for changes. Default: 1.",
+        )
 
     def handle(self, **options: Any) -> None:
         if options["watch"]:
@@ -67,7 +97,7 @@ class Command(BaseCommand):
         name = options["format"]
         if options["extended"]:
             if name != "slipsnisse":
-                raise CommandError("--extended belongs to --format slipsnisse.")
+                raise CommandError("--extended requires --format slipsnisse.")
             name = "slipsnisse-extended"
         written = export_config(
             format_name=name,
@@ -78,7 +108,7 @@ class Command(BaseCommand):
         for note in written.notes:
             self.stderr.write(str(note))
         if written.refused:
-            self.stderr.write(f"Nothing was written; {len(written.refused)} problems stand above.")
+            self.stderr.write(f"Nothing was written. {len(written.refused)} problems are listed above.")
             sys.exit(1)
         as_yaml = name.startswith("slipsnisse") and not options["output"].endswith(".json")
         self._put(written.data, options["output"], as_yaml=as_yaml)
@@ -86,11 +116,13 @@ class Command(BaseCommand):
     def _keep_in_step(self, options: dict[str, Any]) -> None:
         """Write the file after each change until interrupted; a database or disk that is away is waited for."""
         if not options["format"] or not options["output"] or options["include_secrets"] or options["extended"]:
-            raise CommandError("--watch needs --format and --output, and writes no secrets and no --extended.")
+            raise CommandError(
+                "--watch requires --format and --output, and cannot be combined with --include-secrets or --extended."
+            )
         for number in (signal.SIGINT, signal.SIGTERM):  # explicitly: whoever started us may have had them ignored
             signal.signal(number, signal.default_int_handler)
         file = KeptFile(Path(options["output"]), options["format"], ACTOR, options["only"] == "enabled")
-        self.stderr.write(f"{file.path}: kept in step; Ctrl-C ends.")
+        self.stderr.write(f"{file.path} is updated after each change. Press Ctrl-C to stop.")
         trouble = ""
         try:
             while True:
@@ -99,7 +131,7 @@ class Command(BaseCommand):
                     self.stderr.write(trouble)
                 time.sleep(options["interval"])
         except KeyboardInterrupt:
-            self.stderr.write(f"{file.path}: no longer kept in step.")
+            self.stderr.write(f"{file.path} is no longer updated.")
 
     def _look(self, file: KeptFile) -> str:
         """Why the file could not be looked after; empty where it was."""
@@ -108,9 +140,9 @@ class Command(BaseCommand):
             for sentence in file.look():
                 self.stderr.write(sentence)
         except OSError as error:
-            return f"{file.path} cannot be written: {error.strerror}. It is tried again."
+            return f"{file.path} cannot be written: {error.strerror}. The command keeps trying."
         except DatabaseError:
-            return f"{file.path}: the database does not answer. It is asked again."
+            return f"{file.path} cannot be updated: the database is unavailable. The command keeps trying."
         return ""
 
     def _entry(self, options: dict[str, Any]) -> str:
@@ -133,5 +165,5 @@ class Command(BaseCommand):
         try:
             write_file(Path(output), content)
         except OSError as error:
-            raise CommandError(f"{output} cannot be written: {error.strerror}. Choose another place.") from None
-        self.stderr.write(f"{output}: written.")
+            raise CommandError(f"{output} cannot be written: {error.strerror}. Choose another path.") from None
+        self.stderr.write(f"{output} was written.")

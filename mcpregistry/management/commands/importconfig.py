@@ -34,31 +34,54 @@ class Command(BaseCommand):
     if anything is refused.
     """
 
-    help = "Import MCP servers from a configuration file of any known program. New servers are drafts; nothing starts."
+    help = (
+        "Imports MCP servers from the configuration file of a known program. New servers are drafts and do not start."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("path", nargs="?", default="", help="file to read; - reads from standard input")
-        parser.add_argument("--format", default="", choices=["", *formats.READABLE], help="default: recognised")
-        parser.add_argument("--extended", action="store_true", help="read a Slipsnisse file of the extended format")
-        parser.add_argument("--check", action="store_true", help="only say whether the file is valid")
+        parser.add_argument(
+            "path",
+            nargs="?",
+            default="",
+            help="File to read, or - for standard input. Default: mcp-servers.json in this directory, or the usual file of --format or --workspace.",
+        )
+        parser.add_argument(
+            "--format", default="", choices=["", *formats.READABLE], help="Format of the file. Default: detected."
+        )
+        parser.add_argument("--extended", action="store_true", help="Read a Slipsnisse file in the extended format.")
+        parser.add_argument("--check", action="store_true", help="Only check whether the file is valid.")
         parser.add_argument(
             "--on-conflict",
             choices=["error", "skip", "replace", "rename"],
-            help="what to do with a server that exists and differs (error; with --watch: replace)",
+            help="What to do if a server exists with other values. Default: error, or replace with --watch.",
         )
         parser.add_argument(
-            "--credentials", action="store_true", help="keep what looks like a secret as a credential of its server"
+            "--credentials",
+            action="store_true",
+            help="Store values that look like secrets as credentials of their servers.",
         )
-        parser.add_argument("--no-expand", action="store_true", help="keep ${VAR} in commands and addresses")
-        parser.add_argument("--workspace", default="", metavar="DIR", help="what ${workspace} stands for")
+        parser.add_argument(
+            "--no-expand", action="store_true", help="Keep ${VAR} in commands and addresses instead of replacing it."
+        )
+        parser.add_argument("--workspace", default="", metavar="DIR", help="Directory that replaces ${workspace}.")
         parser.add_argument(
             "--project", action="append", default=[], metavar="FOLDER",
-            help=f"make a workspace of this project of the file (may be repeated; {EVERY} for all)",
+            help=f"Create a workspace for this project of the file. Can be repeated. Use {EVERY} for all projects.",
         )  # fmt: skip
-        parser.add_argument("--agent", default="local", help="agent that hosts act as in these workspaces (local)")
-        parser.add_argument("--dry-run", action="store_true", help="show what would change, save nothing")
-        parser.add_argument("--watch", action="store_true", help="stay and import again whenever the file changes")
-        parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often --watch looks")
+        parser.add_argument(
+            "--agent", default="local", help="Agent that hosts act as in these workspaces. Default: local."
+        )
+        parser.add_argument("--dry-run", action="store_true", help="Show what would change, and save nothing.")
+        parser.add_argument(
+            "--watch", action="store_true", help="Keep running, and import the file again after each change."
+        )
+        parser.add_argument(
+            "--interval",
+            type=float,
+            default=1.0,
+            metavar="SECONDS",
+            help="With --watch: seconds between two checks for changes. Default: 1.",
+        )
 
     def handle(self, **options: Any) -> None:
         self.options = options
@@ -67,7 +90,7 @@ class Command(BaseCommand):
         path = self._path()
         if options["watch"]:
             if path is None or (path.exists() and not path.is_file()):
-                raise CommandError("Only a file can be watched. Name one.")
+                raise CommandError("--watch requires a file. Name one.")
             self._watch(path)
         elif not self._once(sys.stdin.buffer.read(large.MAX_BYTES + 1) if path is None else self._read(path), path):
             sys.exit(1)
@@ -90,14 +113,14 @@ class Command(BaseCommand):
     def _workspace(self) -> Path | None:
         name = self.options["workspace"]
         if name and not Path(name).is_dir():
-            raise CommandError(f"{name} is no directory. Name the directory that the servers work in.")
+            raise CommandError(f"{name} is not a directory. Name the directory that the servers work in.")
         return Path(name) if name else None
 
     def _read(self, path: Path) -> bytes:
         try:
             return read_file(path)
         except OSError as error:
-            raise CommandError(f"{path} cannot be read: {error.strerror}. Check its name and rights.") from None
+            raise CommandError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from None
 
     def _once(self, raw: bytes, path: Path | None) -> bool:
         """Import what was read; whether all of it was taken."""
@@ -148,15 +171,17 @@ class Command(BaseCommand):
         """What is taken as it stands comes first, and as a count unless it is asked for: it shall not hide the rest."""
         plain, level = [note for note in notes if note.plain], self.options["verbosity"]
         if plain and level == 1:
-            self.stdout.write(f"{plain[0].file}: kept as they stand: {len(plain)} (-v 2 names each).")
+            self.stdout.write(f"{plain[0].file}: {len(plain)} values were taken unchanged (-v 2 lists them).")
         for note in [*(plain if level > 1 else ()), *(note for note in notes if not note.plain)]:
             (self.stderr if note.action in ("refused", "left out") else self.stdout).write(str(note))
 
     def _summary(self, outcome: Outcome) -> None:
         if outcome.refused:
-            self.stderr.write(f"{outcome.path}: nothing was saved; problems: {len(outcome.refused)}, see above.")
+            self.stderr.write(f"{outcome.path}: nothing was saved. {len(outcome.refused)} problems are listed above.")
             if any(note.remedy == CONFLICT for note in outcome.refused):
-                self.stderr.write("Choose with --on-conflict skip, replace or rename.")
+                self.stderr.write(
+                    "Use --on-conflict skip, replace or rename to choose what happens to existing servers."
+                )
             return
         counts: dict[str, int] = {}
         for change in outcome.changes:
@@ -173,29 +198,33 @@ class Command(BaseCommand):
         if left:
             listed = ", ".join(left[:_MOST_LISTED]) + (", …" if len(left) > _MOST_LISTED else "")
             self.stdout.write(f"{outcome.path}: projects without a workspace: {listed}.")
-            self.stdout.write(f"Make workspaces of them with --project FOLDER, or --project {EVERY}.")
+            self.stdout.write(f"To create workspaces for them, use --project FOLDER, or --project {EVERY}.")
 
     def _watch(self, path: Path) -> None:
         """Import at every change until interrupted; a broken file leaves the last good state as it is."""
         for number in (signal.SIGINT, signal.SIGTERM):  # explicitly: whoever started us may have had them ignored
             signal.signal(number, signal.default_int_handler)
         watch, missing, self.followed = FileWatch(path), False, Followed(ACTOR)
-        self.stdout.write(f"{path}: watching; Ctrl-C ends.")
+        self.stdout.write(f"{path} is imported after each change. Press Ctrl-C to stop.")
         try:
             while True:
                 content = watch.changed()
                 if content is not None:
                     close_old_connections()
                     if not self._once(content, path):
-                        self.stderr.write(f"{path}: the last good state stays; correct the file and save it again.")
+                        self.stderr.write(
+                            f"{path}: the last imported state is kept. Correct the file and save it again."
+                        )
                     self.stdout.flush()
                     self.stderr.flush()
                 if missing != (not path.exists()):
                     missing = not missing
-                    self.stderr.write(f"{path}: {'gone; its servers stay' if missing else 'back'}.")
+                    self.stderr.write(
+                        f"{path} no longer exists. Its servers are kept." if missing else f"{path} exists again."
+                    )
                 time.sleep(self.options["interval"])
         except KeyboardInterrupt:
-            self.stdout.write(f"{path}: no longer watched.")
+            self.stdout.write(f"{path} is no longer watched.")
 
 
 def _directory(name: str) -> str:

@@ -15,21 +15,23 @@ from mcpregistry.services.upkeep.invariants.calls import check
 class Command(BaseCommand):
     """Prints each invariant with how often it is broken, and examples."""
 
-    help = "Checks what must be true of the records at any time. Exit code 1 if something is not."
+    help = "Checks that the records are consistent. Exit code 1 if a check fails."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--strict", action="store_true", help="also: nothing is left open (after everything stopped)"
+            "--strict",
+            action="store_true",
+            help="Also check that nothing is left open. Use this only when all processes are stopped.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         findings = check(timezone.now(), strict=options["strict"])
         for finding in findings:
-            verdict = "ok" if not finding.violations else f"BROKEN {finding.violations} times"
+            verdict = "ok" if not finding.violations else f"FAILED {finding.violations} times"
             self.stdout.write(f"{verdict:<18}{finding.rule}")
             for place in finding.examples:
                 self.stdout.write(f"{'':<18}  {printable(place, 200)}")
         broken = sum(1 for finding in findings if finding.violations)
-        self.stdout.write(f"\n{len(findings)} invariants checked, {broken} broken.")
+        self.stdout.write(f"\n{len(findings)} invariants were checked, {broken} failed.")
         if broken:
             raise SystemExit(1)

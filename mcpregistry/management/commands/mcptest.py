@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from mcpregistry.calls.calls_of_tests import make_call
 from mcpregistry.calls.recording.recorder import Recorder
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ArgumentsInvalid, SlipsnisseError
 from mcpregistry.domain.text.canonical import stored
 from mcpregistry.domain.text.display import printable
@@ -26,27 +27,34 @@ from mcpregistry.services.servers.trials import run_test
 from mcpregistry.services.upkeep.process_lease import ProcessLease
 
 _TEXT_SHOWN = 2_000
+_EXAMPLE = error_texts.use("a JSON object", '{"timezone": "UTC"}')
 
 
 class Command(BaseCommand):
     """Queues a test of the server, runs it in this process, and prints verdict and times."""
 
     help = (
-        "Tests one server from here, without a worker: connects, lists its tools, perhaps calls one. "
-        "Exit code 0: passed, 1: failed, 2: could not be tested."
+        "Tests one server in this process, without a worker: connects, lists its tools, and calls one of them if you name it. "
+        "Exit code: 0 if the test passed, 1 if it failed, 2 if the server could not be tested."
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("slug")
-        parser.add_argument("--call", default="", metavar="TOOL", help="call this tool; you vouch that it does no harm")
+        parser.add_argument("slug", help="Slug of the server.")
         parser.add_argument(
-            "--args", dest="arguments", default="{}", metavar="JSON", help="its arguments as a JSON object"
+            "--call", default="", metavar="TOOL", help="Call this tool. You are responsible for what the call does."
+        )
+        parser.add_argument(
+            "--args",
+            dest="arguments",
+            default="{}",
+            metavar="JSON",
+            help="Arguments of the call as a JSON object. Default: {}.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         server = Server.objects.filter(slug=options["slug"]).first()
         if server is None:
-            raise CommandError(f"There is no server '{options['slug']}'.", returncode=2)
+            raise CommandError(error_texts.not_found("server", options["slug"]), returncode=2)
         try:
             arguments = _arguments(options["arguments"])
             actor = f"shell:{getpass.getuser()}"
@@ -85,7 +93,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"  {step:<8} {test.timings[step]:>9,.1f} ms")
         if report.discovery is not None and report.listed:
             names = ", ".join(str(tool["name"]) for tool in report.discovery.tools)
-            self.stdout.write(f"  era      {test.protocol_era} ({printable(report.discovery.protocol_version, 40)})")
+            self.stdout.write(f"  protocol {test.protocol_era} ({printable(report.discovery.protocol_version, 40)})")
             self.stdout.write(f"  tools    {test.tool_count}: {printable(names, _TEXT_SHOWN)}")
         for reason in test.left_out.splitlines():
             self.stdout.write(f"  left out {printable(reason, _TEXT_SHOWN)}")
@@ -94,7 +102,7 @@ class Command(BaseCommand):
         if test.error:
             self.stdout.write(f"  {test.error_code}: {printable(test.error, _TEXT_SHOWN)}")
         if test.error and test.stderr_tail:
-            self.stdout.write(f"  the end of its log:\n{printable(test.stderr_tail[-_TEXT_SHOWN:])}")
+            self.stdout.write(f"  the end of the server's log:\n{printable(test.stderr_tail[-_TEXT_SHOWN:])}")
         self.stdout.write(str(test.get_verdict_display()))
 
 
@@ -102,7 +110,7 @@ def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text)
     except ValueError as error:
-        raise ArgumentsInvalid(f"--args is no JSON: {error}", remedy='Write e.g. {"timezone": "UTC"}.') from error
+        raise ArgumentsInvalid(f"--args is not valid JSON: {error}.", remedy=_EXAMPLE) from error
     if not isinstance(arguments, dict):
-        raise ArgumentsInvalid("--args is no JSON object.", remedy='Write e.g. {"timezone": "UTC"}.')
+        raise ArgumentsInvalid("--args is not a JSON object.", remedy=_EXAMPLE)
     return arguments

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import PolicyRule
@@ -23,24 +24,27 @@ _TOOLS_SHOWN = 30
 class Command(BaseCommand):
     """Judges the real calls of the last days by draft rules; saves nothing."""
 
-    help = "Policy rules: try a draft on the real calls of the last days, before it counts."
+    help = "Tests rules on past calls before they take effect, or adds the starter rules."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        test = verbs.add_parser("test", help="what a rule would have held, denied and let through; saves nothing")
+        test = verbs.add_parser(
+            "test", help="Show which past calls a rule would have held, denied and allowed. Saves nothing."
+        )
         which = test.add_mutually_exclusive_group(required=True)
-        which.add_argument("--rule", metavar="NAME", help="a rule that there is, also one that is switched off")
-        which.add_argument("--file", metavar="FILE", help="rules as YAML or JSON (- reads stdin)")
-        test.add_argument("--days", type=_days, default=7, help="how far back (default 7)")
-        verbs.add_parser("starter", help="add the starter rules: reading runs, destroying and acting abroad ask")
+        which.add_argument("--rule", metavar="NAME", help="Name of an existing rule. It can be disabled.")
+        which.add_argument("--file", metavar="FILE", help="File with rules as YAML or JSON, or - for standard input.")
+        test.add_argument("--days", type=_days, default=7, help="Number of past days to test on. Default: 7.")
+        verbs.add_parser(
+            "starter",
+            help="Add the starter rules: allow calls that only read, and ask for calls that destroy or act on the outside world.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             if options["verb"] == "starter":
                 added = add_starter_rules(actor="manage.py policy")
-                self.stdout.write(
-                    "\n".join(f"added: {rule}" for rule in added) or "The starter rules are there already."
-                )
+                self.stdout.write("\n".join(f"added: {rule}" for rule in added) or "The starter rules exist already.")
                 return
             drafts = _drafts(options["rule"], options["file"])
             for draft in drafts:
@@ -55,15 +59,17 @@ class Command(BaseCommand):
 
     def _tell(self, report: Report) -> None:
         say = self.stdout.write
-        say(f"{report.judged:,} calls of the last {report.days} days judged, {report.changed:,} would go another way.")
+        say(
+            f"{report.judged:,} calls of the last {report.days} days were tested; {report.changed:,} would end differently."
+        )
         for count, why in (
-            (report.erased, "not judged: their arguments were erased by retention"),
-            (report.gone, "not judged: their agent, endpoint, server or tool is not there any more"),
-            (report.failed, "gave a condition no answer"),
+            (report.erased, "calls were not tested: their arguments were deleted by retention"),
+            (report.gone, "calls were not tested: their agent, endpoint, server or tool no longer exists"),
+            (report.failed, "calls have a condition that could not be evaluated"),
         ):
             if count:
                 say(f"{count:,} {why}.")
-        say(f"\nWith the draft: {report.held:,} held, {report.denied:,} denied, {report.allowed:,} let through.")
+        say(f"\nWith the draft: {report.held:,} held, {report.denied:,} denied, {report.allowed:,} allowed.")
         for (before, after), count in sorted(report.moved.items()):
             if before is not after:
                 say(f"{count:>8,}  {before} -> {after}")
@@ -90,7 +96,7 @@ class Command(BaseCommand):
 def _days(text: str) -> int:
     days = int(text)
     if not 1 <= days <= 3650:
-        raise argparse.ArgumentTypeError("must be from 1 to 3650")
+        raise argparse.ArgumentTypeError(error_texts.out_of_range("The number of days", 1, 3650, days))
     return days
 
 
@@ -99,11 +105,11 @@ def _drafts(name: str | None, file: str | None) -> list[PolicyRule]:
         try:
             return read_rules(sys.stdin.read() if file == "-" else Path(file).read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{file} cannot be read: {error}") from None
+            raise CommandError(f"{file} cannot be read: {error}. Check its name and permissions.") from None
     rules = list(
         PolicyRule.objects.filter(name=name).select_related("agent", "endpoint", "tool", "server", "approvers")
     )
     if not rules:
-        known = ", ".join(f"'{rule}'" for rule in PolicyRule.objects.all()[:20]) or "none yet"
-        raise CommandError(f"There is no rule '{name}'. There are: {known}.")
+        known = ", ".join(f'"{rule}"' for rule in PolicyRule.objects.all()[:20]) or "none"
+        raise CommandError(f"{error_texts.not_found('rule', name)} Existing rules: {known}.")
     return rules

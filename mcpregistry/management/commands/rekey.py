@@ -14,8 +14,8 @@ class Command(BaseCommand):
     """Seals what older keys have sealed; says which keys are still needed. Exit code 1 if a secret does not open."""
 
     help = (
-        "Seals every secret with the newest key of SLIPSNISSE_KEYS (or var/keys.json), while the site runs. "
-        "Broken off, it goes on where it was when it is called again."
+        "Encrypts every secret again with the newest key of SLIPSNISSE_KEYS (or var/keys.json), while the site runs. "
+        "If it is interrupted, run it again to continue. Exit code 1 if a secret cannot be decrypted."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -23,6 +23,8 @@ class Command(BaseCommand):
         for problem in closed:
             self.stderr.write(problem)
         used = ", ".join(f"{key}: {count:,}" for key, count in sorted(keys_in_use().items())) or "none"
-        self.stdout.write(f"{done:,} secrets sealed anew. Keys in use, with their secrets: {used}.")
+        self.stdout.write(
+            f"{done:,} secrets were encrypted again. Keys in use, with the number of their secrets: {used}."
+        )
         if closed:
             raise SystemExit(1)

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.stdio.preload import open_door
@@ -31,31 +32,32 @@ if TYPE_CHECKING:
 class Command(BaseCommand):
     """Serves one endpoint as one agent to the host at standard input and output."""
 
-    help = "Serve an endpoint to one host over stdio. Hosts start this; people look at the admin."
+    help = "Serves an endpoint to one host over stdio. Hosts start this command; `manage.py connect` configures them."
     requires_system_checks: list[str] = []  # they would load every app of the site while the host waits
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--endpoint", help="endpoint to serve; default: by the workspace, else 'default'")
-        parser.add_argument("--agent", help="agent that the host acts as; default: by the workspace, else 'local'")
+        parser.add_argument("--endpoint", help="Endpoint to serve. Default: the workspace's, else default.")
+        parser.add_argument("--agent", help="Agent that the host acts as. Default: the workspace's, else local.")
         parser.add_argument(
-            "--config", metavar="FILE", help="serve the expert tools of this Slipsnisse file (YAML or JSON)"
+            "--config", metavar="FILE", help="Serve the expert tools of this Slipsnisse file (YAML or JSON)."
         )
         parser.add_argument(
             "--workspace",
             action="store_true",
-            help="serve the MCP servers of the project file in the directory, once a person has confirmed the file",
+            help="Serve the MCP servers of the project file in the directory, after a user has confirmed the file.",
         )
         parser.add_argument(
-            "--conversation", metavar="ID", default="", help="open conversation of the agent that everything belongs to"
+            "--conversation", metavar="ID", default="", help="Open conversation of the agent to which all calls belong."
         )
         parser.add_argument(
-            "--cwd", default=os.getcwd(), help="directory of the project; default: where it was started"
+            "--cwd", default=os.getcwd(), help="Directory of the project. Default: the current directory."
         )
         parser.add_argument(
             "--era",
             choices=["auto", "legacy"],
             default="auto",
-            help="legacy: only the handshake of 2025-11-25, for hosts that mix both eras on one pipe",
+            help="Use legacy for hosts that mix both kinds of protocol version on one connection: it allows only versions up to "
+            "2025-11-25. Default: auto.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -74,7 +76,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         except DatabaseError as error:
             raise CommandError(
-                "The database cannot be read. Run `manage.py migrate` (or `make run`) once, and check DATABASE_URL."
+                "The database cannot be read. Check DATABASE_URL, and run `manage.py migrate` (or `make run`) once."
             ) from error
         connections.close_all()  # what serves asks in threads of its own, and this one's pages take 3 MB
         from mcpregistry.gateway.stdio.server import serve_stdio
@@ -86,7 +88,8 @@ class Command(BaseCommand):
         """Read the directory's file and save its state. None of its servers is started here."""
         if options["endpoint"] or options["config"]:
             raise CommandError(
-                "--workspace chooses the endpoint by the directory. Leave --endpoint and --config out, or use a second entry."
+                "--workspace cannot be combined with --endpoint or --config, because the directory determines the endpoint. "
+                "Use a second entry for them."
             )
         from mcpregistry.gateway.stdio.project import ProjectFollower, pass_variables
         from mcpregistry.services.exchange.project_files import real_directory
@@ -101,11 +104,11 @@ class Command(BaseCommand):
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None
         if row is None:
-            self.stderr.write(f"No configuration file with MCP servers in {directory}. The usual endpoint is served.")
+            self.stderr.write(f"No configuration file with MCP servers in {directory}. The default endpoint is served.")
             return None
         if row.problem or row.state == "waiting":
             self.stderr.write(
-                row.problem or f"{row.path} waits for a confirmation: manage.py confirmworkspace {directory}"
+                row.problem or f"{row.path} waits for confirmation. Run `manage.py confirmworkspace {directory}`."
             )
         options |= {"endpoint": row.endpoint_slug, "agent": row.agent_slug}
         pass_variables(variables_of_project(row.path))
@@ -123,7 +126,7 @@ class Command(BaseCommand):
         except Refused as error:
             for problem in error.problems:
                 self.stderr.write(problem)
-            raise CommandError(f"{options['config']} is not served: see above.") from None
+            raise CommandError(f"{options['config']} is not served. The problems are listed above.") from None
         except SlipsnisseError as error:
             raise CommandError(f"{options['config']} is not served: {error}") from None
         for note in served.notes:
@@ -157,8 +160,8 @@ def _worker_for(served: Served | None) -> Iterator[None]:
     if unseen := unseen_by_the_site(ours):
         names = ",".join(unseen)
         raise CommandError(
-            f"The site's worker does not see {names}, which the file refers to. Give the site these variables, "
-            f"list them in SLIPSNISSE_PASS_ENV={names} and start it anew, or enter the keys in the admin."
+            f"The file refers to {names}, but the worker of the site does not have these variables. Set them for the site, "
+            f"list them in SLIPSNISSE_PASS_ENV={names}, and restart the site. Or enter the keys in the admin."
         )
     worker = OwnWorker(served.variables)
     worker.start()
@@ -178,6 +181,8 @@ def chosen(snapshot: Snapshot, endpoint: str | None, agent: str | None, cwd: str
     agent = agent or (workspace.agent if workspace else "local")
     for kind, name, known in (("endpoint", endpoint, snapshot.endpoints), ("agent", agent, snapshot.agents)):
         if name not in known:
-            there = ", ".join(sorted(known)) or "none yet"
-            raise CommandError(f"There is no enabled {kind} '{name}'. There is: {there}. Name one with --{kind}.")
+            there = ", ".join(sorted(known)) or "none"
+            raise CommandError(
+                f"{error_texts.not_found(f'enabled {kind}', name)} Available: {there}. Choose one with --{kind}."
+            )
     return endpoint, agent

@@ -7,17 +7,20 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from mcpregistry.domain import error_texts
 from mcpregistry.services.access import second_factor
 
 
 class Command(BaseCommand):
     """Resets one person's second factor, or lists who has one."""
 
-    help = "List who has a second factor; with --reset NAME take it from somebody who has lost it."
+    help = (
+        "Lists the users and their second factors. With --reset NAME, removes the second factor of a user who lost it."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One option."""
-        parser.add_argument("--reset", metavar="NAME", help="the account's name")
+        parser.add_argument("--reset", metavar="NAME", help="Name of the user.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Reset or list."""
@@ -31,6 +34,10 @@ class Command(BaseCommand):
     def _reset(self, name: str) -> None:
         user = User.objects.filter(username=name).first()
         if user is None:
-            raise CommandError(f"There is no account '{name}'. Without --reset, this command lists them.")
+            raise CommandError(
+                f"{error_texts.not_found('user', name)} {error_texts.list_with('manage.py secondfactor')}"
+            )
         gone = second_factor.reset(user, by=None)
-        self.stdout.write(f"{name} has no second factor any more." if gone else f"{name} had none.")
+        self.stdout.write(
+            f"The second factor of {name} was removed." if gone else f"{name} does not have a second factor."
+        )

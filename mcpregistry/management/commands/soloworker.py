@@ -22,15 +22,18 @@ class Command(BaseCommand):
     """Runs Celery on an in-memory broker; ``gateway.stdio.own_worker`` starts it."""
 
     help = (
-        "Do the work of worker and clock in this process alone; runmcp --config starts it where no worker runs. "
-        'Each line of standard input wakes it: ["task", [ids]]; its end ends it.'
+        "Does the work of the worker and the scheduler in one process. `runmcp --config` starts it if no worker runs. "
+        'Each line of standard input starts a task: ["task", [ids]]. When standard input ends, the process stops.'
     )
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         app = current_app
         if not app.conf.broker_url.startswith("memory:"):
-            raise CommandError("It needs no broker and must not take another's work. Set CELERY_BROKER_URL=memory://.")
+            raise CommandError(
+                "This command runs without a broker, so that it does not take the work of other workers. Set "
+                "CELERY_BROKER_URL=memory://."
+            )
         app.conf.broker_transport_options = {"polling_interval": 0.05}
         with lasting():
             # Before there are threads: of clock and worker, the second would not wait for what the first still imports.

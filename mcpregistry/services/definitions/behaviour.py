@@ -43,7 +43,7 @@ def confirm_annotations(
     """
     if read_only and destructive:
         raise ConfigInvalid("A tool that only reads destroys nothing.", remedy="Choose one of the two.")
-    tool = _lock(tool, seen)
+    tool = lock_as_shown(tool, seen)
     tool.read_only, tool.destructive, tool.open_world = read_only, destructive, open_world
     tool.save(update_fields=[*HINTS])
     facts = {name: getattr(tool, name) for name in HINTS}
@@ -54,7 +54,7 @@ def confirm_annotations(
 @transaction.atomic
 def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
     """Confirm all that the server claims; what it is silent about stays as it is. ``seen`` and errors as above."""
-    tool = _lock(tool, seen)
+    tool = lock_as_shown(tool, seen)
     claimed = claims(tool)
     if not claimed:
         raise ConfigInvalid("The server claims nothing about this tool.", remedy="Say yourself what the tool does.")
@@ -64,7 +64,8 @@ def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
     return confirm_annotations(tool=tool, actor=actor, **facts)
 
 
-def _lock(tool: Tool, seen: str) -> Tool:
+def lock_as_shown(tool: Tool, seen: str) -> Tool:
+    """Lock the tool for the transaction. Raises Conflict if ``seen`` is given and is not ``seen_of`` the tool any more."""
     rows = Tool.offers.select_for_update(of=("self",)).select_related("pinned", "server")
     tool = rows.get(pk=tool.pk)
     if seen and seen != seen_of(tool):

@@ -123,7 +123,7 @@ def _looked(now: datetime, known: Archives, *, full: bool) -> _Look:
         if is_passing(error):
             raise
         log.exception("audit.unreadable")
-        look.problems.append(f"{_UNREADABLE} {type(error).__name__}: {error}")
+        look.problems.append(f"{_UNREADABLE} {type(error).__name__}.")
     return look
 
 

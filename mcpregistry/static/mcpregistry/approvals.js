@@ -10,7 +10,7 @@
   // Countdown
 
   const left = (seconds) => {
-    if (seconds <= 0) return "over";
+    if (seconds <= 0) return "expired";
     const s = Math.floor(seconds);
     if (s < 3600) return `${Math.floor(s / 60)}:${String(s % 60).padStart(2, "0")}`;
     return s < 86400 ? `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min` : `${Math.floor(s / 86400)} d`;
@@ -200,8 +200,8 @@
     const gone = [...before].filter((id) => !document.getElementById(id)).length;
     if (here) choose(document.getElementById(here) ?? all[Math.min(place, all.length - 1)], false);
     if (lines.length) announce(lines.join("; "));
-    else if (fresh) announce(`${fresh} new ${fresh === 1 ? "call waits" : "calls wait"}`);
-    else if (gone) announce(`${gone} ${gone === 1 ? "call waits" : "calls wait"} no more`);
+    else if (fresh) announce(`${fresh} new ${fresh === 1 ? "call is" : "calls are"} waiting`);
+    else if (gone) announce(`${gone} ${gone === 1 ? "call is" : "calls are"} no longer waiting`);
     else entitle();
     if (fresh && kept()) beep();
   };
@@ -210,7 +210,7 @@
     if (status.dataset.end === "waiting" && !status.dataset.changed) return;
     // Whatever is pressed now would be refused; what was typed stays to be copied.
     for (const button of document.querySelectorAll("#decision button")) button.disabled = true;
-    announce(status.dataset.end === "waiting" ? "The arguments were edited" : status.dataset.words);
+    announce(status.dataset.end === "waiting" ? "The arguments have been edited" : status.dataset.words);
   };
 
   const offline = document.getElementById("offline");

@@ -46,7 +46,7 @@ class ScriptedModels:
             return
         wire, model, streams = _route(path)
         if wire is None:
-            await _json(send, 404, {"error": {"message": f"No model API at {path}."}})
+            await _json(send, 404, {"error": {"message": f"{path} is not a model API."}})
             return
         await self._model(wire, body, model, streams, send)
 

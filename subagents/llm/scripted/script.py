@@ -126,7 +126,7 @@ class Script:
         scenario = self.scenarios.get(ask.model.rsplit("/", 1)[-1])
         if scenario is None:
             known = ", ".join(sorted(self.scenarios)) or "none"
-            raise ScriptError(f"The scripted model '{ask.model}' does not exist. There are: {known}.")
+            raise ScriptError(f'No scripted model named "{ask.model}". Available models: {known}.')
         if not ask.tools and scenario.final is not None:
             return scenario.final
         if ask.answered >= len(scenario.turns) and not scenario.repeat:
@@ -142,13 +142,15 @@ class Script:
 def load(data: Any) -> Script:
     """A script from parsed YAML or JSON. Raises ScriptError naming what is wrong."""
     if not isinstance(data, dict) or not data:
-        raise ScriptError("A script maps each model's name to its scenario: {name: {turns: [...]}}.")
+        raise ScriptError(
+            "The script is not valid. It must map the name of each model to its scenario: {name: {turns: [...]}}."
+        )
     return Script({str(name): _scenario(str(name), body) for name, body in data.items()})
 
 
 def _scenario(name: str, body: Any) -> Scenario:
     if not isinstance(body, dict) or not isinstance(body.get("turns"), list) or not body["turns"]:
-        raise ScriptError(f"The scenario '{name}' needs a list of turns.")
+        raise ScriptError(f"The scenario '{name}' requires a list of turns.")
     unknown = set(body) - {"turns", "final", "repeat"}
     if unknown:
         raise ScriptError(f"The scenario '{name}' has unknown keys: {', '.join(sorted(unknown))}.")
@@ -163,7 +165,7 @@ _TURN_KEYS = {"when", "text", "calls", "usage", "attempts", "cut_off", "gap", "t
 
 def _check_turn(name: str, turn: Any) -> None:
     if not isinstance(turn, dict):
-        raise ScriptError(f"A turn of '{name}' is no object.")
+        raise ScriptError(f"A turn of '{name}' is not an object.")
     unknown = set(turn) - _TURN_KEYS
     unknown |= set(turn.get("when") or {}) - {"last_tool", "contains", "user_contains", "offers"}
     if unknown:
@@ -174,7 +176,7 @@ def _fitting(alternatives: list[Mapping[str, Any]], ask: Ask, name: str) -> Mapp
     for turn in alternatives:
         if _matches(turn.get("when") or {}, ask):
             return turn
-    raise ScriptError(f"No alternative of '{name}' fits the request.")
+    raise ScriptError(f"No alternative of '{name}' matches the request.")
 
 
 def _matches(when: Mapping[str, Any], ask: Ask) -> bool:

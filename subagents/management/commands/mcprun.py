@@ -16,6 +16,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from subagents.domain.formats import FORMAT, FORMATS, JSON, SCHEMA, AnswerFormat, split_format
 from subagents.domain.lifecycle import Exit, RunState
@@ -35,30 +36,45 @@ _CODES = {
 class Command(BaseCommand):
     """Starts a run, works on it here or waits for a worker, and prints its answer."""
 
-    help = "Run an expert tool: mcprun research_repository question='What changed?'. Needs a running worker (make run)."
+    help = (
+        "Runs an expert tool and prints its answer, for example: mcprun research_repository question='What changed?'. "
+        "Requires a running worker (`make run`)."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", help="the expert tool")
-        parser.add_argument("arguments", nargs="*", metavar="key=value", help="a value may be JSON: limit=5, deep=true")
-        parser.add_argument("--model", metavar="PROVIDER/MODEL", help="ask this model in place of the tool's own")
+        parser.add_argument("name", help="Name of the expert tool.")
         parser.add_argument(
-            "--temperature", type=float, metavar="0..2", help="in place of the tool's and the model's own"
+            "arguments", nargs="*", metavar="key=value", help="Arguments. Values can be JSON: limit=5, deep=true."
         )
-        parser.add_argument("--top-p", type=float, metavar="0..1", help="in place of the model's own")
+        parser.add_argument(
+            "--model", metavar="PROVIDER/MODEL", help="Use this model instead of the models of the tool."
+        )
+        parser.add_argument(
+            "--temperature",
+            type=float,
+            metavar="0..2",
+            help="Use this temperature instead of that of the tool and the model.",
+        )
+        parser.add_argument("--top-p", type=float, metavar="0..1", help="Use this top_p instead of that of the model.")
         parser.add_argument(
             "--no-parallel",
             action="store_true",
-            help="the model may ask for one tool call at a time (OpenAI, OpenRouter)",
+            help="Let the model request only one tool call at a time (OpenAI and OpenRouter).",
         )
-        parser.add_argument("--format", choices=FORMATS, help="of the answer; json needs --schema")
-        parser.add_argument("--schema", type=Path, metavar="FILE", help="JSON Schema that the answer must fit")
-        parser.add_argument("--json", action="store_true", help="print answer, figures and exit as one JSON object")
-        parser.add_argument("--accounting", type=Path, help="append one JSON line for each answer and tool call")
+        parser.add_argument("--format", choices=FORMATS, help="Format of the answer. json requires --schema.")
+        parser.add_argument("--schema", type=Path, metavar="FILE", help="File with the JSON Schema of the answer.")
+        parser.add_argument(
+            "--json", action="store_true", help="Print the answer, the figures and the exit as one JSON object."
+        )
+        parser.add_argument(
+            "--accounting", type=Path, help="Append one JSON line for each answer and tool call to this file."
+        )
         parser.add_argument(
             "--trace-llm", metavar="FILE",
-            help="append each request to a model provider and its answer, as one JSON line without secrets; - for standard error",
+            help="Append each request to a provider and its answer to this file, as one JSON line without secrets. - writes to "
+            "standard error.",
         )  # fmt: skip
-        parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+        parser.add_argument("--quiet", action="store_true", help="Do not print progress to standard error.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         self._quiet = options["quiet"]
@@ -87,7 +103,9 @@ class Command(BaseCommand):
         try:
             handle = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
-            raise CommandError(f"Cannot write to {name}: {error.strerror}.", returncode=2) from error
+            raise CommandError(
+                f"{name} cannot be written: {error.strerror}. Choose another path.", returncode=2
+            ) from error
         file = stack.enter_context(os.fdopen(handle, "a", buffering=1))
         return lambda line: file.write(f"{line}\n")
 
@@ -98,7 +116,7 @@ class Command(BaseCommand):
                 runs.cancel(run_id=run.pk, actor="command", reason=interruptions.pop())
             words = doing(run)
             if run.state == RunState.QUEUED and time.monotonic() - began > _NOBODY:
-                words = "no worker takes it: is the site running (make run)?"
+                words = "no worker has started the run; start the site (make run) if it does not run"
             if words != told:
                 told = words
                 self._say(f"{run.pk[:8]}: {words}")
@@ -136,7 +154,9 @@ def _parsed(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise CommandError(f"{pair!r} is no key=value.", returncode=2)
+            raise CommandError(
+                f'"{pair}" is not a valid argument. Use key=value, for example question="What changed?".', returncode=2
+            )
         try:
             parsed[key] = json.loads(value)
         except ValueError:
@@ -152,7 +172,7 @@ def _model(name: str | None) -> LanguageModel | None:
     found = LanguageModel.objects.filter(provider__slug=provider, name=model, enabled=True).first()
     if found is None:
         known = ", ".join(str(each) for each in LanguageModel.objects.filter(enabled=True)[:20]) or "none"
-        raise NotFound(f"There is no model '{name}'.", remedy=f"There are: {known}.")
+        raise NotFound(error_texts.not_found("model", name), remedy=f"Available models: {known}.")
     return found
 
 
@@ -161,7 +181,8 @@ def _of_models(options: dict[str, Any]) -> dict[str, Any]:
     found = {"temperature": options["temperature"], "top_p": options["top_p"]}
     for name, most in (("temperature", 2.0), ("top_p", 1.0)):
         if found[name] is not None and not 0 <= found[name] <= most:
-            raise CommandError(f"--{name.replace('_', '-')} must be from 0 to {most:g}.", returncode=2)
+            option = f"--{name.replace('_', '-')}"
+            raise CommandError(error_texts.out_of_range(option, 0, f"{most:g}", found[name]), returncode=2)
     given = {name: value for name, value in found.items() if value is not None}
     return given | ({"parallel_tool_calls": False} if options["no_parallel"] else {})
 
@@ -173,7 +194,9 @@ def _answer_format(options: dict[str, Any]) -> AnswerFormat:
         try:
             given |= {FORMAT: JSON, SCHEMA: json.loads(options["schema"].read_text())}
         except (OSError, ValueError) as error:
-            raise CommandError(f"{options['schema']} cannot be read as JSON: {error}", returncode=2) from error
+            raise CommandError(
+                f"{options['schema']} cannot be read as JSON: {error}. Name a file with a JSON Schema.", returncode=2
+            ) from error
     return split_format(given)[1]
 
 

@@ -15,21 +15,24 @@ from subagents.services.prices import take_over
 class Command(BaseCommand):
     """Prints what it has filled in for each model."""
 
-    help = "Prices and windows for your models, from litellm's own list (no network). Keeps what you have entered."
+    help = (
+        "Enters prices and context windows for your models from the list of litellm, without network access. Values that "
+        "you have entered are kept."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--overwrite", action="store_true", help="also replace what is there already")
+        parser.add_argument("--overwrite", action="store_true", help="Replace existing values too.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write("Reading the list (this loads litellm, a few seconds)…")
+        self.stdout.write("Reading the list. Loading litellm takes a few seconds.")
         found = take_over(
             loaded().model_cost, today=timezone.localdate(), actor="command", overwrite=options["overwrite"]
         )
         for each in found:
             if each.changed is None:
-                self.stdout.write(f"{each.model}: not in the list; enter its prices in the admin")
+                self.stdout.write(f"{each.model}: not in the list. Enter its prices in the admin.")
             else:
-                words = ", ".join(f"{name} {value}" for name, value in each.changed.items()) or "nothing new"
+                words = ", ".join(f"{name} {value}" for name, value in each.changed.items()) or "no changes"
                 self.stdout.write(f"{each.model}: {words}")
         if not found:
-            self.stdout.write("There are no models yet. Add some in the admin under Models.")
+            self.stdout.write("There are no models. Add them in the admin under Models.")

@@ -20,15 +20,19 @@ class Command(BaseCommand):
     """Serves the demo's script, or one from a file, until it is stopped."""
 
     help = (
-        "Answer like OpenAI (/v1/chat/completions), Anthropic (/v1/messages), Google "
-        "(/v1beta/models/NAME:generateContent) and Ollama (/api/chat), from a script. GET /journal shows what was asked."
+        "Serves models that follow a script, with the APIs of OpenAI (/v1/chat/completions), Anthropic (/v1/messages), Google "
+        "(/v1beta/models/NAME:generateContent) and Ollama (/api/chat). GET /journal lists the requests."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--script", type=Path, action="append", default=[], help="a YAML or JSON file; may repeat")
-        parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=int, default=4800, help="0: a free one")
+        parser.add_argument(
+            "--script", type=Path, action="append", default=[], help="Script as a YAML or JSON file. Can be repeated."
+        )
+        parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: 127.0.0.1.")
+        parser.add_argument(
+            "--port", type=int, default=4800, help="Port to listen on. Default: 4800. 0 chooses a free port."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         script = demo_script()
@@ -36,7 +40,7 @@ class Command(BaseCommand):
             script = script.merged(_read(path))
         listening = socket.create_server((options["host"], options["port"]))
         where = f"http://{options['host']}:{listening.getsockname()[1]}"
-        self.stdout.write(f"Scripted models at {where}: {', '.join(sorted(script.scenarios))}. Ctrl-C ends.")
+        self.stdout.write(f"Scripted models at {where}: {', '.join(sorted(script.scenarios))}. Press Ctrl-C to stop.")
         self.stdout.flush()
         server_for(ScriptedModels(script)).run(sockets=[listening])
 
@@ -45,6 +49,6 @@ def _read(path: Path) -> Script:
     try:
         return load(yaml.safe_load(path.read_text()))
     except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+        raise CommandError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from error
     except (yaml.YAMLError, ScriptError) as error:
         raise CommandError(f"{path}: {error}") from error

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.formats.document import Document, JsonObject, Parked
 from mcpregistry.domain.formats.keys import slug
@@ -39,8 +40,8 @@ from subagents.services.exchange.rows import (
 )
 from subagents.services.exchange.serving import missing_tool, references, serve, switch, take_back
 
-_NOT_MADE = "Kept, not made: expert tools grant what is on their whitelists, and ask these providers."
-_WHO = "Let somebody who may grant (role admin) import the file."
+_NOT_MADE = "Kept, but not created: expert tools grant the tools on their whitelists, and use these providers."
+_WHO = "Ask a user with the role admin to import the file."
 
 
 class ExpertFiles:
@@ -124,12 +125,12 @@ class _Import:
             return True
         if how == "skip":
             self.taking.changed(replace(change, action="skipped"))
-            self.taking.note("parked", at, f"A {kind} of this name differs; it is left as it is.", "")
+            self.taking.note("parked", at, f"A {kind} with this name exists and differs. It was not changed.", "")
             return False
-        remedy = "Give it another name, or choose what happens to the one that is here: keep it (skip) or replace it."
+        remedy = "Choose another name, or choose to keep (skip) or replace the existing one."
         remedy = NOT_ITS_OWN if how == "own" else remedy
         self.taking.changed(change)
-        self._refuse(at, f"A {kind} of this name exists and differs.", remedy)
+        self._refuse(at, f"A {kind} with this name exists and differs.", remedy)
         return False
 
     def _provider(self, name: str, entry: JsonObject) -> None:
@@ -152,7 +153,7 @@ class _Import:
 
     def _tell_of_key(self, at: str, row: Provider) -> None:
         if row.key and is_reference(row.key):
-            sentence = f"Its key is read from {row.key} when a model is asked."
+            sentence = f"The key is read from {row.key} for each request."
             remedy = "List the variable in SLIPSNISSE_PASS_ENV" if "cred:" not in row.key else "Enter the credential"
             self.taking.note("kept", at, sentence, f"{remedy}, or enter the key in the admin under Providers.")
 
@@ -240,8 +241,8 @@ class _Import:
             return row
         if name not in Kind.values or name == Kind.COMPATIBLE:
             known = sorted({*Provider.objects.values_list("slug", flat=True), *KINDS})
-            remedy = f"Describe it under providers in the extended format, or name one of {', '.join(known)}."
-            self._refuse(at + "/provider", f"There is no provider '{name}'.", remedy)
+            remedy = f"Describe it under providers in the extended format, or use one of {', '.join(known)}."
+            self._refuse(at + "/provider", error_texts.not_found("provider", name), remedy)
             return None
         row = Provider(slug=name, kind=name, allowed_networks=["127.0.0.1/32"] if name == Kind.OLLAMA else [])
         row = providers.save_provider(provider=row, actor=self.taking.actor, key=key_reference(name) or None)
@@ -260,8 +261,8 @@ class _Import:
             known = sorted(models)
         if known is None or name in known:
             return True
-        remedy = f"Correct the name, or add it there. There are: {', '.join(known)}."
-        self._refuse(at + "/model", f"The provider '{provider.slug}' has no model '{name}'.", remedy)
+        remedy = f"Correct the name, or add the model to the provider. Available models: {', '.join(known)}."
+        self._refuse(at + "/model", f'The provider "{provider.slug}" has no model named "{name}".', remedy)
         return False
 
     def _whitelist(self, at: str, entry: JsonObject) -> tuple[list[Tool] | None, list[str]]:
@@ -278,7 +279,7 @@ class _Import:
             else:
                 awaited.append(key)
         if awaited:
-            sentence = f"Granted as soon as their servers offer them: {', '.join(awaited[:10])}."
+            sentence = f"These tools are granted as soon as their servers offer them: {', '.join(awaited[:10])}."
             self.taking.note("kept", at + "/internal_tools", sentence, "Confirm and test the servers.")
         return (None if wrong else found), awaited
 
@@ -319,9 +320,9 @@ class _Import:
         there = {each.slug: each for each in model.objects.filter(slug__in=entry[key])}
         for index, name in enumerate(entry[key]):
             if name not in there:
-                known = ", ".join(model.objects.values_list("slug", flat=True)[:20]) or "none yet"
+                known = ", ".join(model.objects.values_list("slug", flat=True)[:20]) or "none"
                 word = model._meta.verbose_name
-                self._refuse(at + pointer(key, index), f"There is no {word} '{name}'.", f"There are: {known}.")
+                self._refuse(at + pointer(key, index), error_texts.not_found(str(word), name), f"Available: {known}.")
         return list(there.values()) if len(there) == len(set(entry[key])) else None
 
 

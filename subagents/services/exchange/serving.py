@@ -69,7 +69,7 @@ def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str
 
 def _serve_each(found: list[ExpertTool], agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
     problems = [
-        f"The expert tool '{expert.name}' is switched off. Switch it on, or take it out of the file."
+        f'The expert tool "{expert.name}" is disabled. Enable it, or remove it from the file.'
         for expert in found if not expert.enabled
     ]  # fmt: skip
     found = [expert for expert in found if expert.enabled]
@@ -119,7 +119,7 @@ def _approve(found: list[ExpertTool], actor: str) -> list[str]:
     clean = [definition for _, definition in waiting if definition.severity < Severity.ALARM]
     decisions.approve_all(definitions=clean, actor=actor)
     return [
-        f"The description of {tool} is suspicious. Read and decide on it in the inbox of definitions."
+        f"The definition of {tool} is suspicious. Read it under Approvals, Definitions, then approve or reject it."
         for tool, definition in waiting if definition.severity >= Severity.ALARM
     ]  # fmt: skip
 
@@ -139,8 +139,8 @@ def missing_tool(server: Server, name: str) -> tuple[str, str]:
     offered = sorted(Tool.objects.filter(server=server, present=True).values_list("name", flat=True))
     known = ", ".join(offered[:20]) or "nothing"
     return (
-        f"The server '{server.slug}' offers no tool '{name}'.",
-        f"Correct the name, or remove it. It offers: {known}.",
+        f'The server "{server.slug}" offers no tool named "{name}".',
+        f"Correct the name, or remove it. The server offers: {known}.",
     )
 
 
@@ -177,7 +177,7 @@ def _let_one_run(expert: ExpertTool, whitelist: list[Tool], rule: PolicyRule | N
         return
     rule = rule or PolicyRule(
         name=f"{_RULE}{expert.name}", agent=expert.agent, outcome=Outcome.ALLOW, priority=rules.AUTO,
-        note="Made by runmcp --config: whoever named the file vouched for its whitelist.",
+        note="Added by runmcp --config for the whitelist in the file.",
     )  # fmt: skip
     rule.condition = condition
     rules.save_rule(rule=rule, actor=actor)

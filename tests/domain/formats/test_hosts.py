@@ -178,7 +178,7 @@ def test_placeholder_of_another_host_stays_text_with_a_warning(value: str) -> No
     document = read_text(json.dumps({"mcpServers": {"a": {"command": "x", "env": {"K": value}}}}), "x.json")
     assert document.servers[0].env == {"K": value}
     (note,) = (note for note in document.notes if note.pointer == "/mcpServers/a/env/K")
-    assert "nothing will fill it in" in note.sentence
+    assert "will not be replaced" in note.sentence
 
 
 def test_each_project_of_claude_code_is_offered_as_a_workspace() -> None:

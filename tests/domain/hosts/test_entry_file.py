@@ -127,11 +127,11 @@ def test_a_table_with_tables_below_it_is_replaced_where_it_stands() -> None:
 @pytest.mark.parametrize(
     ("slug", "text", "says"),
     [
-        ("codex", 'mcp_servers = { s = { command = "a" } }\n', "by hand"),
+        ("codex", 'mcp_servers = { s = { command = "a" } }\n', "yourself"),
         ("codex", "a = ", "not valid TOML"),
-        ("codex", "mcp_servers = 1", "no object"),
-        ("cursor", '{"mcpServers": null, "a": 1}', "no object"),
-        ("cursor", '{"mcpServers": []}', "no object"),
+        ("codex", "mcp_servers = 1", "not an object"),
+        ("cursor", '{"mcpServers": null, "a": 1}', "not an object"),
+        ("cursor", '{"mcpServers": []}', "not an object"),
         ("cursor", '{"a": "5ecret', "line 1"),
         ("cursor", "[]", "root"),
     ],

@@ -46,15 +46,15 @@ def test_an_npm_lock_says_packages_versions_hashes_licences_and_programs() -> No
     ("entry", "reason"),
     [
         ({"resolved": "git+ssh://git@host/x.git#abc"}, "dep comes from a git repository"),
-        ({"resolved": "https://user:secret@host/x.tgz"}, "dep comes from an address of its own"),
+        ({"resolved": "https://user:secret@host/x.tgz"}, "dep comes from another address"),
         ({"resolved": "file:../x"}, "dep comes from a file"),
         ({"link": True}, "dep is a link"),
-        ({"integrity": ""}, "no hash for dep"),
-        ({"integrity": None}, "no hash for dep"),
-        ({"integrity": "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="}, "no hash for dep"),
-        ({"hasInstallScript": True}, "dep 1.0.0 wants to run a script"),
-        ({"version": None}, "no hash for dep"),
-        ({"name": "../../x"}, "no name of a package"),
+        ({"integrity": ""}, "a hash to check dep with"),
+        ({"integrity": None}, "a hash to check dep with"),
+        ({"integrity": "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk="}, "a hash to check dep with"),
+        ({"hasInstallScript": True}, "dep 1.0.0 needs to run a script"),
+        ({"version": None}, "a hash to check dep with"),
+        ({"name": "../../x"}, "package name"),
     ],
 )
 def test_what_is_no_package_of_the_registry_is_refused_by_name(entry: dict[str, Any], reason: str) -> None:
@@ -82,7 +82,7 @@ def test_a_place_outside_of_the_modules_is_refused(path: str) -> None:
 
 @pytest.mark.attack
 def test_a_lock_of_something_else_is_refused() -> None:
-    with pytest.raises(LockRefused, match="not that of other"):
+    with pytest.raises(LockRefused, match="not for other alone"):
         npm.read(lock_of(srv={}), "other")
 
 
@@ -99,15 +99,15 @@ def test_pinned_requirements_say_packages_versions_and_hashes() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("dep @ git+https://u:secret@host/x.git", "dep comes from elsewhere"),
-        ("git+https://u:secret@host/x", "comes from elsewhere"),
-        ("-e ./here", "comes from elsewhere"),
-        ("--find-links https://u:secret@host/", "comes from elsewhere"),
-        ("dep>=1", "dep comes from elsewhere"),
-        ("dep==1.0", "no hash for dep"),
-        ("dep==1.0 --hash=md5:00", "no hash for dep"),
-        (f"dep==1.0 --hash={WHEEL} --global-option=x", "no hash for dep"),
-        ("./dep-1.0-py3-none-any.whl", "comes from elsewhere"),
+        ("dep @ git+https://u:secret@host/x.git", "dep does not come from the index"),
+        ("git+https://u:secret@host/x", "does not come from the index"),
+        ("-e ./here", "does not come from the index"),
+        ("--find-links https://u:secret@host/", "does not come from the index"),
+        ("dep>=1", "dep does not come from the index"),
+        ("dep==1.0", "a hash to check dep with"),
+        ("dep==1.0 --hash=md5:00", "a hash to check dep with"),
+        (f"dep==1.0 --hash={WHEEL} --global-option=x", "a hash to check dep with"),
+        ("./dep-1.0-py3-none-any.whl", "does not come from the index"),
     ],
 )
 def test_what_is_not_pinned_in_the_index_is_refused(line: str, reason: str) -> None:
@@ -120,9 +120,9 @@ def test_two_locks_differ_by_packages_versions_and_files() -> None:
     before = npm.read(lock_of(srv={}, gone={}, same={}, files={}), "srv")
     after = npm.read(lock_of(srv={"version": "1.1.0"}, new={}, same={}, files={"integrity": OTHER}), "srv")
     assert [str(change) for change in differences(before, after)] == [
-        "files 1.0.0 has other files under the same version",
-        "gone 1.0.0 is gone",
-        "new 1.0.0 is new",
+        "files 1.0.0 has other files with the same version",
+        "gone 1.0.0 was removed",
+        "new 1.0.0 was added",
         "srv 1.0.0 → 1.1.0",
     ]
     assert differences(after, after) == []
@@ -166,20 +166,20 @@ def test_plain_names_and_versions_pass() -> None:
 @pytest.mark.parametrize(
     ("output", "sentence"),
     [
-        ("error: Failed to download `dep==1.0`\n  cause: Hash mismatch for `dep==1.0`\n", "sends for dep==1.0 is not the one that was approved"),
-        ("npm error code EINTEGRITY\nnpm error Integrity checksum failed when using sha512: wanted …", "its hash is another"),
-        ("error: No solution found when resolving dependencies\n  cause: Because sd==1.0 has no usable wheels and you", "sd==1.0 has a source distribution only"),
+        ("error: Failed to download `dep==1.0`\n  cause: Hash mismatch for `dep==1.0`\n", "another file for dep==1.0 than the approved one"),
+        ("npm error code EINTEGRITY\nnpm error Integrity checksum failed when using sha512: wanted …", "the hash differs"),
+        ("error: No solution found when resolving dependencies\n  cause: Because sd==1.0 has no usable wheels and you", "sd==1.0 is only available as a source distribution"),
         ("cause: Package `dep` was included as a URL dependency. URL", "needs dep from an address"),
         ("npm error code 128\nnpm error An unknown git error occurred\nnpm error command git --no-replace-objects ls-remote https://u:secret@x/x.git", "from a git repository"),
-        ("cause: Because there is no version of srv==9.9 and you", "no version srv==9.9"),
-        ("npm error code ETARGET\nnpm error notarget No matching version found for @a/srv@9.0.0.\n", "no version @a/srv@9.0.0"),
-        ("cause: Because nothere was not found in the package registry and", "no package nothere"),
-        ("npm error 404  The requested resource 'nope@1.0.0' could not be found or", "no package nope@1.0.0"),
+        ("cause: Because there is no version of srv==9.9 and you", "No version srv==9.9"),
+        ("npm error code ETARGET\nnpm error notarget No matching version found for @a/srv@9.0.0.\n", "No version @a/srv@9.0.0"),
+        ("cause: Because nothere was not found in the package registry and", 'No package named "nothere"'),
+        ("npm error 404  The requested resource 'nope@1.0.0' could not be found or", 'No package named "nope@1.0.0"'),
         ("npm error code ENOSPC", "disk is full"),
         ("cause: No space left on device (os error 28)", "disk is full"),
         ("npm error code ECONNREFUSED", "does not answer"),
         ("error: Request failed after 3 retries in 9.1s\n  cause: Failed to fetch: http://u:secret@host", "does not answer"),
-        ("Traceback: secret", "not known here"),
+        ("Traceback: secret", "unknown reason"),
     ],
 )  # fmt: skip
 def test_what_installers_say_becomes_one_sentence_with_a_remedy(output: str, sentence: str) -> None:

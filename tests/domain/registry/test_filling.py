@@ -62,7 +62,7 @@ def test_no_value_moves_the_address_to_another_host(host: str) -> None:
 
 @pytest.mark.attack
 def test_a_value_in_a_path_stays_one_part_of_it() -> None:
-    with pytest.raises(ConfigInvalid, match="would leave its place"):
+    with pytest.raises(ConfigInvalid, match="would change the path"):
         launch(REMOTE, **PARTS | {"address space": ".."})
     assert (
         launch(REMOTE, **PARTS | {"address space": "../x?y#z"}).url == "https://eu.example.com/mcp/..%2Fx%3Fy%23z?q=1"
@@ -73,9 +73,9 @@ def test_a_value_in_a_path_stays_one_part_of_it() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({}, "needs a value for argument dir, environment DB: host"),
-        ({"argument dir": "d", "environment DB: host": "h", "environment X": "y"}, "nothing of the name environment X"),
-        ({"argument dir": "d", "environment DB: host": "h", "argument --zone": "PST"}, "none that it takes"),
+        ({}, "settings are required: argument dir, environment DB: host"),
+        ({"argument dir": "d", "environment DB: host": "h", "environment X": "y"}, "no setting named environment X"),
+        ({"argument dir": "d", "environment DB: host": "h", "argument --zone": "PST"}, "not one of its choices"),
     ],
 )
 def test_what_is_missing_or_odd_is_named(given: dict[str, str], why: str) -> None:

@@ -131,10 +131,10 @@ def test_two_trials_differ_in_what_the_server_does_and_else_in_much_alone() -> N
     assert [(each.text, each.behaviour) for each in differences(before, after)] == [
         ("Verdict: ok before, attention now.", True),
         ("New tools: new.", True),
-        ("Tools that are gone: gone.", True),
-        ("Tools defined otherwise: changed.", True),
+        ("Removed tools: gone.", True),
+        ("Tools with a changed definition: changed.", True),
         ("Calling look: ok before, error now.", True),
-        ("Its version: 1 before, 2 now.", True),
+        ("Version: 1 before, 2 now.", True),
         ("Memory: 40,000 before, 300,000 now.", False),
     ]
     assert differences(before, before) == []
@@ -155,10 +155,10 @@ def test_tools_are_scanned_checked_counted_and_the_harmless_chosen() -> None:
     picked = chosen(tools, rows)
     assert (len(picked), picked["look"]) == (MOST_CALLS, b"{}")
     assert [row["call"].get("why") for row in rows[1:5]] == [
-        "it does not claim to only read", "its schema cannot be used", "its definition has findings",
-        "'api_key' asks for a secret",
+        "it does not declare that it only reads", "its schema cannot be used", "its definition has findings",
+        "'api_key' requires a secret",
     ]  # fmt: skip
-    assert rows[-1]["call"]["why"] == f"{MOST_CALLS} others came first"
+    assert rows[-1]["call"]["why"] == f"{MOST_CALLS} other tools were called before it"
     assert (rows[3]["severity"], rows[0]["tokens"]) == (3, len('{"annotations":{"readOnlyHint":true},"inputSchema":{"type":"object"},"name":"look"}'))  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def test_a_turn_calls_over_both_doors_and_its_calls_are_recorded(walked: Walked)
 @each
 def test_the_entries_are_known_in_what_the_host_has_written_and_taken_out(walked: Walked) -> None:
     assert re.findall(r": (connected|stale.*|leads.*)$", walked.known, re.MULTILINE) == ["connected"] * 3, walked.known
-    assert ["taken out" in said for said in walked.removed] == [True] * 3, walked.removed
+    assert ["was removed from" in said for said in walked.removed] == [True] * 3, walked.removed
 
 
 @each

@@ -79,6 +79,7 @@ def test_a_new_expert_tool_gets_its_own_agent_its_whitelist_and_a_version(model:
     assert AuditEntry.objects.filter(kind="expert.created", subject="expert:digest", actor="user:admin").exists()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -243,7 +244,7 @@ def test_what_cannot_be_settled_is_said_and_nothing_changes(run: Run, model: Lan
     operator, call = client_as("operator"), ToolCall.objects.get()
     page = f"/admin/subagents/run/{run.pk}/calls/"
     assert operator.post(f"{page}999999/done/").status_code == 404
-    assert "Choose one of them" in operator.post(f"{page}{call.pk}/nonsense/", follow=True).content.decode()
+    assert "Use done, failed or repeat" in operator.post(f"{page}{call.pk}/nonsense/", follow=True).content.decode()
     Turn.objects.create(run=run, number=2, model_name="m", finish="stop", started_at=timezone.now(), duration_ms=1)
     assert "gone on since" in operator.post(f"{page}{call.pk}/repeat/", follow=True).content.decode()
     Run.objects.update(finished_at=timezone.now(), state=RunState.DONE)
@@ -288,6 +289,7 @@ def test_asked_again_with_another_model_and_the_first_version_it_is_compared(
     assert "There are <del>four</del><ins>three</ins> files." in back
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("order", [{"version": "9"}, {"model": "999999"}, {"version": "x" * 50}, {"version": "-1"}])
 def test_no_such_version_or_model_starts_nothing(run: Run, order: dict[str, str]) -> None:
     ended(run, "Yes.")

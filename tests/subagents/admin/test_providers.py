@@ -42,6 +42,7 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
     return {"provider": provider.pk, "name": "small", "max_output": "4096", "buffer_tokens": "256"} | changed
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -52,9 +53,9 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
         ({"kind": "compatible", "base_url": "ftp://host"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://host:x/v1"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://me:canary@host/v1"}, "user or password"),
-        ({"options": "[1]"}, "must be an object"),
-        ({"options": '{"stream": true}'}, "set by the site itself"),
-        ({"kind": "ollama", "options": '{"numctx": 1}'}, "no options named numctx"),
+        ({"options": "[1]"}, "are not an object"),
+        ({"options": '{"stream": true}'}, "reserved for the site"),
+        ({"kind": "ollama", "options": '{"numctx": 1}'}, "does not have these options: numctx"),
     ],
 )
 def test_a_wrong_provider_is_refused_with_the_remedy(db: None, changed: dict[str, Any], words: str) -> None:
@@ -81,17 +82,18 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
     assert provider.sealed_key == ""
     shown = admin.get(page).content.decode()
     assert "Not set." in shown
-    assert "It cannot be asked." in shown
+    assert "This provider cannot be used." in shown
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"context_window": "4000"}, "no question has room"),
-        ({"tokenizer": "bpe"}, "There is no tokenizer"),
-        ({"overrides": '{"model": "x"}'}, "set by the site itself"),
-        ({"overrides": '{"topK": 3}'}, "no options named top_k"),
-        ({"overrides": '{"maxOutputTokens": 3}'}, "is no option"),
+        ({"tokenizer": "bpe"}, "is not a valid tokenizer"),
+        ({"overrides": '{"model": "x"}'}, "reserved for the site"),
+        ({"overrides": '{"topK": 3}'}, "does not have these options: top_k"),
+        ({"overrides": '{"maxOutputTokens": 3}'}, "is not an option"),
         ({"overrides": "[]x"}, "valid JSON"),
         ({"input_price": "-1"}, "greater than or equal to 0"),
     ],
@@ -120,7 +122,7 @@ def test_a_test_needs_a_model_and_asks_a_worker(
 ) -> None:
     provider, admin = ready_provider("acme", kind="openai"), client_as("admin")
     press = f"{LIST}{provider.pk}/do/test/"
-    assert "Add a model of this provider first" in admin.post(press, follow=True).content.decode()
+    assert "Add a model to this provider" in admin.post(press, follow=True).content.decode()
     model = LanguageModel.objects.create(provider=provider, name="small")
     with django_capture_on_commit_callbacks(execute=True):
         admin.post(press)
@@ -150,7 +152,7 @@ def base() -> Iterator[str]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "answer", "error"),
-    [("plain", "ready", ""), ("locked", "", "Enter the key again"), ("gone", "", "Look at the model's name")],
+    [("plain", "ready", ""), ("locked", "", "Enter the key again"), ("gone", "", "Check the name of the model")],
 )
 def test_what_the_provider_answers_is_noted_with_what_to_do(
     live_db: None, base: str, name: str, answer: str, error: str

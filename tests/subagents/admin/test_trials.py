@@ -59,13 +59,13 @@ def report() -> TrialReport:
 def test_the_verdict_stands_first_and_the_trial_before_beside_it(report: TrialReport) -> None:
     viewer = client_as("viewer")
     html = viewer.get(f"{TRIALS}{report.pk}/change/").content.decode()
-    assert html.index("Needs attention") < html.index("Findings") < html.index("Measured") < html.index("whitelist")
+    assert html.index("Needs attention") < html.index("Findings") < html.index("Measurements") < html.index("whitelist")
     assert "40 MB" in html
     assert "10 MB" in html
-    assert "serve, and ask a person" in html
+    assert "offer, and ask an approver" in html
     assert ("<script>window.x" in html, "\u202e" in html) == (False, False)
     assert f"{TRIALS}{report.pk}/do/apply" not in html
-    assert "behaves otherwise" in viewer.get(TRIALS).content.decode()
+    assert "behaves differently" in viewer.get(TRIALS).content.decode()
 
 
 def test_the_pages_of_the_request_the_proposal_and_the_server_lead_to_it(report: TrialReport) -> None:

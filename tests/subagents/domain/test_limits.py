@@ -164,7 +164,7 @@ def test_giving_up_says_who_was_asked_and_what_each_came_to() -> None:
     choice = choose([target(1), target(2)], [limited, broken], left=55)
     assert isinstance(choice, GiveUp)
     assert choice.why == (
-        f"{target(1).label}: rate_limited (slow down); it may be asked again in 300 s, and the run has 55 s left. "
+        f"{target(1).label}: rate_limited (slow down); the next attempt is possible in 300 s, but the run has only 55 s left. "
         f"{target(2).label}: bad_request (no tools here)."
     )
 

@@ -53,5 +53,5 @@ def test_without_a_prompt_there_is_a_plain_one_and_instructions_may_be_left_out(
 
 def test_the_last_turn_is_told_by_one_user_message() -> None:
     said = messages(SPEC, {}, TURNS, {}, concluding(Exit.MAX_TURNS))
-    assert (said[-1]["role"], "no tools are left" in said[-1]["content"]) == ("user", True)
+    assert (said[-1]["role"], "cannot use tools any more" in said[-1]["content"]) == ("user", True)
     assert [m["role"] for m in said].count("user") == 2

@@ -90,6 +90,7 @@ async def talking(working: Any) -> AsyncIterator[Callable[..., Any]]:
         await each.stop()
 
 
+@pytest.mark.exhaustive
 async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_said(bench: Bench, talking: Any) -> None:
     turns = [calls(("echo__echo", {"text": "clock"}), ("think", {"text": "Look first."}), ("respond", {"text": "One moment."})),
              {"text": "It is noon."}]  # fmt: skip
@@ -143,7 +144,10 @@ def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_
         cycle.turn(taken)
     assert (Run.objects.count(), CycleLog.objects.get().decision) == (0, "1 wait for energy")
     EnergyPool.objects.update(level=10.0)
-    assert _act("await_energy", row.expert.agent.slug, talk.pk, {"level": 50}) == "Nothing more is answered below 50."
+    assert (
+        _act("await_energy", row.expert.agent.slug, talk.pk, {"level": 50})
+        == "Answers are paused until the pool has reached 50 units."
+    )
     cycle.turn(taken)
     assert Run.objects.count() == 0
     EnergyPool.objects.update(level=50)
@@ -206,8 +210,8 @@ async def test_its_own_acts(bench: Bench, talking: Any) -> None:
     talk = await db_call(Conversation.objects.get, pk=talk.pk)
     assert (talk.state, talk.snoozed_until is not None) == ("ended", True)
     told = dict(await db_call(lambda: list(Invocation.objects.values_list("exposed_name", "result"))))
-    assert "You draw on no energy pool" in told["await_energy"]
-    assert "no such open conversation" in told["select_conversation"]
+    assert "You do not have an energy pool" in told["await_energy"]
+    assert "no open conversation with this id" in told["select_conversation"]
     assert (await db_call(said, talk)) == [("in", "Go away.")], "nothing is written after the end"
 
 
@@ -241,10 +245,10 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
     EnergyPool.objects.update(level=30)
     assert logged() == (30, 0, 30, f"resumed {asked}")
     queue.tell(asked, Told.STATUS, progress=40, message="Looking.")
-    assert logged()[3] == "heard 1 message of the sub-agent"
+    assert logged()[3] == "received 1 message from the sub-agent"
     assert said(talk) == []
     queue.end(work.get(), State.COMPLETED, result={"servers": []})
-    assert f"{talk.pk}: asks its model" in logged()[3]
+    assert f"{talk.pk}: asking its model" in logged()[3]
     assert "completion" in said(talk)[0][1]
     assert "The background sub-agent: " in Run.objects.get().arguments
     assert all(took > 0 for took in CycleLog.objects.values_list("took_ms", flat=True))
@@ -277,7 +281,7 @@ def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: 
 @pytest.mark.one_database
 def test_an_expert_tool_that_takes_no_single_text_cannot_speak(bench: Bench) -> None:
     two = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]}
-    with pytest.raises(ConfigInvalid, match="does not take one text"):
+    with pytest.raises(ConfigInvalid, match="only required argument is not one text"):
         hosted(bench, {"text": "x"}, arguments=two)
 
 

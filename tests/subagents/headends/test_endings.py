@@ -181,6 +181,7 @@ async def test_the_client_is_told_that_a_person_is_asked_and_gets_the_answer_lat
     assert len(bench.sent()) == 1
 
 
+@pytest.mark.exhaustive
 async def test_two_agents_with_one_model_have_runs_of_their_own(bench: Bench, serving: Any) -> None:
     """The same question of two agents starts two runs, also if the first of them waits for an approval."""
 
@@ -227,6 +228,7 @@ def approve(request: ApprovalRequest) -> str:
     return request.call_id
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
@@ -334,6 +336,7 @@ def _as_if_its_process_had_died(call: str) -> None:
     HeadendRequest.objects.filter(call_id=call).update(released_at=None, lease_until="2100-01-01T00:00Z")
 
 
+@pytest.mark.exhaustive
 async def test_half_a_character_costs_itself_alone(bench: Bench, serving: Any) -> None:
     key = await db_call(prepared, bench)
     served = await serving()

@@ -77,6 +77,7 @@ async def test_a_client_that_repeats_its_request_with_its_key_gets_an_answer(
     assert await db_call(Run.objects.filter(state=RunState.DONE).count) == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("kind", ["key", "retry"])
 async def test_a_repeated_request_does_not_join_a_call_that_was_not_sent(bench: Bench, serving: Any, kind: str) -> None:
     token = await db_call(prepared, bench)

@@ -79,6 +79,7 @@ async def test_anthropics_stream_has_its_events_in_order(bench: Bench, serving: 
     assert final.usage.output_tokens == (await db_call(Run.objects.get)).output_tokens
 
 
+@pytest.mark.exhaustive
 async def test_anthropics_errors(bench: Bench, serving: Any) -> None:
     import anthropic
 

@@ -38,6 +38,7 @@ def one_at_a_time(bench: Bench) -> str:
     return key
 
 
+@pytest.mark.exhaustive
 async def test_a_request_whose_place_was_taken_does_not_wait_without_end(bench: Bench, serving: Any) -> None:
     key = await db_call(one_at_a_time, bench)
     served = await serving()

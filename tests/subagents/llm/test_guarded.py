@@ -172,4 +172,4 @@ async def test_no_proxy_of_the_environment_and_no_way_beside(
 async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
     monkeypatch.setattr(httpx_transport, "MOST_BYTES", 10)
     error = await refusal("openai", base)
-    assert (error.kind, "larger than any" in error.message) == (ErrorKind.UNREADABLE, True)
+    assert (error.kind, "too large to be an answer" in error.message) == (ErrorKind.UNREADABLE, True)

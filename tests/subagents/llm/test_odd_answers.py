@@ -96,7 +96,7 @@ async def test_a_web_page_is_told_as_one_and_asked_for_once(serve: Any) -> None:
     ("body", "trouble", "words"),
     [
         (b"<html>Sign in</html>", ErrorKind.BAD_REQUEST, "web page"),
-        (b'{"choices": [{"message": {"cont', ErrorKind.UNREADABLE, "only a part of it"),
+        (b'{"choices": [{"message": {"cont', ErrorKind.UNREADABLE, "or incomplete"),
         (b"", ErrorKind.UNREADABLE, "not JSON"),
         (b'{"status": "ok"}', ErrorKind.UNREADABLE, "answer"),
         (b"[]", ErrorKind.UNREADABLE, "answer"),
@@ -130,7 +130,7 @@ def test_a_traceback_in_an_error_is_cut_off() -> None:
         'Invalid response object Traceback (most recent call last):\n  File "/srv/x/site-packages/litellm/a.py", line 3'
     )
     error = translated(RuntimeError(text), target("compatible", "http://127.0.0.1:1", "m"))
-    assert error.message == "The provider's answer cannot be read (Invalid response object)."
+    assert error.message == "The answer of the provider cannot be read (Invalid response object)."
     assert (error.kind, classify("X", None, text)) == (ErrorKind.UNREADABLE, ErrorKind.UNREADABLE)
     assert translated(RuntimeError("see /srv/site-packages/a.py"), target("compatible", "x", "m")).message.endswith(
         "(see)."

@@ -12,6 +12,7 @@ from subagents.llm.tokens import counter
 TEXT = "The quick brown fox jumps over the lazy dog."
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("tokenizer", "model", "tokens"),
     [

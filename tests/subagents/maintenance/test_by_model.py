@@ -37,6 +37,7 @@ def made() -> list[tuple[str, str, str]]:
     return list(ToolCall.objects.order_by("turn_number", "index").values_list("name", "state", "result"))
 
 
+@pytest.mark.exhaustive
 async def test_a_model_tries_a_server_step_by_step_and_can_only_make_the_proposal_stricter(
     bench: Bench, manager: Any, working: Any
 ) -> None:
@@ -104,7 +105,7 @@ async def test_a_model_tries_a_server_step_by_step_and_can_only_make_the_proposa
         ),
         ([BYE], {}, ""),
         ([{"attempts": [{"status": 400}]}], {"repeat": True}, "400"),
-        ([BYE], {"enabled": False}, "No model of the expert tool"),
+        ([BYE], {"enabled": False}, "All models of the expert tool"),
     ],
     ids=["it loops", "it asks for what is not there", "it does nothing", "its provider fails", "it is switched off"],
 )
@@ -122,6 +123,7 @@ async def test_whatever_the_model_does_the_fixed_plan_does_the_rest(
     assert await db_call(lambda: Run.objects.filter(finished_at=None).count()) == 0
 
 
+@pytest.mark.exhaustive
 async def test_pausing_stops_the_run_and_what_it_started_and_another_goes_on(
     bench: Bench, manager: Any, working: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,9 +188,14 @@ async def test_a_run_that_works_on_no_request_reaches_none_and_each_kind_has_one
     await working()
     run = await db_call(bench.start, "why?", "keeper")
     await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
-    assert [(state, "works on no request" in text) for _, state, text in await db_call(made)] == [("failed", True)] * 2
+    assert [(state, "does not work on a request" in text) for _, state, text in await db_call(made)] == [
+        ("failed", True)
+    ] * 2
     assert (await db_call(MaintenanceRequest.objects.get)).notes == {}
-    for wrong, says in (([Kind.TEST], "works on test_server already"), (["modify_server"], "No model works on these")):
+    for wrong, says in (
+        ([Kind.TEST], "works on test_server already"),
+        (["modify_server"], "Expert tools cannot work on some"),
+    ):
         with pytest.raises(ConfigInvalid, match=says):
             await db_call(
                 bench.expert,

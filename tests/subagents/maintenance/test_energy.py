@@ -53,6 +53,7 @@ async def _regulated(request: MaintenanceRequest, substate: str) -> MaintenanceR
     return found if found.substate == substate else None
 
 
+@pytest.mark.exhaustive
 async def test_low_energy_pauses_the_work_and_enough_of_it_resumes_it(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

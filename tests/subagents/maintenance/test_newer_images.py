@@ -72,7 +72,7 @@ def test_a_newer_image_is_proposed_once_and_applied_as_a_draft_that_waits_for_it
     assert [a for a, b in zip(old, new, strict=True) if a != b] == [f"{registry.host}/acme/notes@{DIGEST}"]
     assert f"{registry.host}/acme/notes@{registry.digest}" in new, "what the tag leads to, and not the tag"
     assert "version 1.3.0" in proposal.reason
-    assert "also wants to be given: environment REGION" in proposal.reason
+    assert "requires more values: environment REGION" in proposal.reason
     proposals.apply(proposal_id=proposal.pk, user=ann(), actor="user:ann")
     server.refresh_from_db()
     assert (server.command, server.lifecycle) == (new, Lifecycle.DRAFT)

@@ -76,6 +76,7 @@ STOPS: dict[str, Callable[[MaintenanceRequest, Lease], object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("stop", STOPS)
 async def test_another_may_start_the_server_once_the_run_has_ended(worked_on: Any, stop: str) -> None:
     def story() -> None:
@@ -97,7 +98,7 @@ async def test_its_own_steps_wait_for_a_run_that_was_given_up_or_left_behind(wor
         assert begun(lease).step is by_model.LEAVING
         end(run)
         assert begun(lease).step.name == "probe"
-        assert MaintenanceRequest.objects.get().notes["model"]["why"] == "It took too long."
+        assert MaintenanceRequest.objects.get().notes["model"]["why"] == "The run took too long."
 
     await db_call(story)
 

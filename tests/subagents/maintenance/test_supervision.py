@@ -23,7 +23,7 @@ from tests.subagents.maintenance.test_manager import begun, children, mute
 from tests.waiting import until
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-OUT = "the cycles of 'expert.guard' stand still"
+OUT = 'the cycles of "expert.guard" are paused'
 
 
 def guard(**fields: Any) -> EffortAgent:

@@ -206,7 +206,7 @@ def test_what_has_changed_since_is_refused_whole(proposed: Any) -> None:
     row = proposed()
     listed = [{"name": name, "inputSchema": {"type": "object", "title": "other"}} for name in ("look", "write", "odd")]
     observe.observe(server=Server.objects.get(), listed=listed)
-    with pytest.raises(Conflict, match="is not as it was"):
+    with pytest.raises(Conflict, match="has changed since the trial"):
         proposals.apply(proposal_id=row.pk, user=ann(), actor="user:ann")
     server = Server.objects.get()
     server.idle_timeout = 7
@@ -284,6 +284,7 @@ async def test_site_data_that_a_command_names_is_never_proposed(manager: Any) ->
     assert not await db_call(Proposal.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_beside_its_last_trial(manager: Any) -> None:
     reads = {"annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}
     here = await manager()
@@ -296,12 +297,13 @@ async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_besid
         _, second = await tried(here)
     assert (first.verdict, first.figures["memory_kb"], first.figures["written"]) == ("ok", None, None)
     assert first.figures["eras"] == ["legacy", "modern"]
-    assert first.unobserved == ["Memory, processes and files: the server runs elsewhere."]
+    assert first.unobserved == ["Memory, processes and files: the server does not run on this machine."]
     assert (first.differences, first.behaves_otherwise) == ([], False)
     assert (second.differences, second.behaves_otherwise) == (["New tools: more."], True)
     assert len(remote.calls()) == 3 + 4, "each tool once in each trial, and two sessions compared in the first"
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("shared_by", ["everybody", "agent"])
 async def test_a_server_that_answers_two_sessions_differently_is_proposed_to_be_shared_by_session(
     manager: Any, shared_by: str
@@ -317,6 +319,7 @@ async def test_a_server_that_answers_two_sessions_differently_is_proposed_to_be_
     assert not children("crash.py")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("default", ["ask", "deny"])
 async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: str) -> None:
     listed = [
@@ -396,6 +399,7 @@ def _ruled(listed: list[dict[str, Any]], default: str) -> None:
     PolicyRule.objects.create(name="runs", outcome="allow", server=server, tool=allowed)
 
 
+@pytest.mark.exhaustive
 async def test_rules_decide_about_a_call_that_a_model_asks_for(manager: Any) -> None:
     server = await db_call(newcomer, env={"NEWCOMER_WITHOUT": "fetch keys helper remove"})
     await db_call(PolicyRule.objects.create, name="no words", outcome="deny", condition='args.word == "secret"')

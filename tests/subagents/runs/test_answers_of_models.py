@@ -116,7 +116,7 @@ async def test_where_nobody_says_anything_the_reason_is_told(answering: Answerin
     run = await answering(models, "mute", "strict")
     assert (run.state, run.exit) == (RunState.FAILED, Exit.MODEL)
     assert run.error == (
-        "No model answered. scripts/mute: empty (Asked twice, it has said nothing.). "
+        "No model answered. scripts/mute: empty (The model gave an empty answer twice.). "
         "scripts/strict: content_policy (The provider withheld the answer (content filter).)."
     )
 
@@ -126,7 +126,7 @@ async def test_an_output_limit_that_is_used_up_before_a_word_is_named(answering:
     models = Models(m=[said("", "length"), said("", "length")])
     run = await answering(models, "m")
     assert run.exit == Exit.EMPTY
-    assert "output limit of 4096 tokens was reached before it said a word" in run.error
+    assert "output limit of 4096 tokens before it answered" in run.error
     assert models.requests[1][-1]["content"] == BRIEF
 
 
@@ -142,7 +142,7 @@ async def test_a_wait_that_is_longer_than_the_run_ends_it_at_once(answering: Ans
     limited = ModelError(ErrorKind.RATE_LIMITED, "Slow down.", status=429, retry_after=100_000)
     run = await answering(Models(m=[limited]), "m", max_seconds=50_000)
     assert run.state == RunState.FAILED
-    assert "rate_limited (Slow down.); it may be asked again in 100000 s" in run.error
+    assert "rate_limited (Slow down.); the next attempt is possible in 100000 s" in run.error
 
 
 async def test_the_token_budget_is_never_overdrawn(answering: Answering) -> None:
@@ -166,7 +166,7 @@ async def test_a_token_budget_that_bears_no_answer_asks_nobody(answering: Answer
     models = Models(m=[])
     run = await answering(models, "m", max_tokens=300)
     assert (run.exit, models.asked) == (Exit.BUDGET, [])
-    assert run.error == "The token budget does not bear another answer of the model."
+    assert run.error == "The token budget of the run does not allow another answer of the model."
 
 
 @pytest.mark.one_database

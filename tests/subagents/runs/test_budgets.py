@@ -161,7 +161,7 @@ async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_
     assert told["isError"]
     assert "The budget 'tokens' is 3,500 tokens each month" in told["content"][0]["text"]
     assert "It resets at" in told["content"][0]["text"]
-    assert told["content"][1]["text"] == "Called by then: echo__echo (done).\nLast said by the model: I look."
+    assert told["content"][1]["text"] == "Calls so far: echo__echo (done).\nLast message of the model: I look."
     assert told["structuredContent"]["so_far"] == told["content"][1]["text"]
 
 
@@ -227,7 +227,10 @@ async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_mo
 
     asked = Models()
     run = await (await worker(complete=asked)).drive(await db_call(unpriced))
-    assert (run.exit, "has no prices, so the budget 'money' cannot bear it" in run.error) == (Exit.BUDGET, True)
+    assert (run.exit, 'has no prices, so it cannot be used with the money budget "money"' in run.error) == (
+        Exit.BUDGET,
+        True,
+    )
     assert asked.asked == []
 
 

@@ -261,8 +261,11 @@ async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(ben
     await here.drive(run)
     request = await db_call(ApprovalRequest.objects.select_related("call", "group").get)
     assert await db_call(votes.why_not, request, ann) == ""
-    settled = {"turn_number": 99, "index": 0, "name": "echo", "arguments": "{}", "settled_by": "user:ann"}
-    await db_call(lambda: ToolCall.objects.create(run=run, **settled))
+    unknown = {"turn_number": 1, "index": 7, "name": "echo", "arguments": "{}", "state": CallState.UNKNOWN}
+    call = await db_call(lambda: ToolCall.objects.create(run=run, **unknown))
+    await db_call(runs.settle, call_id=call.pk, as_what="done", actor="user:ann", user_id=ann.pk)
+    ann.username = "ann-of-another-name"
+    await db_call(ann.save)
     with pytest.raises(Denied, match="You have settled a call of this run"):
         await db_call(votes.vote, request_id=request.pk, user=ann, approve=True, via="web")
     await db_call(runs.cancel, run_id=run.pk, actor="test")

@@ -105,7 +105,7 @@ async def test_without_energy_no_model_is_asked_and_the_run_ends_saying_so(bench
     run = await (await worker(complete=models)).drive(run)
     assert (run.state, run.exit, models.asked) == ("failed", "EXIT-ENERGY", [])
     assert "is estimated to cost 1." in run.error, "500 tokens of an answer are a unit, and its question is small"
-    assert "0.1 are left in 'p'" in run.error
+    assert '0.1 are left in the pool "p"' in run.error
     assert "ask the operator" in run.error
     assert not await db_call(EnergyReservation.objects.exists)
 
@@ -115,7 +115,7 @@ async def test_what_is_left_for_one_turn_is_the_last_word(bench: Bench, worker: 
     run = await db_call(started, bench, 1.5)
     run = await (await worker(complete=models)).drive(run)
     assert (run.state, run.exit, run.answer) == ("done", "EXIT-ENERGY", "I have seen nothing.")
-    assert "the energy is used up: no tools are left" in models.requests[0][-1]["content"]
+    assert "the energy is used up. You cannot use tools any more" in models.requests[0][-1]["content"]
 
 
 async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itself(bench: Bench, worker: Any) -> None:
@@ -126,7 +126,7 @@ async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itsel
     assert (asleep.state, asleep.lease_until, models.asked) == ("running", None, []), "nobody holds it"
     assert asleep.wake_at is not None
     told = await db_call(doing, asleep)
-    assert re.fullmatch(r"waiting for energy: 0\.\d of about 1\.0 units are left in 'p'", told)
+    assert re.fullmatch(r"waiting for energy: 0\.\d of about 1\.0 units are left in the pool \"p\"", told)
     due = [await db_call(runs.due, at) for at in (asleep.wake_at - timedelta(seconds=1), asleep.wake_at)]
     assert due == [[], [run.pk]], "the clock wakes it then, and not before"
     await db_call(drain, 50.0)

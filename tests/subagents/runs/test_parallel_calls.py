@@ -15,6 +15,7 @@ from tests.subagents.kit import Bench, calls
 from tests.waiting import until
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("asks", [False, True])
 async def test_writing_calls_go_together_if_the_expert_tool_says_so_and_nobody_is_asked(
     bench: Bench, worker: Any, asks: bool

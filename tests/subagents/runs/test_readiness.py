@@ -66,15 +66,20 @@ def empty_credential(bench: Bench) -> None:
 MISSING: dict[str, tuple[Callable[[Bench], None], str, str]] = {
     "a tool that is gone": (gone, "offers it no longer", "Take it off"),
     "a tool that was changed": (changed, "waits for approval", "inbox"),
-    "a tool that is switched off": (off, "switched off", "Switch it on"),
+    "a tool that is switched off": (off, "disabled", "Enable it"),
     "a server that is disabled": (server_off, "its server is disabled", "enable the server"),
     "a tool that was never seen": (awaited, "docs::read", "Confirm and test"),
-    "a model that is switched off": (model_off, "No model", "Switch on one"),
-    "a provider without key": (no_key, "has no key", "Enter it in the admin"),
-    "a credential without value": (empty_credential, "has no value", "Enter it in the admin under Credentials"),
+    "a model that is switched off": (model_off, "All models of the expert tool", "Enable one of its models"),
+    "a provider without key": (no_key, "does not have a key", "Enter the key in the admin"),
+    "a credential without value": (
+        empty_credential,
+        "does not have a value",
+        "Enter the value in the admin under Credentials",
+    ),
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.one_database
 @pytest.mark.parametrize("name", MISSING)
 def test_what_is_missing_is_named_before_anything_is_spent(bench: Bench, name: str) -> None:
@@ -141,7 +146,7 @@ def test_a_key_may_be_a_reference_and_sees_only_what_the_operator_lists(
     )
     confirmed(provider)
     model = bench.model("m", {"text": "x"})
-    with pytest.raises(SlipsnisseError, match="'scripts' refers to a value that is not there") as refusal:
+    with pytest.raises(SlipsnisseError, match='"scripts" refers to a value that does not exist') as refusal:
         target_for(model.pk, temperature=0, at_most=5)
     assert SECRET not in str(refusal.value)
     with override_settings(PASS_ENV=["MODEL_KEY"]):

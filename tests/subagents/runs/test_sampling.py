@@ -81,7 +81,9 @@ async def test_where_no_model_of_ours_may_answer_the_server_is_told_in_words(ben
     await db_call(configured)
     outcome = await call(await working(), TOOL[mode], arguments={})
     said = f"{outcome.message} {json.dumps(outcome.result)}"
-    expected = {"uses tools": "must use no tools", "is not there": "no enabled expert tool 'expert'"}.get(why, "")
+    expected = {"uses tools": "must not have tools", "is not there": 'No enabled expert tool named "expert"'}.get(
+        why, ""
+    )
     assert expected in said
     assert "Paris" not in said
     assert await db_call(runs) == []

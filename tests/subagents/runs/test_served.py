@@ -91,6 +91,7 @@ async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> 
     assert outcome.error_code == "NOT_FOUND"
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("confirmed", "read_only", "destructive", "open_world"),
     [
@@ -134,7 +135,7 @@ async def test_a_key_that_its_worker_does_not_get_is_named(bench: Bench, working
     await db_call(prepare)
     outcome = await call(await working())
     assert outcome.result is not None
-    assert "refers to a value that is not there: ${OAI_KEY}" in outcome.result["content"][0]["text"]
+    assert "refers to a value that does not exist: ${OAI_KEY}" in outcome.result["content"][0]["text"]
 
 
 async def test_a_caller_that_leaves_cancels_down_to_the_server(bench: Bench, working: Any) -> None:
@@ -169,7 +170,7 @@ async def test_an_expert_may_use_another_but_not_itself(bench: Bench, working: A
     await db_call(prepare)
     outcome = await call(await working())
     assert outcome.result is not None
-    assert "calling itself" in outcome.result["content"][0]["text"]
+    assert "calls itself" in outcome.result["content"][0]["text"]
     assert "inner" in bench.models.journal[0]["tools"]
     assert await db_call(Run.objects.count) == 2
 

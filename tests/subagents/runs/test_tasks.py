@@ -126,7 +126,7 @@ async def test_a_run_that_an_operator_cancels_is_a_result(bench: Bench, worker: 
     await here.drive(run)
     view = await shown(outcome)
     assert (view["status"], view["result"]["isError"]) == ("completed", True)
-    assert "It was cancelled." in view["result"]["content"][0]["text"]
+    assert "The run was cancelled." in view["result"]["content"][0]["text"]
 
 
 async def test_a_long_answer_is_kept_whole(bench: Bench, worker: Any) -> None:

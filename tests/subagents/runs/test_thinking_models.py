@@ -62,7 +62,7 @@ async def test_a_run_of_a_thinking_claude_sends_its_thoughts_back_and_counts_the
     rest, page, lines = await db_call(shown)
     assert (rest.reasoning_tokens, rest.cache_write_tokens, rest.cache_saved) == (403, 600, float(saved))
     assert (rest.turns[0].reasoning_tokens, rest.turns[0].cached_tokens) == (200, 600)
-    assert "403 of them thinking" in page
+    assert "403 of them for reasoning" in page
     assert "Saved by the cache" in page
     assert "I look." not in page, "nobody reads what the provider wants back"
     assert (lines[0]["reasoningTokens"], lines[0]["cacheWriteTokens"]) == (200, 300)
@@ -126,4 +126,4 @@ async def test_a_tool_that_has_failed_is_marked_for_the_model(bench: Bench, work
     assert (await (await worker()).drive(run)).answer == "No."
     (result,) = heard[-1].body["messages"][-1]["content"]
     assert result["is_error"] is True
-    assert result["content"].startswith("(tool failed: There is no tool 'echo__nothing'.")
+    assert result["content"].startswith("(tool failed: No tool named 'echo__nothing'.")

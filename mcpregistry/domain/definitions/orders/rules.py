@@ -48,12 +48,12 @@ NEAR = {
 }
 
 _HIDE = "It asks the model to hide something from the user."
-_OUT = "It asks the model to give away a secret."
-_SAID = "It asks the model to give away what was said in the conversation."
-_AWAY = "It asks the model to send something to an address of its own."
+_OUT = "It asks the model to disclose a secret."
+_SAID = "It asks the model to disclose the conversation."
+_AWAY = "It asks the model to send data to an address that it names."
 _RULE = "It tries to replace the model's instructions."
-_YES = "It tries to get round a person's approval."
-_COST = "It asks for calls without number or end, which cost time and money."
+_YES = "It tries to bypass the user's approval."
+_COST = "It asks for very many or endless calls, which cost time and money."
 
 
 def _unless(names: str) -> frozenset[str]:
@@ -81,8 +81,8 @@ RULES = (
     Rule("loop", ("call", "endless"), _COST, _unless("bounded")),
     Rule("loop", ("endless", "commanded"), _COST),
     Rule("shadowing", ("other tool", "whenever", "duty|give|act"), "It gives rules for another tool."),
-    Rule("shadowing", ("other tool", "discredit"), "It speaks ill of other tools, to be used in their place."),
+    Rule("shadowing", ("other tool", "discredit"), "It discredits other tools so that it is used instead."),
     Rule("obedience", ("holds", "orders", "obey"), "It asks the model to obey what the tool returns.", _unless("not"), True),
-    Rule("persistence", ("remember", "later", "these|ours"), "It asks the model to change what later sessions do."),
-    Rule("role", ("commanded", "leave|obey|ignore"), "It gives the model a duty, beyond what the tool does."),
+    Rule("persistence", ("remember", "later", "these|ours"), "It asks the model to change the behavior of later sessions."),
+    Rule("role", ("commanded", "leave|obey|ignore"), "It gives the model a duty that goes beyond the tool."),
 )  # fmt: skip

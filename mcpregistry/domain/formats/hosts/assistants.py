@@ -16,7 +16,7 @@ _GOOSE_KINDS = {"stdio", "sse", "streamable_http", "builtin", "platform", "front
 def _goose(draft: Draft) -> None:
     kind = draft.entry.get("type")
     if kind in ("builtin", "platform", "frontend", "inline_python"):
-        draft.leave("Goose itself provides this extension; it is not a server.")
+        draft.leave("This extension is part of Goose; it is not a server.")
         return
     draft.rename("cmd", "command")
     draft.rename("uri", "url")
@@ -24,7 +24,7 @@ def _goose(draft: Draft) -> None:
     draft.time("timeout", "request", 1000)
     values = draft.pairs("env")
     for name in draft.names("env_keys"):
-        values.setdefault(name, draft.ask(name, f"{name}, which Goose keeps in its keyring", "env_keys"))
+        values.setdefault(name, draft.ask(name, f"{name}, which Goose stores in its keyring", "env_keys"))
     if "url" in draft.entry:
         # The values of a remote extension are not an environment: its headers and its address name them.
         draft.texts(lambda text: _filled(text, values), "headers", "url")
@@ -112,7 +112,7 @@ _LIBRECHAT_KEYS = {
     "startup",
 }
 _BRACES = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
-_OF_THE_CHAT = "A value of the chat's user stays text; nothing here knows the user of a chat."
+_OF_THE_CHAT = "A placeholder for the user of the chat is kept as text, because this site does not know that user."
 
 
 def _librechat(draft: Draft) -> None:
@@ -129,9 +129,9 @@ def _librechat(draft: Draft) -> None:
 
     draft.texts(lambda text: _BRACES.sub(one, text))
     if "{{LIBRECHAT_" in str([draft.entry.get(key) for key in ("env", "headers", "url")]):
-        draft.report.add("kept", draft.at, _OF_THE_CHAT, "Write the value, or ${cred:NAME}, in its place.")
+        draft.report.add("kept", draft.at, _OF_THE_CHAT, "Replace it with the value or with ${cred:NAME}.")
     for key in ("description", "iconPath", "chatMenu", "startup", "serverInstructions"):
-        draft.remark(key, "Only LibreChat uses it; nothing here does.")
+        draft.remark(key, "Only LibreChat uses this key; this site does not.")
 
 
 def _is_librechat(data: JsonObject, path: str) -> bool:

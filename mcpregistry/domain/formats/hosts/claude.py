@@ -105,7 +105,9 @@ def _shared_name(at: str) -> str | None:
 
 def _offers(document: Document, path: str) -> Iterator[Note]:
     for project in document.projects:
-        sentence = f"The servers of this project are read: {', '.join(project.own)}. It can become a workspace."
+        sentence = (
+            f"The servers of this project are read: {', '.join(project.own)}. The project can become a workspace."
+        )
         yield Note("translated", path, project.at, sentence)
 
 

@@ -25,7 +25,7 @@ OAUTH = OauthKeys(
         "metadata_url": "authServerMetadataUrl",
     },
 )
-_UNKNOWN = "Unknown here;"
+_UNKNOWN = "This key is unknown here;"
 _TEXTS = ("command", "args", "env", "cwd", "url", "headers", "envFile")
 Part = Literal["startup", "request"]
 
@@ -92,7 +92,7 @@ class Draft:
         self.report.add(
             "translated",
             self.at + pointer(key) if key else self.at,
-            f"Becomes the credential {known}; give it a value.",
+            f"Becomes the credential {known}. Enter its value.",
         )
         return f"${{cred:{known}}}"
 
@@ -109,7 +109,7 @@ class Draft:
             return [self._changed(change, item, *path, index) for index, item in enumerate(value)]
         if not isinstance(value, str) or (made := change(value)) == value:
             return value
-        self.report.add("translated", self.at + pointer(*path), "The placeholders are written in our way.")
+        self.report.add("translated", self.at + pointer(*path), "The placeholders are rewritten in this site's syntax.")
         return made
 
     def pairs(self, key: str) -> dict[str, Json]:
@@ -180,14 +180,14 @@ def read_places(
 def _finished(draft: Draft) -> JsonObject:
     if "timeout" in draft.entry and draft.is_server:
         draft.remark(
-            "timeout", "Not taken: the unit of this host's timeout is not known here.", "Set it at the server."
+            "timeout", "Not used: the unit of this host's timeout is not known.", "Set the timeout on the server."
         )
     return {**draft.entry, **({"timeout": draft.times} if draft.times else {})}
 
 
 def _in_its_words(note: Note, own: Mapping[str, str], title: str) -> Note:
     if note.action == "parked" and note.sentence.startswith(_UNKNOWN):
-        note = replace(note, sentence=f"Only {title} uses it; nothing here does.")
+        note = replace(note, sentence=f"Only {title} uses this key; this site does not.")
     for usual, theirs in own.items():
         place = note.entry + pointer(*usual.split("/"))
         if note.pointer == place or note.pointer.startswith(place + "/"):
@@ -214,7 +214,7 @@ def not_servers(data: JsonObject, path: str, title: str, *roots: str) -> list[No
     """A note if the file holds other settings of its host; they are not kept."""
     if all(key in roots or key.startswith("$") for key in data):
         return []
-    return [Note("parked", path, "", f"The other settings of {title} in it are left alone; only its servers are read.")]
+    return [Note("parked", path, "", f"Only the servers are read. The other settings of {title} are ignored.")]
 
 
 DOLLAR = re.compile(r"(?<![\\$])\$(?:\{(\w+)\}|([A-Za-z_]\w*))")

@@ -18,7 +18,7 @@ def _zed(draft: Draft) -> None:
         draft.entry.pop("path", None)
         draft.own |= {key: f"command/{key}" for key in ("args", "env")} | {"command": "command/path"}
     elif "command" not in draft.entry and "url" not in draft.entry:
-        draft.leave("An extension of Zed provides this server; the file does not say how it is started.")
+        draft.leave("An extension of Zed provides this server, so the file does not contain its command.")
     draft.entry.pop("source", None)
 
 
@@ -38,8 +38,8 @@ _FILE = re.compile(r"\$\{file:([^}]+)\}")
 def _windsurf(draft: Draft) -> None:
     for theirs in ("serverUrl", "server_url"):
         draft.rename(theirs, "url")
-    draft.texts(lambda text: _FILE.sub(lambda match: draft.ask(match[1], f"What the file {match[1]} holds"), text))
-    draft.remark("disabledTools", "Not taken; grants decide which tools are served.")
+    draft.texts(lambda text: _FILE.sub(lambda match: draft.ask(match[1], f"Content of the file {match[1]}"), text))
+    draft.remark("disabledTools", "Not used; grants decide which tools are offered.")
 
 
 def _is_windsurf(data: JsonObject, path: str) -> bool:
@@ -84,7 +84,7 @@ def _is_block(data: JsonObject, block: object, *, nested: bool) -> bool:
 
 
 def _read_vscode_settings(data: JsonObject, path: str) -> Document:
-    document = Document(notes=(Note("parked", path, "", "Only the servers are read; other settings are left alone."),))
+    document = Document(notes=(Note("parked", path, "", "Only the servers are read. The other settings are ignored."),))
     for place in _blocks(data):
         found = vscode.read_block(at(data, *place), path, pointer(*place))
         document = document.joined(found)

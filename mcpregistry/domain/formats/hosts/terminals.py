@@ -11,7 +11,7 @@ from mcpregistry.domain.formats.hosts.shapes import at, ends_with, entries_of, h
 from mcpregistry.domain.formats.notes import Note
 from mcpregistry.domain.formats.toml import place
 
-_NOT_FILLED_IN = "This host does not fill in ${…}; it is a variable here."
+_NOT_FILLED_IN = "This host does not replace ${…}, but this site treats it as a variable."
 
 
 def _warn_of_variables(draft: Draft) -> None:
@@ -29,11 +29,13 @@ def _codex(draft: Draft) -> None:
     _forward_variables(draft)
     _sign(draft)
     if "tools" in draft.entry:
-        draft.remark("tools", "Kept by Codex only; write rules for single tools.")
+        draft.remark("tools", "Only Codex uses this key. Add rules for single tools instead.")
     draft.rename("enabled_tools", "includeTools")
     draft.remark("disabled_tools", "Not taken; grants decide which tools are served.")
     if mode := draft.entry.get("default_tools_approval_mode"):
-        draft.remark("default_tools_approval_mode", f"Not taken ({mode!s:.20}); rules decide which calls ask.")
+        draft.remark(
+            "default_tools_approval_mode", f"Not used ({mode!s:.20}); rules decide which calls need an approval."
+        )
     if draft.entry.get("bearer_token"):
         headers = draft.pairs("headers")
         draft.entry["headers"] = {"Authorization": f"Bearer {draft.entry.pop('bearer_token')}"} | headers
@@ -139,7 +141,7 @@ def _read_gemini(data: JsonObject, path: str) -> Document:
         is_off = (isinstance(allowed, list) and allowed and name not in allowed) or name in _listed(excluded)
         if is_off and "disabled" not in draft.entry and "enabled" not in draft.entry:
             draft.entry["enabled"] = False
-            draft.report.add("translated", draft.at, "Disabled: mcp.allowed or mcp.excluded leaves it out.")
+            draft.report.add("translated", draft.at, "Disabled, because mcp.allowed or mcp.excluded excludes it.")
 
     rest = not_servers(data, path, "Gemini CLI", "mcpServers", "mcp")
     return read_places("Gemini CLI", keys_of("gemini"), in_map(data, "mcpServers"), translate, path=path, extra=rest)

@@ -39,7 +39,7 @@ def read(text: str) -> Pasted:
         what, document, registry = files.read(text)
         return Pasted(what, document, registry)
     if _REGISTRY.fullmatch(text):
-        return Pasted("the name of an entry of a registry", Document(), text)
+        return Pasted("the name of a registry entry", Document(), text)
     if addresses.is_address(text):
         return Pasted(*addresses.read(text))
     if _PACKAGE.fullmatch(text):
@@ -50,17 +50,15 @@ def read(text: str) -> Pasted:
 def _plain(text: str) -> str:
     if len(text) > MOST_CHARACTERS:
         raise FileInvalid(
-            NAME, "That is more than 256 KiB.", remedy="Paste what concerns the server, or import the file."
+            NAME, "The text is longer than 256 KiB.", remedy="Paste only the part about the server, or import the file."
         )
     if any(sign < " " and sign not in "\t\r\n" for sign in text):
-        raise FileInvalid(NAME, "It holds a control character.", remedy="Paste it as plain text.")
+        raise FileInvalid(NAME, "The text contains a control character.", remedy="Paste it as plain text.")
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip().removeprefix("\ufeff").strip()
     if fenced := _FENCE.fullmatch(text):
         text = fenced[1].strip()
     if text.count("\n") == 0:
         text = text.strip("`").strip()
     if not text:
-        raise FileInvalid(
-            NAME, "There is nothing in it.", remedy="Paste the line or the block from the server's README."
-        )
+        raise FileInvalid(NAME, "The text is empty.", remedy="Paste the line or the block from the server's README.")
     return text

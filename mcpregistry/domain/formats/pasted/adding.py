@@ -46,14 +46,14 @@ def of(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
         return _from_json([word for word in words[3:] if not word.startswith("-")])
     said = _said(words[3:])
     if not said.plain:
-        raise refused("It names no server.", "Paste the whole line.")
+        raise refused("The command does not name a server.", "Paste the whole line.")
     name, *rest = said.plain
     url = said.url or next((word for word in rest[:1] if _ADDRESS.match(word)), "")
     if url:
         kind = {"type": said.kind} if said.kind in ("http", "sse") else {}
         return name, {"url": url} | kind | ({"headers": said.headers} if said.headers else {})
     if not rest:
-        raise refused("It says neither what is started nor what is reached.", "Paste the whole line.")
+        raise refused("The command contains neither a program to start nor an address.", "Paste the whole line.")
     return name, {"command": rest[0], "args": rest[1:]} | ({"env": said.env} if said.env else {})
 
 
@@ -64,7 +64,9 @@ def _from_json(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     except (IndexError, ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
-        raise refused("Its JSON cannot be read.", "Paste the whole line, with the quotation marks around the JSON.")
+        raise refused(
+            "The JSON in the command is not valid.", "Paste the whole line, with the quotation marks around the JSON."
+        )
     return name, entry
 
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from mcpregistry.domain.formats.document import Document
 from mcpregistry.domain.formats.pasted.known import named_by_address, of_entries, refused
 
+_PASTE_THE_ENTRY = "Paste the entry that the README lists for the host's file."
 _SCHEMES = ("http://", "https://", "ws://", "wss://")
 _INSTALLS = ("cursor:", "vscode:", "vscode-insiders:", "windsurf:", "kiro:")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(.+)")
@@ -29,15 +30,15 @@ def read(text: str) -> tuple[str, Document]:
     """What it was taken for, and the entry. Raises FileInvalid."""
     first, *rest = [line.strip() for line in text.split("\n") if line.strip()]
     if (installed := _install_link(first)) is not None:
-        return "a link that installs a server into a host", installed
+        return "a link that installs a server in a host", installed
     if _is_page(first):
         raise refused(
-            "That is the address of a page about a server, not of the server.",
-            "Open it, and paste the line or the block by which its README adds the server to a host.",
+            "This is the address of a page about a server, not of the server itself.",
+            "Open the page, and paste the line or the block with which its README adds the server to a host.",
         )
     found = [_HEADER.fullmatch(line) for line in rest]
     if not all(found):
-        raise refused("Below the address stands something else.", "Write headers below it, each as Name: value.")
+        raise refused("The lines below the address are not headers.", "Write each header as Name: value.")
     entry: dict[str, Any] = {"url": first}
     if headers := {match[1]: match[2].strip() for match in found if match}:
         entry["headers"] = headers
@@ -56,7 +57,7 @@ def _install_link(url: str) -> Document | None:
     """The entry that a link of a host holds; None for any other address. Raises FileInvalid for a broken one."""
     if "mcp/install" not in url and "install-mcp" not in url:
         if url.lower().startswith(_INSTALLS):
-            raise refused("That link installs no server.", "Paste what the README says to put into the host's file.")
+            raise refused("This link does not install a server.", _PASTE_THE_ENTRY)
         return None
     try:
         query = parse_qs(urlsplit(url).query)
@@ -69,7 +70,7 @@ def _install_link(url: str) -> Document | None:
         name = name or str(entry.pop("name", ""))
         return of_entries({name or named_by_address(str(entry.get("url", ""))): entry})
     except (ValueError, Error, AttributeError, RecursionError):
-        raise refused("The link cannot be read.", "Paste what the README says to put into the host's file.") from None
+        raise refused("The link cannot be read.", _PASTE_THE_ENTRY) from None
 
 
 def _config(text: str) -> dict[str, Any]:

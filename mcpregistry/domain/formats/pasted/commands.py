@@ -12,6 +12,7 @@ from mcpregistry.domain.formats.pasted import adding
 from mcpregistry.domain.formats.pasted.files import read as read_file
 from mcpregistry.domain.formats.pasted.known import named_by_address, named_by_command, of_entries, refused
 
+_NOTHING_STARTED = "The text sets variables but starts no program."
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _PROMPT = re.compile(r"^\s*(?:\$|%|>|PS [^>]*>)\s+")
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"}
@@ -38,7 +39,7 @@ def read(text: str) -> tuple[str, Document]:
         return f"a command that adds {what}", document
     if (added := adding.of(words)) is not None:
         name, entry = added
-        return f"what adds a server to {adding.HOSTS[_program(words[0])]}", _entry(name, entry, line)
+        return f"a command that adds a server to {adding.HOSTS[_program(words[0])]}", _entry(name, entry, line)
     if re.match(r"https?://|wss?://", words[0]):
         return "an address", _entry("", {"url": words[0]}, line)
     return "a command line", _entry("", {"command": words[0], "args": words[1:]}, line)
@@ -75,7 +76,7 @@ def _line(text: str) -> _Line:
             found.append(words)
     if len(found) != 1:
         raise refused(
-            "That is more than one command." if found else "That sets variables and starts nothing.",
+            "The text contains more than one command." if found else _NOTHING_STARTED,
             "Paste the one line that starts the server or adds it to a host.",
         )
     line = _Line(found[0], env)
@@ -90,7 +91,7 @@ def _words(raw: str) -> list[str]:
     try:
         words = shlex.split(_VARIABLE.sub(lambda found: f"${{{found[1]}}}" if found[1] else found[0], raw))
     except ValueError:
-        raise refused("A quotation mark is not closed.", "Paste the whole line, with both of its marks.") from None
+        raise refused("A quotation mark is not closed.", "Paste the whole line, with both quotation marks.") from None
     return words
 
 
@@ -105,11 +106,11 @@ def _before_the_program(line: _Line) -> None:
         line.env[assigned[1]] = assigned[2]
         words = words[1:]
     if not words:
-        raise refused("That sets variables and starts nothing.", "Paste the line with the program.")
+        raise refused(_NOTHING_STARTED, "Paste the line with the program.")
     if any(word in _OPERATORS or word.endswith(";") for word in words) or any("$(" in word for word in words):
         raise refused(
-            "That needs a shell, and no shell reads a server's command.",
-            "Paste the one program with its arguments; a script of your own may do the rest.",
+            "The line needs a shell, but servers are started without a shell.",
+            "Paste one program with its arguments, or write a script for the rest and start that.",
         )
     line.words = words
 

@@ -39,10 +39,10 @@ def read(text: str) -> tuple[str, Document, str]:
     raw = text.encode("utf-8", "replace")
     data = texts.load(raw, NAME)
     if isinstance(data.get("name"), str) and ("packages" in data or "remotes" in data):
-        return "the server.json of a registry's entry", Document(), str(data["name"])
+        return "the server.json of a registry entry", Document(), str(data["name"])
     what, document = _of(data, raw)
     if not document.servers and not document.refused:
-        raise refused("There is no server in it.", "Paste the part that names a command or an address.")
+        raise refused("The text contains no server.", "Paste the part with the command or the address.")
     return what, document, ""
 
 

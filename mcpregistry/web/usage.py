@@ -135,7 +135,7 @@ def failures(request: HttpRequest) -> HttpResponse:
     period, wanted = _period(request), _wanted(request)
     found = failures_of.patterns(period, now=timezone.now(), wanted=wanted)
     rows = [_failing(each, period) for each in found.rows]
-    context = _common(request, period, wanted) | {"title": _("What fails"), "rows": rows, "cut": found.cut}
+    context = _common(request, period, wanted) | {"title": _("Failures"), "rows": rows, "cut": found.cut}
     return show(request, "usage/failures.html", context)
 
 
@@ -256,7 +256,7 @@ def _advised(
     links = _links(row, by, request, period)
     found = []
     for each in row.advice:
-        label, order = _EVIDENCE.get(each.kind, (_("What fails"), ""))
+        label, order = _EVIDENCE.get(each.kind, (_("Failures"), ""))
         found.append((each, str(label), f"{links['calls']}{order}" if order else links["failures"]))
     return row, links, found
 

@@ -157,7 +157,7 @@ def test_a_role_is_one_field_and_staff_follows(client_of: ClientOf, site: Site) 
     User.objects.filter(pk=kim.pk).update(is_superuser=True, is_staff=True)
     html = client.get(page).content.decode()
     assert "none: a superuser needs no role" in html
-    assert "may not log in" not in html
+    assert "none: cannot sign in" not in html
 
 
 # Tokens

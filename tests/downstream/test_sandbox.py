@@ -48,14 +48,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 MAY = {"read given", "read kept", "write kept", "empty kept", "link", "command line of another", "runs"}
 # What a probe may get at besides where the page has these words.
 TOLD = {
-    "empty other": "emptied", "empty given": "emptied", "signal": "signals reach",
+    "empty other": "emptied", "empty given": "emptied", "signal": "signals can reach",
     **dict.fromkeys(("tcp", "tcp to another port", "fast open", "listens", "listens anywhere"), "TCP is open"),
-    "udp": "UDP", **dict.fromkeys(("raw", "ping", "multipath", "udp-lite"), "further protocols"),
+    "udp": "UDP", **dict.fromkeys(("raw", "ping", "multipath", "udp-lite"), "other protocols"),
     **dict.fromkeys(("path's socket", "path's datagrams", "abstract socket"), "sockets of other programs"),
     "unshare": "namespaces", "mount": "namespaces", "limits of another": "limits of other processes", "kernel's log": "the kernel's keys and log",
     "shared memory": "shared memory", **dict.fromkeys(("semaphores", "queue of messages", "named queue"), "queues"),
     "keyctl": "the kernel's keys",
-    **dict.fromkeys(("clone3", "io_uring", "userfaultfd", "32-bit calls", "x32 calls"), "no filter of system calls"),
+    **dict.fromkeys(("clone3", "io_uring", "userfaultfd", "32-bit calls", "x32 calls"), "system-call filter"),
 }  # fmt: skip
 LEVELS = [(99, True), (5, True), (2, True), (1, True), (99, False), (1, False), (0, True)]
 

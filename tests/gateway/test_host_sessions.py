@@ -209,7 +209,7 @@ async def test_kept_answers_and_messages_are_sealed_and_bounded(stage, slug, mon
         for most, value in (("MOST_WAITING", 1), ("MOST_SAID", 100)):
             with monkeypatch.context() as patched:
                 patched.setattr(host_sessions, most, value)
-                with pytest.raises(Busy, match="keep for each other"):
+                with pytest.raises(Busy, match="waiting to be delivered"):
                     host_sessions.send(slug, "{}")
                 count = HostMessage.objects.filter(session_id=slug).count
                 waiting = count()

@@ -133,7 +133,7 @@ def test_rejecting_and_reverting(client_of: ClientOf, people: Site, woken: list[
 
 def test_a_new_tool_has_nothing_to_revert_to(client_of: ClientOf) -> None:
     answer = decide(client_of("approver"), "delete_repository", "revert")
-    assert "No other text of this tool was ever approved" in answer.content.decode()
+    assert "No other definition of this tool was ever approved" in answer.content.decode()
     assert named("delete_repository").status == "quarantined"
 
 

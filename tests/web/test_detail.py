@@ -64,7 +64,7 @@ def test_who_asked_is_named_and_gets_no_form(client_of: ClientOf):
     Invocation.objects.filter(pk=held.call_id).update(requester=asked.username, requester_id=asked.pk)
     page = seen(client, address(held))
     assert f"<strong>{asked.username}</strong>, as agent <strong>local</strong>" in page
-    assert "You asked for this call, so somebody else has to decide." in plain(page)
+    assert "You requested this call, so another approver must decide." in plain(page)
     assert 'name="do"' not in page
     forged = form_tokens.sign(form_tokens.Rendering({held.pk: requests.arguments_hash(held)}, True), asked)
     assert client.post(address(held), {"token": forged, "do": "approve"}).status_code == 403
@@ -89,7 +89,7 @@ def test_an_operators_estimate_of_energy_and_cost_is_shown_as_one(client_of: Cli
     held = hold()
     Tool.objects.filter(name=held.call.tool_name).update(call_energy=2.5, call_cost="0.003")
     page = plain(seen(client_of("approver"), address(held)))
-    assert "about 2.50 units (as an operator estimates)" in page
+    assert "about 2.50 units (estimated by an operator)" in page
     assert "$0.003 (an operator's estimate)" in page
 
 
@@ -167,7 +167,7 @@ def test_who_comes_second_is_told_who_was_first(client_of: ClientOf):
     answer = second.post(address(held), {"token": shown, "do": "approve"})
     assert answer.status_code == 409
     text = plain(answer.content.decode())
-    assert "root rejected this call already" in text
+    assert "root already rejected this call" in text
     assert "Rejected by root" in text
     assert 'id="decision"' not in answer.content.decode()
 
@@ -214,7 +214,7 @@ def test_a_form_without_its_csrf_token_is_refused(people: Site):
 def test_an_edit_is_checked_kept_and_told(client_of: ClientOf):
     held, client = hold(arguments={"query": "main"}), client_of("approver")
     for typed, problem in (
-        ('{"query": ', "line 1, column"), ('{"query": 7}', "/query"), ("[]", "object"), ('{"query": NaN}', "JSON does not have"),
+        ('{"query": ', "line 1, column"), ('{"query": 7}', "/query"), ("[]", "object"), ('{"query": NaN}', "JSON cannot represent"),
     ):  # fmt: skip
         answer = decide(client, held, "edit", arguments=typed)
         assert answer.status_code == 422
@@ -296,7 +296,7 @@ def test_a_permit_that_is_not_one_of_ours_is_refused(client_of: ClientOf, form: 
 def test_who_may_not_decide_is_told_why(client_of: ClientOf, people: Site):
     mine = hold(agent="ci")
     Agent.objects.filter(slug="ci").update(owner=people.people["approver"])
-    assert "somebody else has to decide" in seen(client_of("approver"), address(mine))
+    assert "another approver must decide" in seen(client_of("approver"), address(mine))
     group = Group.objects.create(name="owners of git")
     grouped = hold(group_id=group.pk)
     page = seen(client_of("approver"), address(grouped))

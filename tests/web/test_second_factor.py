@@ -237,7 +237,7 @@ def test_a_role_that_needs_it_is_led_to_the_page_and_nothing_else(ann):
     client.post(PAGE, {"do": "enable", "code": code_of(ann)})
     assert inside(client)
     assert client.get("/api/v1/servers").status_code == 200
-    with pytest.raises(Conflict, match="needs a second factor"):
+    with pytest.raises(Conflict, match="requires a second factor"):
         second_factor.remove(ann)
 
 
@@ -293,7 +293,7 @@ def test_an_admin_resets_anothers_and_not_ones_own(ann):
     chosen = {"action": "reset_second_factor", "_selected_action": [ann.pk, root.pk]}
     told = client.post("/admin/auth/user/", chosen, follow=True).content.decode()
     assert "ann has no second factor any more." in told
-    assert "Your own second factor is not reset." in told
+    assert "You cannot reset your own second factor." in told
     assert [*SecondFactor.objects.values_list("user__username", flat=True)] == ["root"]
     entry = AuditEntry.objects.get(kind="second_factor.reset")
     assert (entry.actor, entry.subject) == ("user:root", "user:ann")

@@ -406,8 +406,8 @@ def test_advice_leads_to_the_calls_that_it_is_about(client_of: ClientOf, used: d
         )
     client = client_of("viewer")
     html = client.get(reverse("usage:index")).content.decode()
-    found = dict(re.findall(r'href="([^"]+)">(Slowest calls|Largest results|What fails)</a></span>', unescape(html)))
-    assert sorted(found.values()) == ["Largest results", "Slowest calls", "What fails"]
+    found = dict(re.findall(r'href="([^"]+)">(Slowest calls|Largest results|Failures)</a></span>', unescape(html)))
+    assert sorted(found.values()) == ["Failures", "Largest results", "Slowest calls"]
     orders = {"Slowest calls": "duration_ms", "Largest results": "result_bytes"}
     for address, label in found.items():
         answer = client.get(address)

@@ -120,7 +120,7 @@ async def test_a_request_refused_by_an_approver_stays_refused_when_the_person_at
         await asked.wait()
         await case.reject("no")
         result = await calling
-    assert "REFUSED by Ann Lee: no" in words(result)
+    assert "REJECTED by Ann Lee: no" in words(result)
     assert case.sent() == []
     assert len(await case.calls()) == 1
 

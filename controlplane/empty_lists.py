@@ -128,7 +128,7 @@ LISTS: dict[str, Empty] = {
     ),
     "mcpregistry.servertest": Empty(
         _("Tests of servers, with each step and its duration."),
-        _("Press “Test now” on the page of a server."),
+        _("Press “Test server” on the page of a server."),
         *_SERVERS,
     ),
     "mcpregistry.serverevent": Empty(
@@ -233,7 +233,7 @@ LISTS: dict[str, Empty] = {
     # Record
     "mcpregistry.invocation": Empty(
         _("All calls of tools, with the decision, the arguments and the result."),
-        _("Connect a host and call a tool, or press “Try it” on the page of a tool."),
+        _("Connect a host and call a tool, or press “Try tool” on the page of a tool."),
         *_CONNECT,
     ),
     "usage:index": Empty(

@@ -117,7 +117,7 @@ def test_an_agent_that_is_off_sees_nothing(client_of: ClientOf, site: Site) -> N
     Agent.objects.filter(slug="local").update(enabled=False)
     answer = client_of("viewer").get(change(site.agents["local"]))
     assert answer.context["seen"] == []
-    assert "switched off" in answer.content.decode()
+    assert "disabled" in answer.content.decode()
 
 
 def test_an_agent_goes_with_its_tokens_and_grants(client_of: ClientOf, site: Site) -> None:
@@ -139,7 +139,7 @@ def test_a_grant_needs_one_holder_and_one_object(client_of: ClientOf, site: Site
     nothing = {"agent": agent.pk, "argument_pins": "{}"}
     assert "Choose either a server or one tool." in str(errors(client.post(add("grant"), nothing)))
     odd = {"agent": agent.pk, "server": server.pk, "argument_pins": "[1]"}
-    assert "Write an object" in str(errors(client.post(add("grant"), odd))["argument_pins"])
+    assert "Use a JSON object" in str(errors(client.post(add("grant"), odd))["argument_pins"])
     broken = odd | {"argument_pins": "{"}
     assert list(errors(client.post(add("grant"), broken))) == ["argument_pins"]
 

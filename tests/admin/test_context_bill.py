@@ -136,7 +136,7 @@ def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, s
     assert sure is not None
     assert Grant.objects.filter(agent=agent, server__slug="git").exists()
     done = client.post(HIDE, sent | {"sure": sure[1]}, follow=True).content.decode()
-    assert "1 tool hidden: 1 grant withdrawn, " in done
+    assert "Hidden tools: 1. Revoked grants: 1. " in done
     after = bill(agent, endpoint, now=timezone.now())
     assert after is not None
     assert {line.name for line in before.lines} - {line.name for line in after.lines} == {gone.name}

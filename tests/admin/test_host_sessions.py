@@ -33,6 +33,6 @@ def test_sessions_are_found_shown_and_ended(client_of: ClientOf, site: Site) -> 
     assert "End session" in operator.get(address).content.decode()
     verb = reverse("admin:mcpregistry_hostsession_verb", args=["first", "end"])
     assert viewer.post(verb).status_code == 403
-    assert "has ended" in operator.post(verb, follow=True).content.decode()
+    assert "have ended" in operator.post(verb, follow=True).content.decode()
     assert HostSession.objects.get(pk="first").ended_at is not None
     assert "End session" not in operator.get(address).content.decode()

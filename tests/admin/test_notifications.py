@@ -86,7 +86,7 @@ def test_what_ended_can_be_sent_again_one_by_one_and_together(site: Site, client
     Delivery.objects.update(state="given up", next_at=None)
     chosen = {"action": "redeliver_selected", "_selected_action": [row.pk for row in Delivery.objects.all()]}
     page = admin.post(reverse("admin:mcpregistry_delivery_changelist"), chosen, follow=True).content.decode()
-    assert "2 messages sent again" in page
+    assert "2 messages are sent again" in page
     assert set(Delivery.objects.values_list("state", flat=True)) == {"waiting"}
     assert AuditEntry.objects.filter(kind="delivery.repeated").count() == 3
 

@@ -40,7 +40,7 @@ def test_a_person_confirms_what_the_page_has_shown_and_nothing_else(client_of: C
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"git": {"command": "evil"}}}))
     answer = client.post(confirm_page(row), {"shown": row.content})
     assert answer.status_code == 409
-    assert "changed after it was shown" in answer.content.decode()
+    assert "changed after you opened it" in answer.content.decode()
     assert "evil" in answer.content.decode()
     row.refresh_from_db()
     assert client.post(confirm_page(row), {"shown": row.content}).status_code == 302
@@ -79,7 +79,7 @@ def test_a_confirmation_is_taken_back_by_the_action_of_the_list(client_of: Clien
     projects.confirm_project(project=row, shown=row.content, actor="user:ann")
     client, url = client_of("admin"), reverse("admin:mcpregistry_projectfile_changelist")
     page = client.post(url, {"action": "take_back_selected", "_selected_action": [row.pk]}).content.decode()
-    assert "its file waits for a confirmation again" in page
+    assert "its file must be confirmed again" in page
     assert chosen(client, url, "take_back_selected", [row]).status_code == 200
     row.refresh_from_db()
     assert (row.state, row.confirmed_as) == ("waiting", "")

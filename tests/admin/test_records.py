@@ -135,7 +135,7 @@ def test_a_worker_verifies_not_a_request(client_of: ClientOf, site: Site, monkey
     sent = listened_to(monkeypatch)
     answer = client_of("viewer").post(reverse(VERIFY), follow=True).content.decode()
     assert sent == [("verify_audit", ())]
-    assert "A worker verifies the log now" in answer
+    assert "A worker verifies the audit log now" in answer
 
 
 def tamper(**columns: object) -> AuditEntry:

@@ -98,23 +98,23 @@ def test_secrets_of_a_refused_form_are_kept_and_never_shown_again(client_of: Cli
     ("wrong", "where", "says"),
     [
         ({"command": ""}, "command", "must be a list of words"),
-        ({"command": '["a"'}, "command", "none"),
+        ({"command": '["a"'}, "command", "not a valid JSON list"),
         ({"command": "[1, 2]"}, "command", "list of texts"),
         ({"slug": "two__lines"}, "slug", "single underscores"),
         ({"slug": "git"}, "slug", "already exists"),
         ({"env": "no equals sign"}, "env", "NAME=value"),
         ({"command": "no-such-program -y 'half"}, "command", "no program has that name"),
-        ({"command": "no-such-program -y\nmore"}, "command", "line of its own"),
+        ({"command": "no-such-program -y\nmore"}, "command", "on its own line"),
         ({"command": "TOKEN=1 uvx x"}, "command", "environment"),
         ({"env": "LD_PRELOAD=/tmp/x.so"}, "env", "load other code"),
         ({"env": "A=1\nA=2"}, "env", "twice"),
         ({"env": "NEW=•••"}, "env", "no stored value"),
-        ({"transport": "http", "url": "ftp://x"}, "url", "no http or https address"),
+        ({"transport": "http", "url": "ftp://x"}, "url", "not a valid http or https address"),
         ({"transport": "http", "url": "https://u:p@x/"}, "url", "password"),
         (
             {"transport": "http", "url": "https://x/", "allowed_networks": "10.0.0.0/99"},
             "allowed_networks",
-            "no network",
+            "not a valid network",
         ),
         ({"connect_timeout": "-1"}, "connect_timeout", "0.1"),
         ({"max_concurrency": "many"}, "max_concurrency", "whole number"),
@@ -238,7 +238,7 @@ def test_a_launch_that_changed_meanwhile_is_not_confirmed_and_shown_anew(client_
     answer = client.post(confirm(server), {"shown": shown})
     html = answer.content.decode()
     assert answer.status_code == 409
-    assert "changed after this page was shown" in html
+    assert "changed after you opened this page" in html
     assert "evil" in html
     server.refresh_from_db()
     assert server.lifecycle == "draft"
@@ -260,22 +260,22 @@ def test_testing_and_refreshing_wake_a_worker(
 ) -> None:  # fmt: skip
     client, git = client_of("operator"), site.servers["git"]
     with django_capture_on_commit_callbacks(execute=True):
-        assert "The test starts" in press(client, git, "test")
+        assert "The test has started" in press(client, git, "test")
     test = git.tests.first()
     assert test is not None
     assert (test.verdict, test.requested_by) == ("queued", site.people["operator"])
-    assert "being read anew" in press(client, git, "refresh")
+    assert "being read again" in press(client, git, "refresh")
     assert [task for task, _ in woken] == ["test_server", "refresh_server"]
 
 
 def test_a_draft_cannot_be_tested_and_says_why(client_of: ClientOf, site: Site) -> None:
     html = press(client_of("operator"), site.servers["browser"], "test")
-    assert "nobody has confirmed how it is launched" in html
+    assert "its launch is not confirmed" in html
     assert not site.servers["browser"].tests.exists()
 
 
 def test_reconnecting_raises_the_revision_for_every_process(client_of: ClientOf, site: Site) -> None:
-    assert "drops its connection" in press(client_of("operator"), site.servers["git"], "reconnect")
+    assert "close their connections" in press(client_of("operator"), site.servers["git"], "reconnect")
     assert Server.objects.get(slug="git").revision == 2
 
 
@@ -296,7 +296,7 @@ def test_deleting_a_server_keeps_the_records_of_its_calls(client_of: ClientOf, s
     calls = Invocation.objects.count()
     url = reverse("admin:mcpregistry_server_delete", args=[site.servers["git"].pk])
     client = client_of("admin")
-    assert "The records of its calls stay" in client.get(url).content.decode()
+    assert "The records of its calls are kept" in client.get(url).content.decode()
     client.post(url, {"post": "yes"})
     assert not Server.objects.filter(slug="git").exists()
     assert Invocation.objects.count() == calls
@@ -375,7 +375,7 @@ def test_secrets_that_no_longer_open_leave_the_page_readable(client_of: ClientOf
     other = site.servers["github"].sealed_headers
     Server.objects.filter(slug="git").update(sealed_env=other)
     html = client_of("admin").get(change(site.servers["git"])).content.decode()
-    assert "does not open" in html
+    assert "cannot be decrypted" in html
 
 
 def test_json_of_a_tool_is_shown_as_the_server_wrote_it(client_of: ClientOf, site: Site) -> None:
@@ -416,7 +416,10 @@ def test_strict_ports_and_limits_are_set_on_the_form_shown_and_confirmed(client_
     monkeypatch.setattr(confinement, "abi", lambda: 7)
     wanted = {"sandbox": "strict", "sandbox_network": "ports", "sandbox_connect": "443, 53", "max_memory_mb": 500}
     refused = client_of("operator").post(ADD, LOCAL | wanted | {"sandbox_connect": "https", "sandbox_listen": "70000"})
-    assert ("no number" in errors(refused)["sandbox_connect"][0], "65535" in errors(refused)["sandbox_listen"][0]) == (
+    assert (
+        "not a number" in errors(refused)["sandbox_connect"][0],
+        "65535" in errors(refused)["sandbox_listen"][0],
+    ) == (
         True,
         True,
     )
@@ -445,7 +448,7 @@ def test_the_page_says_none_where_nothing_is_enforced(client_of: ClientOf, monke
     assert "<strong>none</strong>: this kernel has no Landlock" in page
     lifecycle.save_server(server=Server(slug="off", command=["x"]), actor=ACTOR)
     page = client_of("admin").get(change(Server.objects.get(slug="off"))).content.decode()
-    assert "<strong>none</strong>: its sandbox is off" in page
+    assert "<strong>none</strong>: its sandbox is disabled" in page
 
 
 @pytest.mark.exhaustive
@@ -476,7 +479,7 @@ def test_paths_that_open_the_sites_data_are_refused_on_the_form(client_of: Clien
     answer = client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce", "sandbox_write": "docs"})
     assert "absolute" in errors(answer)["sandbox_write"][0]
     answer = client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce", "sandbox_write": "/"})
-    assert "own data" in answer.content.decode()
+    assert "access to data" in answer.content.decode()
     assert not Server.objects.filter(slug="new").exists()
 
 

@@ -40,7 +40,7 @@ def test_a_tick_becomes_a_grant_for_that_tool_alone(client_of: ClientOf, site: S
     agent, tool = (int(key) for key in tick.split("."))
     sent = {"endpoint": "default", "tick": [tick], "from": ""}
     asked = client.post(reverse("who-grant"), sent)
-    assert "this alone" in asked.content.decode()
+    assert "only this tool" in asked.content.decode()
     assert Grant.objects.count() == before
     sure = re.search(r'name="sure" value="([^"]+)"', asked.content.decode())
     assert sure is not None
@@ -104,7 +104,7 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_o
     findings.refresh(timezone.now())
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
     assert "This page is as of" in html
-    assert "Not used in the last 30 days." in html or "Replacement" in html
+    assert "The grant was not used in the last 30 days." in html or "Replacement" in html
     assert "Narrow grant" not in html
     client = client_of("admin")
     html = client.get("/admin/analyzer/?agent=local").content.decode()

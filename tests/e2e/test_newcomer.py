@@ -202,10 +202,10 @@ def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: P
         newcomer.ended("approver invited, and in")
         page.goto("/admin/mcpregistry/server/")  # a mistake is undone
         newcomer.click("link", "writer")
-        newcomer.click("button", "Disable")
-        newcomer.click("button", "Disable")  # what it would do was said first
+        newcomer.click("button", "Disable server")
+        newcomer.click("button", "Disable server")  # what it would do was said first
         newcomer.click("button", "Undo")
-        expect(page.get_by_role("button", name="Disable", exact=True)).to_be_visible()
+        expect(page.get_by_role("button", name="Disable server", exact=True)).to_be_visible()
         assert newcomer.ended("mistake made and undone") <= 4
         again = eventually(lambda: granted(called(url, token, "writer__echo")))
         assert again.startswith("202 "), again

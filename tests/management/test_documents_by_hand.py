@@ -171,9 +171,9 @@ def deep(levels: int) -> Any:
                                      {"argument_pins": {"a": deep(61)}}], ids=["NUL", "half", "key", "deep"])  # fmt: skip
 def test_what_no_document_could_hold_is_not_saved(columns: dict[str, Any]):
     grant = Grant(agent=new_agent("ann"), server=new_server("s"), **columns)
-    with pytest.raises(ConfigInvalid, match="NUL character, half a surrogate pair"):
+    with pytest.raises(ConfigInvalid, match="NUL character, an incomplete surrogate pair"):
         grants.save_grant(grant=grant, actor=ACTOR)
-    with pytest.raises(ConfigInvalid, match="description: it holds a NUL character"):
+    with pytest.raises(ConfigInvalid, match="description: the value contains a NUL character"):
         saved("t", command=["/bin/echo"], description="a\0b")
 
 
@@ -195,5 +195,5 @@ def test_values_as_deep_as_the_site_takes_them_travel(people: Any, levels: int):
 @pytest.mark.parametrize(("team", "member"), [("T/1", "U1"), ("T1", "U/1"), ("T1", "Ü1"), ("T1", "U 1")])
 def test_a_slack_person_has_ids_of_slack(team: str, member: str):
     ann = User.objects.create(username="zed")
-    with pytest.raises(ConfigInvalid, match="Slack's id"):
+    with pytest.raises(ConfigInvalid, match="Use the id of Slack"):
         outbox.save_slack_identity(identity=SlackIdentity(team=team, member=member, user=ann), actor=ACTOR)

@@ -295,7 +295,7 @@ def test_no_such_version_or_model_starts_nothing(run: Run, order: dict[str, str]
     ended(run, "Yes.")
     answer = client_as("operator").post(f"/admin/subagents/run/{run.pk}/do/replay/", order, follow=True)
     told = " ".join(answer.content.decode().split())
-    assert ("There is no such model" if "model" in order else "has no version") in told
+    assert ("The model no longer exists" if "model" in order else "has no version") in told
     assert Run.objects.count() == 1
 
 

@@ -52,7 +52,7 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
         ({"kind": "compatible", "base_url": "http://host/v1/chat/completions"}, "Enter http://host/v1 instead"),
         ({"kind": "compatible", "base_url": "ftp://host"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://host:x/v1"}, "valid URL"),
-        ({"kind": "compatible", "base_url": "http://me:canary@host/v1"}, "user or password"),
+        ({"kind": "compatible", "base_url": "http://me:canary@host/v1"}, "user name or password"),
         ({"options": "[1]"}, "are not an object"),
         ({"options": '{"stream": true}'}, "reserved for the site"),
         ({"kind": "ollama", "options": '{"numctx": 1}'}, "does not have these options: numctx"),
@@ -70,7 +70,7 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
     assert admin.post(f"{LIST}add/", form(key=KEY)).status_code == 302
     provider = Provider.objects.get()
     page = f"{LIST}{provider.pk}/change/"
-    assert "A key is set." in admin.get(page).content.decode()
+    assert "A key is stored." in admin.get(page).content.decode()
     admin.post(page, form(key="", slug="other"))
     provider.refresh_from_db()
     assert (provider.key, provider.slug, provider.options) == (KEY, "other", {})
@@ -81,7 +81,7 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
     provider.refresh_from_db()
     assert provider.sealed_key == ""
     shown = admin.get(page).content.decode()
-    assert "Not set." in shown
+    assert "No key is stored." in shown
     assert "This provider cannot be used." in shown
 
 

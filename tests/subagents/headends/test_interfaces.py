@@ -260,7 +260,7 @@ async def test_a_tool_with_its_own_format_refuses_a_schema(bench: Bench, serving
 def test_the_path_of_an_anthropic_headend_ends_with_v1(db: None) -> None:
     """Clients of Anthropic add /v1 to the address that they are given, so another path could not be reached."""
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
-    with pytest.raises(ValidationError, match="End the path with v1"):
+    with pytest.raises(ValidationError, match="Use a path that ends with v1"):
         headend("anthropic", path="claude")
     assert get_address(headend("anthropic", path="claude/v1")).endswith("/claude")
 

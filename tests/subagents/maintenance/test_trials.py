@@ -337,9 +337,9 @@ async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: st
     assert [*dict.fromkeys(called)] == ["allowed", *by_default]
     why = {tool["name"]: tool["call"].get("why", "") for tool in report.tools}
     assert why["denied"] == "the rules deny it (rule 'no denied')"
-    assert why["asked"] == "the rules ask a person first (rule 'ask first')"
+    assert why["asked"] == "the rules require an approval (rule 'ask first')"
     assert why["disabled"] == "an operator has disabled it"
-    assert why["plain"] == ("" if by_default else "the rules deny it (no rule fits)")
+    assert why["plain"] == ("" if by_default else "the rules deny it (no rule matches)")
     assert report.figures["calls"]["skipped"] == 5 - len(set(called))
     recorded = await db_call(lambda: [*Invocation.objects.filter(origin="trial").order_by("received_at", "id")])
     made = [call for call in recorded if call.state == "succeeded"]

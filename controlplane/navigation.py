@@ -174,7 +174,7 @@ AREAS = (
         (
             _list(_("Calls"), "mcpregistry_invocation", key="c"),
             Page(_("Usage"), "usage:index", "mcpregistry.view_invocation", key="u"),
-            Page(_("What fails"), "usage:failures", "mcpregistry.view_invocation", key="f"),
+            Page(_("Failures"), "usage:failures", "mcpregistry.view_invocation", key="f"),
             _list(_("Audit log"), "mcpregistry_auditentry", key="l"),
             Page(_("History"), "history-site", "mcpregistry.view_configuration"),
         ),

@@ -12,6 +12,7 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.signals import pre_migrate
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.migrations import FIRST_MIGRATION
 
@@ -20,7 +21,7 @@ class McpRegistryConfig(AppConfig):
     """Django's configuration of the registry."""
 
     name = "mcpregistry"
-    verbose_name = "MCP registry"
+    verbose_name = _("MCP registry")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
@@ -44,7 +45,7 @@ class McpRegistryConfig(AppConfig):
         pre_migrate.connect(_before_migrate, sender=self)
 
 
-def _before_migrate(*, using: str, plan: Sequence[object] = (), **_: Any) -> None:
+def _before_migrate(*, using: str, plan: Sequence[object] = (), **_kwargs: Any) -> None:
     """Take the triggers away where a migration could not work beside them: SQLite rebuilds a table by another name, and
     refuses to while a trigger of any table names it.
     """

@@ -46,7 +46,7 @@ class _Sql:
 
     def values(self, given: Mapping[str, Any], connection: BaseDatabaseWrapper) -> list[Any]:
         if given.keys() != self.names:
-            raise TypeError(f"The query takes {sorted(self.names)}, and was given {sorted(given)}.")
+            raise TypeError(f"The query requires the values {sorted(self.names)}, but got {sorted(given)}.")
         return [save(given[name], connection) if name else save for name, save in self.params]
 
 

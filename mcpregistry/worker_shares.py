@@ -154,7 +154,7 @@ class Shares:
         try:
             sweeping.take_back_of(self._lease.key, database_now())
         except Error as error:  # then the leases expire
-            log.warning("installs.not_given_back", error=type(error).__name__)
+            log.warning("installs.not_released", error=type(error).__name__)
 
     async def _ended(self) -> None:
         for share in (self._tests, self._checks, self._failing):

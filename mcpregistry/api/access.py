@@ -40,7 +40,9 @@ def list_access(
     *,
     endpoint: Slug = "default",
     agent: Slug | None = None,
-    after_agent: Annotated[Slug | None, Query(description="Of many agents, those behind this one.")] = None,
+    after_agent: Annotated[
+        Slug | None, Query(description="Only agents whose slug comes after this one alphabetically.")
+    ] = None,
     server: Slug | None = None,
     risk: RiskWord | None = None,
     kind: OfferKind = "tool",
@@ -48,8 +50,8 @@ def list_access(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[AccessRow]:
-    """Each tool with what up to 50 agents may do with it on the endpoint, without arguments; see also `/why`.
-    Of more than 50 tools at once fewer agents: 2,500 answers together at most."""
+    """Tools, and how up to 50 agents can use each of them on the endpoint, regardless of arguments. See also `/why`.
+    With a limit of more than 50 tools, fewer agents are included: at most 2,500 combinations are returned."""
     door = lookup.endpoint(endpoint)
     rows = Agent.objects.filter(slug__gt=after_agent or "").order_by("slug")
     agents = [lookup.agent(agent)] if agent else list(rows[: min(_AGENTS, max(_CELLS // limit, 1))])
@@ -69,8 +71,10 @@ def list_narrower_grants(
     grant: Annotated[
         int | None, Query(ge=1, lt=2**63, description="Only this grant, analyzed now with all its calls of the period.")
     ] = None,
-    days: Annotated[int, Query(ge=1, le=365, description="1, 7, 30 or 90; with `grant` any number up to 365.")] = DAYS,
-    limit: Annotated[int, Query(ge=1, le=50, description="Grants that are looked at for one page.")] = 20,
+    days: Annotated[
+        int, Query(ge=1, le=365, description="The period: 1, 7, 30 or 90; with `grant`, any number up to 365.")
+    ] = DAYS,
+    limit: Annotated[int, Query(ge=1, le=50, description="Number of grants that are examined for one page.")] = 20,
     cursor: Cursor = None,
 ) -> Page[GrantProposalOut]:
     """Each grant with what the access analyzer proposes of it, as of the time at which the clock has analyzed it;
@@ -78,9 +82,7 @@ def list_narrower_grants(
     kept that long, or there were too many to read."""
     if grant is None and days not in PERIODS:
         named = ", ".join(map(str, PERIODS))
-        raise ArgumentsInvalid(
-            f"days must be one of {named} (got {days}).", remedy="Name a grant to use other periods."
-        )
+        raise ArgumentsInvalid(f"days must be one of {named} (got {days}).", remedy="For other periods, set grant.")
     rows, now = candidates(), timezone.now()
     if grant is not None:
         rows = rows.filter(pk=grant)

@@ -35,8 +35,9 @@ router = Routes(tags=["agents"])
 def _issued_before(answer: Status[TokenIssued]) -> Conflict:
     token = answer.value
     return Conflict(
-        f"The first request with this Idempotency-Key has made token {token.id}, {token.prefix}…; its text is not kept.",
-        remedy="If you never got it, revoke that token and issue another, with a new key.",
+        f"A request with this Idempotency-Key has already issued the token {token.id} ({token.prefix}…), "
+        "whose text is not stored.",
+        remedy="If you did not receive it, revoke that token and issue another one with a new key.",
     )
 
 
@@ -44,7 +45,9 @@ def _issued_before(answer: Status[TokenIssued]) -> Conflict:
 def list_agents(
     request: HttpRequest,
     *,
-    q: Annotated[Text | None, Query(max_length=200, description="Part of slug, name or description.")] = None,
+    q: Annotated[
+        Text | None, Query(max_length=200, description="Text that the slug, name or description contains.")
+    ] = None,
     enabled: bool | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -61,7 +64,7 @@ def list_agents(
 @router.post("/agents", response={201: AgentOut, 404: Problem})
 @once()
 def create_agent(request: HttpRequest, payload: AgentNew) -> Status[AgentOut]:
-    """Make an agent. It may do nothing yet: give it grants."""
+    """Add an agent. It cannot use anything until you add grants."""
     return Status(201, agent_out(agents.save_agent(agent=Agent(**_columns(payload)), actor=actor(request))))
 
 
@@ -73,7 +76,7 @@ def get_agent(request: HttpRequest, slug: Slug) -> AgentOut:
 
 @router.patch("/agents/{slug}", response=AgentOut)
 def change_agent(request: HttpRequest, slug: Slug, payload: AgentChange) -> AgentOut:
-    """Change the keys that are sent; the others stay."""
+    """Change the fields that are sent. The others stay as they are."""
     row = lookup.agent(slug).change(**_columns(payload))
     return agent_out(agents.save_agent(agent=row, actor=actor(request), rights=rights(request)))
 
@@ -88,14 +91,14 @@ def _columns(payload: AgentChange) -> dict[str, Any]:
 
 @router.delete("/agents/{slug}", response={204: None, 409: Problem})
 def delete_agent(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Delete an agent with its tokens and grants; the records of its calls stay."""
+    """Delete an agent with its tokens and grants. The records of its calls stay."""
     agents.delete_agent(agent=lookup.agent(slug), actor=actor(request), rights=rights(request))
     return Status(204, None)
 
 
 @router.get("/agents/{slug}/tokens", response=Page[TokenOut])
 def list_tokens(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None) -> Page[TokenOut]:
-    """The agent's tokens, revoked ones too; never their text."""
+    """The agent's tokens, including revoked ones. Their text is never returned."""
     rows = Token.objects.filter(agent=lookup.agent(slug))
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=token_out)
 
@@ -103,9 +106,9 @@ def list_tokens(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cur
 @router.post("/agents/{slug}/tokens", response={201: TokenIssued})
 @once(again=_issued_before)
 def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[TokenIssued]:
-    """Make a token; its text is answered this once. It lives 90 days unless told otherwise.
+    """Issue a token. Its text is returned only once. It expires after 90 days unless the request sets another time.
 
-    Repeated with its Idempotency-Key: 409, naming the token that was made, since its text is not kept.
+    If the request is repeated with the same Idempotency-Key, the answer is 409 and names the token that was issued.
     """
     token, raw = tokens.issue_token(
         agent=lookup.agent(slug), name=payload.name, expires_at=payload.expires_at, actor=actor(request)
@@ -115,7 +118,7 @@ def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[T
 
 @router.delete("/agents/{slug}/tokens/{token_id}", response={204: None})
 def revoke_token(request: HttpRequest, slug: Slug, token_id: lookup.Id) -> Status[None]:
-    """Revoke a token. It stops working everywhere within a second; the row stays."""
+    """Revoke a token. It stops working everywhere within a second. Its record stays."""
     token = lookup.one(Token.objects.filter(agent=lookup.agent(slug)).select_related("agent"), "token", pk=token_id)
     tokens.revoke_token(token=token, actor=actor(request))
     return Status(204, None)

@@ -45,7 +45,9 @@ Id = Annotated[Text, Path(min_length=1, max_length=32)]
 Prefer = Annotated[
     Text | None,
     Header(
-        alias="Prefer", max_length=200, description=f"wait=SECONDS: hold the answer that long, at most {SHORT:.0f}."
+        alias="Prefer",
+        max_length=200,
+        description=f"`wait=SECONDS`: how long to wait for the result, at most {SHORT:.0f} seconds.",
     ),
 ]
 _ROWS = ApprovalRequest.objects.select_related("call", "group", "rule").prefetch_related(
@@ -66,19 +68,20 @@ def list_approvals(
     request: HttpRequest,
     *,
     state: Annotated[
-        State | Literal["decided"] | None, Query(description="Of the call; 'decided': not pending.")
+        State | Literal["decided"] | None,
+        Query(description="State of the call. `decided` means every state except pending."),
     ] = None,
     agent: Slug | None = None,
     server: Slug | None = None,
     tool: Annotated[Text | None, Query(max_length=500)] = None,
-    rule: Annotated[Text | None, Query(max_length=200, description="Its name when it asked.")] = None,
+    rule: Annotated[Text | None, Query(max_length=200, description="Name of the rule when it held the call.")] = None,
     risk: Literal["low", "medium", "high"] | None = None,
-    since: Annotated[When | None, Query(description="Asked at this time or later.")] = None,
-    until: Annotated[When | None, Query(description="Asked before this time.")] = None,
+    since: Annotated[When | None, Query(description="Only requests from this time on.")] = None,
+    until: Annotated[When | None, Query(description="Only requests before this time.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ApprovalOut]:
-    """Held calls, newest first; an agent sees its own alone."""
+    """Held calls, newest first. An agent sees only its own."""
     exact = {
         "call__agent_slug": agent, "call__server_slug": server, "call__tool_name": tool, "rule_name": rule,
         "risk": risk, "asked_at__gte": since, "asked_at__lt": until,
@@ -97,7 +100,7 @@ def list_approvals(
 
 @router.get("/approvals/{approval_id}", response=ApprovalDetail)
 def get_approval(request: HttpRequest, approval_id: Id) -> ApprovalDetail:
-    """One held call with its arguments, votes and end."""
+    """One held call with its arguments, votes and outcome."""
     return _shown(principal(request), approval_id)
 
 
@@ -105,9 +108,9 @@ def get_approval(request: HttpRequest, approval_id: Id) -> ApprovalDetail:
 async def get_approval_result(
     request: HttpRequest, approval_id: Id, *, prefer: Prefer = None
 ) -> Status[ResultOut] | Status[Ticket]:
-    """What the tool answered; 202 while there is no answer.
+    """The result of the tool, or 202 while there is none.
 
-    It never runs the call: the same call, made again, does that once it is approved.
+    This operation never runs the call. To run an approved call, send the same call again.
     """
     row = await db_call(_own, principal(request), approval_id)
     held = current_engine().approvals
@@ -128,7 +131,7 @@ async def get_approval_result(
 
 @router.post("/approvals/{approval_id}/approve", response={200: ApprovalDetail, 409: Problem})
 def approve_call(request: HttpRequest, approval_id: Id, payload: ApproveOrder) -> ApprovalDetail:
-    """One person's yes to exactly the arguments that ``seen`` names, or to those given here instead."""
+    """Approve the call with exactly the arguments that `seen` identifies, or with the edited arguments in the request."""
     wish = payload.permit and PermitWish(payload.permit.until, payload.permit.pins, payload.permit.uses)
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
@@ -141,7 +144,7 @@ def approve_call(request: HttpRequest, approval_id: Id, payload: ApproveOrder) -
 
 @router.post("/approvals/{approval_id}/reject", response={200: ApprovalDetail, 409: Problem})
 def reject_call(request: HttpRequest, approval_id: Id, payload: RejectOrder) -> ApprovalDetail:
-    """One no is enough. The call is never made."""
+    """Reject the call. One rejection is enough, and the call is never made."""
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
     votes.vote(request_id=approval_id, user=user, approve=False, reason=payload.reason, via="rest")
@@ -150,7 +153,7 @@ def reject_call(request: HttpRequest, approval_id: Id, payload: RejectOrder) -> 
 
 @router.post("/approvals/{approval_id}/lift-refusal", response={200: ApprovalDetail, 409: Problem})
 def lift_refusal(request: HttpRequest, approval_id: Id, payload: LiftOrder) -> ApprovalDetail:
-    """Take a refusal back: when the identical call is made again, people are asked. This call stays refused."""
+    """Allow the identical call to be requested again: it then waits for an approval. This call stays rejected."""
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
     votes.lift_refusal(request_id=approval_id, user=user, reason=payload.reason)
@@ -159,11 +162,11 @@ def lift_refusal(request: HttpRequest, approval_id: Id, payload: LiftOrder) -> A
 
 @router.post("/approvals/{approval_id}/withdraw", response={200: ApprovalDetail, 409: Problem})
 def withdraw_call(request: HttpRequest, approval_id: Id, payload: WithdrawOrder) -> ApprovalDetail:
-    """The caller does not want it any more. What has run already stays as it is."""
+    """Cancel the request on behalf of its caller. A call that has already run is not changed."""
     who = principal(request)
     rows = _ROWS.visible_to(who.agent) if who.agent else _ROWS.all()  # who may call tools may take a call back
     row = lookup.one(rows, "request", pk=approval_id)
-    held_calls.cancel(request_id=row.pk, reason=payload.reason or "withdrawn by its caller", actor=who.actor)
+    held_calls.cancel(request_id=row.pk, reason=payload.reason or "cancelled by its caller", actor=who.actor)
     return approval_detail(rows.get(pk=row.pk))
 
 

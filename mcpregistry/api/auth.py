@@ -138,7 +138,7 @@ class Session(_Gate):
             return None
         if check_csrf(request) is not None:
             raise Denied(
-                "The request does not come from a page of this site.",
+                "The request was not sent by a page of this site.",
                 remedy="Send the X-CSRFToken header and a matching Origin, or use a bearer token.",
             )
         return allowed(Principal(user=request.user), self.rule)
@@ -171,8 +171,8 @@ def bearer(request: HttpRequest) -> Principal:
 def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
     if wait := guesses.wait(where, now):
         return TooManyRequests(
-            "Too many different wrong tokens came from this address.",
-            remedy=f"Use a valid token; wrong ones are looked at again in {round(wait)} seconds.",
+            "Too many different wrong tokens were sent from this address.",
+            remedy=f"Use a valid token. Wrong tokens are checked again in {round(wait)} seconds.",
             wait=wait,
         )
     guesses.failed(where, token_hash(raw), now)
@@ -194,18 +194,22 @@ def _touch(token: Token) -> None:
         if not is_passing(error):
             raise
         _touch_again = time.monotonic() + _TOUCH.total_seconds()
-        log.warning("api.token_use_not_noted", **fault_facts(error))
+        log.warning("api.token_use_not_recorded", **fault_facts(error))
 
 
 def allowed(who: Principal, rule: Rule) -> Principal:
     """The same principal, if the rule lets it; raises ``Denied``."""
     if who.agent is not None:
         if not rule.agent:
-            raise Denied("The token of an agent may only call tools and list its own.", remedy="Use a person's token.")
+            raise Denied(
+                "An agent's token can only call tools and list the agent's own records.", remedy="Use a user's token."
+            )
         return who
     for name, permission in rule.permissions.items():
         if who.user is None or not who.user.has_perm(permission):
-            raise Denied(f"This needs the permission '{name}'.", remedy="Ask an admin for a role that has it.")
+            raise Denied(
+                f"You do not have the permission '{name}'.", remedy="Ask an administrator for a role that has it."
+            )
     return who
 
 

@@ -33,13 +33,13 @@ router = Routes(tags=["budgets"])
 def list_budgets(
     request: HttpRequest,
     *,
-    agent: Annotated[Slug | None, Query(description="Of this agent.")] = None,
-    endpoint: Annotated[Slug | None, Query(description="Of this endpoint.")] = None,
+    agent: Annotated[Slug | None, Query(description="Only budgets of this agent.")] = None,
+    endpoint: Annotated[Slug | None, Query(description="Only budgets of this endpoint.")] = None,
     unit: Unit | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[BudgetOut]:
-    """Budgets by name, and how they stand now."""
+    """Budgets by name, with their current balance."""
     rows = _visible(request)
     if agent is not None:
         rows = rows.filter(agent__slug=agent)
@@ -55,7 +55,7 @@ def list_budgets(
 @router.post("/budgets", response={201: BudgetOut, 404: Problem})
 @once()
 def create_budget(request: HttpRequest, payload: BudgetNew) -> Status[BudgetOut]:
-    """Make a budget; it counts from now on."""
+    """Add a budget. It counts from now on."""
     given = payload.columns()
     for name, model in (("agent", Agent), ("endpoint", Endpoint)):
         if (slug := given.get(name)) is not None:
@@ -66,13 +66,13 @@ def create_budget(request: HttpRequest, payload: BudgetNew) -> Status[BudgetOut]
 
 @router.get("/budgets/{slug}", response=BudgetOut)
 def get_budget(request: HttpRequest, slug: Slug) -> BudgetOut:
-    """One budget, and how it stands now."""
+    """One budget with its current balance."""
     return _out(_one(request, slug))
 
 
 @router.patch("/budgets/{slug}", response=BudgetOut)
 def change_budget(request: HttpRequest, slug: Slug, payload: BudgetChange) -> BudgetOut:
-    """Change the keys that are sent; the others stay, and so does what was spent."""
+    """Change the fields that are sent. The others and the used amount stay as they are."""
     row = _one(request, slug).change(**payload.columns())
     books.save_budget(budget=row, actor=actor(request))
     return _out(_one(request, row.slug))
@@ -80,7 +80,7 @@ def change_budget(request: HttpRequest, slug: Slug, payload: BudgetChange) -> Bu
 
 @router.delete("/budgets/{slug}", response={204: None})
 def delete_budget(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Delete a budget with its books."""
+    """Delete a budget with its entries."""
     books.delete_budget(budget=_one(request, slug), actor=actor(request))
     return Status(204, None)
 
@@ -90,11 +90,11 @@ def list_budget_entries(
     request: HttpRequest,
     slug: Slug,
     *,
-    since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a greater id.")] = None,
+    since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a higher id.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[SpentOut]:
-    """What was spent, the newest first."""
+    """Budget entries, newest first."""
     rows = BudgetEntry.objects.filter(budget=_one(request, slug)).select_related("budget")
     if since is not None:
         rows = rows.filter(pk__gt=since)

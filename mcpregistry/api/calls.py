@@ -29,6 +29,7 @@ from mcpregistry.calls.engine import current_engine
 from mcpregistry.calls.keys import noted
 from mcpregistry.calls.recorded import outcome_of_record
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.calls.edits import untold
 from mcpregistry.domain.calls.ends import RECORD_LATE
 from mcpregistry.domain.errors import ArgumentsInvalid, Busy, Denied, NotFound, SlipsnisseError, Unavailable
@@ -71,14 +72,14 @@ async def call_tool(
     name: ToolName,
     payload: CallOrder,
     *,
-    strict: Annotated[bool, Query(description="Answer 502 or 504 when the tool or its server failed.")] = False,
+    strict: Annotated[bool, Query(description="Answer with 502 or 504 if the tool or its server failed.")] = False,
     idempotency_key: IdempotencyKey = None,
     prefer: Prefer = None,
 ) -> Status[CallAnswer] | Status[Problem]:
-    """Call a tool, by its exposed name at the endpoint or by server::tool.
+    """Call a tool, by its name on the endpoint or as `server::tool`.
 
-    202: a person is asked, and the call has not been made. The identical request joins: once it is approved, it runs
-    the call, once, and answers with its result.
+    The status 202 means that the call waits for an approval and has not been made. Send the identical request again to
+    join it: after the approval, the call runs once, and the answer contains its result.
     """
     who, wait = principal(request), seconds_to_wait(prefer)
     if idempotency_key is None:
@@ -148,10 +149,10 @@ def _told(
 def _agent(who: Principal, named: str | None) -> str:
     if who.agent is None:
         if named is None:
-            raise ArgumentsInvalid("For which agent?", remedy='Add "agent": "SLUG" to the body.')
+            raise ArgumentsInvalid(error_texts.required("agent"), remedy='Add "agent": "SLUG" to the body.')
         return named
     if named not in (None, who.agent.slug):
-        raise Denied("The token belongs to another agent.", remedy="Leave 'agent' out: the token says who you are.")
+        raise Denied("The token belongs to another agent.", remedy="Leave out 'agent': the token identifies the agent.")
     return who.agent.slug
 
 
@@ -161,9 +162,9 @@ def _check_names(entry: Entry | None, meta: CallMeta) -> None:
         return
     server, tool = entry.offer.server, entry.offer.tool
     if meta.server_name not in (None, server.slug, server.title):
-        raise ArgumentsInvalid("'mcp.server_name' is not the server of that tool.", remedy=f"It is '{server.slug}'.")
+        raise ArgumentsInvalid("'mcp.server_name' is not the server of this tool.", remedy=f"Use '{server.slug}'.")
     if meta.tool_name not in (None, tool.name):
-        raise ArgumentsInvalid("'mcp.tool_name' is not the tool's own name.", remedy=f"It is '{tool.name}'.")
+        raise ArgumentsInvalid("'mcp.tool_name' is not the server's name of this tool.", remedy=f"Use '{tool.name}'.")
 
 
 def _ticket(outcome: CallOutcome) -> Ticket | None:

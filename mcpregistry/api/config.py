@@ -36,7 +36,7 @@ router = Routes(tags=["configuration files"])
 
 def _known(name: str) -> str:
     if name not in FORMATS:
-        raise ValueError(f"is none of {', '.join(FORMATS)}")
+        raise ValueError(f"must be one of {', '.join(FORMATS)}")
     return name
 
 
@@ -45,7 +45,7 @@ FormatName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"en
 
 def _readable(name: str) -> str:
     if name not in READABLE:
-        raise ValueError(f"is none of {', '.join(READABLE)}")
+        raise ValueError(f"must be one of {', '.join(READABLE)}")
     return name
 
 
@@ -53,11 +53,11 @@ ImportName = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={
 
 Projects = Annotated[
     list[Text],
-    Query(max_length=200, description="Folders of the file's projects that become workspaces, or `all`."),
+    Query(max_length=200, description="Folders of the file's projects to add as workspaces, or `all`."),
 ]
 WorkspaceAgent = Annotated[
     Text | None,
-    Query(max_length=63, description="The agent that hosts act as in these workspaces; `local` if left out."),
+    Query(max_length=63, description="The agent of hosts in these workspaces. Default: `local`."),
 ]
 
 _FILE: dict[str, Any] = {
@@ -70,7 +70,7 @@ _FILE: dict[str, Any] = {
 
 @router.get("/config/export", response=ExportOut)
 def export_configuration(request: HttpRequest, format: FormatName, only_enabled: bool = False) -> ExportOut:
-    """The servers as a configuration file of the given format, without secret values."""
+    """The servers as a configuration file in the given format, without secret values."""
     written = export_config(format_name=format, actor=actor(request), only_enabled=only_enabled)
     _refuse(written.refused, "Nothing was exported")
     return ExportOut(format=format, data=written.data, notes=_notes(written.notes))
@@ -80,9 +80,11 @@ def export_configuration(request: HttpRequest, format: FormatName, only_enabled:
 def configuration_schema(
     request: HttpRequest,
     *,
-    variant: Annotated[slipsnisse.Variant, Query(description="Of the plain or the extended format.")] = "slipsnisse",
+    variant: Annotated[
+        slipsnisse.Variant, Query(description="Schema of the plain or of the extended format.")
+    ] = "slipsnisse",
 ) -> dict[str, Any]:
-    """The JSON Schema of the site's own file format, to validate files with before they are imported."""
+    """The JSON Schema of the site's own file format. Use it to validate files before you import them."""
     return schema(variant)
 
 
@@ -104,21 +106,23 @@ def _read_large(view: Callable[..., Any]) -> Callable[..., Any]:
 def import_configuration(
     request: HttpRequest,
     *,
-    format: Annotated[ImportName | None, Query(description="Left out: recognised by its content.")] = None,
+    format: Annotated[
+        ImportName | None, Query(description="Format of the file. Default: detected from its content.")
+    ] = None,
     file: Annotated[
-        Text | None, Query(max_length=200, description="Its name; the ending tells JSON from YAML.")
+        Text | None, Query(max_length=200, description="Name of the file. Its ending distinguishes JSON from YAML.")
     ] = None,
     on_conflict: Literal["error", "skip", "replace", "rename"] = "error",
     credentials: Annotated[
-        bool, Query(description="Keep what looks like a secret as a credential of its server.")
+        bool, Query(description="Store values that look like secrets as credentials of their server.")
     ] = False,
     projects: Projects = [],  # noqa: B006 - pydantic copies it
     agent: WorkspaceAgent = None,
     dry_run: bool = False,
 ) -> ImportOut:
-    """Import a configuration file of up to 50 MiB; the body is the file. Over 1 MiB it must be JSON.
+    """Import a configuration file of up to 50 MiB. The body is the file. A file larger than 1 MiB must be JSON.
 
-    An entry that cannot be used is left out. If the file as a whole is refused, nothing is written. A dry run returns every note.
+    An entry that cannot be used is left out. If the whole file is refused, nothing is saved. A dry run returns all notes.
     """
     _check_rights(request, credentials=credentials, projects=projects)
     outcome = import_file(
@@ -152,12 +156,12 @@ def import_configuration(
 def _check_rights(request: HttpRequest, *, credentials: bool, projects: list[str]) -> None:
     if credentials and not all(_may(request, right) for right in MAY_KEEP):
         raise Denied(
-            "You do not have permission to add credentials and to say where they may go.",
+            "You do not have permission to add credentials and to choose the servers that receive them.",
             remedy="Ask an administrator, or leave out credentials=true.",
         )
     if projects and not all(_may(request, right) for right in MAY_MAKE):
         raise Denied(
-            "You do not have permission to make workspaces of projects.",
+            "You do not have permission to add workspaces for projects.",
             remedy="Ask an administrator for the admin role, or leave out projects.",
         )
 

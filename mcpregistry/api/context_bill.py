@@ -15,6 +15,7 @@ from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Problem, Slug
 from mcpregistry.api.schemas.context_bill import BillOut, Hidden, Hide, bill_out
 from mcpregistry.calls.context_bill import DAYS, Bill, bill, holder_of
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.models import Agent, Endpoint, Tool
 from mcpregistry.services.policy import hiding
@@ -30,12 +31,18 @@ def get_context_bill(
     endpoint: Slug = "default",
     hide_from: Annotated[
         Literal["agent", "endpoint"],
-        Query(description="Whose grants tools would be hidden from: use is counted as far as these reach."),
+        Query(
+            description="Where to hide tools: in the grants of the agent or in the list of the endpoint. Calls are counted as far as these apply."
+        ),
     ] = "agent",
-    days: Annotated[int, Query(ge=1, le=365, description="The period in which calls are counted.")] = DAYS,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="Tools in the answer, the dearest first.")] = 200,
+    days: Annotated[int, Query(ge=1, le=365, description="Number of days for which calls are counted.")] = DAYS,
+    limit: Annotated[
+        int, Query(ge=1, le=10_000, description="Maximum number of tools in the answer, most expensive first.")
+    ] = 200,
 ) -> BillOut:
-    """Tokens of the definitions that hosts of the agent get on the endpoint, about four bytes each; and what is not used."""
+    """Tokens of the definitions that the agent's hosts get on the endpoint, at about four bytes each, and which tools are
+    not used.
+    """
     whose, door = lookup.agent(agent), lookup.endpoint(endpoint)
     holder = _holder(whose, door, hide_from)
     return bill_out(_bill(whose, door, holder, days), agent=whose, endpoint=door, hide_from=hide_from, limit=limit)
@@ -44,8 +51,8 @@ def get_context_bill(
 @router.post("/context-bill/hide", response={200: Hidden, 404: Problem, 409: Problem})
 @once()
 def hide_tools(request: HttpRequest, payload: Hide) -> Status[Hidden]:
-    """Take tools out of the agent's grants, or of what the endpoint lists; a server's grant becomes single ones for what
-    stays. Refused as a whole (404) if one of them is not on the bill."""
+    """Remove tools from the agent's grants, or from the endpoint's list. The grant of a whole server is replaced by single
+    grants for the remaining tools. If one of the tools is not on the bill, the whole request is refused (404)."""
     whose, door = lookup.agent(payload.agent), lookup.endpoint(payload.endpoint)
     holder = _holder(whose, door, payload.hide_from)
     found = _bill(whose, door, holder, DAYS)
@@ -59,8 +66,8 @@ def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoin
     holder = holder_of(agent, endpoint, by_list=hide_from == "endpoint")
     if hide_from == "endpoint" and holder is not endpoint:
         raise Conflict(
-            f"The endpoint {endpoint} has no list of its own: it shows what its agents are granted.",
-            remedy="Hide from the agent, or let the endpoint list what it offers.",
+            f'The endpoint "{endpoint}" has no list of its own: it shows what each agent is granted.',
+            remedy="Hide the tools from the agent, or add grants to the endpoint so that it has a list.",
         )
     return holder
 
@@ -68,7 +75,7 @@ def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoin
 def _bill(agent: Agent, endpoint: Endpoint, holder: Agent | Endpoint, days: int) -> Bill:
     found = bill(agent, endpoint, now=timezone.now(), days=days, holder=holder)
     if found is None:
-        raise Conflict("The agent or the endpoint is switched off, so no host is shown anything.", remedy="Enable it.")
+        raise Conflict("The agent or the endpoint is disabled, so hosts are shown nothing.", remedy="Enable it.")
     return found
 
 
@@ -77,7 +84,7 @@ def _named(names: list[str], found: Bill) -> list[Tool]:
     missing = wanted.keys() - {line.tool_id for line in found.lines if not line.own}
     if missing:
         raise NotFound(
-            f"Not on the bill: {', '.join(sorted(wanted[pk] for pk in missing))}.",
-            remedy="GET /context-bill shows what the agent is shown on the endpoint.",
+            f"These tools are not on the context bill: {', '.join(sorted(wanted[pk] for pk in missing))}.",
+            remedy=error_texts.list_with("GET /context-bill"),
         )
     return list(Tool.offers.filter(pk__in=wanted).select_related("server").order_by("server__slug", "name"))

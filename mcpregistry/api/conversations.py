@@ -25,6 +25,7 @@ from mcpregistry.api.schemas.conversations import (
     conversation_out,
     message_out,
 )
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied
 from mcpregistry.models import Agent, Conversation, Message
 from mcpregistry.models.conversation import ConversationState, MessageKind
@@ -41,11 +42,11 @@ def list_conversations(
     *,
     agent: Slug | None = None,
     state: ConversationState | None = None,
-    q: Annotated[Text | None, Query(max_length=200, description="Part of the title.")] = None,
+    q: Annotated[Text | None, Query(max_length=200, description="Text that the title contains.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ConversationOut]:
-    """Conversations, the one begun last first."""
+    """Conversations, newest first."""
     exact = {"agent__slug": agent, "state": state, "title__icontains": q}
     rows = Conversation.objects.visible_to(principal(request).who).select_related("agent")
     rows = rows.filter(**{key: value for key, value in exact.items() if value is not None})
@@ -55,7 +56,7 @@ def list_conversations(
 @router.post("/conversations", response={201: ConversationOut, 404: Problem})
 @once()
 def begin_conversation(request: HttpRequest, payload: ConversationNew) -> Status[ConversationOut]:
-    """Begin a conversation. Calls belong to it that name its id."""
+    """Start a conversation. Calls that name its id belong to it."""
     given = payload.given()
     agent = _agent(principal(request), given.pop("agent", None))
     row = lifecycle.save_conversation(conversation=Conversation(agent=agent, **given), actor=actor(request))
@@ -64,7 +65,7 @@ def begin_conversation(request: HttpRequest, payload: ConversationNew) -> Status
 
 @router.get("/conversations/{conversation_id}", response=ConversationOut)
 def get_conversation(request: HttpRequest, conversation_id: ConversationPath) -> ConversationOut:
-    """One conversation; its calls are at /invocations?conversation=ID."""
+    """One conversation. Its calls are at /invocations?conversation=ID."""
     return conversation_out(_one(request, conversation_id))
 
 
@@ -72,14 +73,14 @@ def get_conversation(request: HttpRequest, conversation_id: ConversationPath) ->
 def change_conversation(
     request: HttpRequest, conversation_id: ConversationPath, payload: ConversationChange
 ) -> ConversationOut:
-    """Change the keys that are sent; the others stay. What it may see counts from the next call on."""
+    """Change the fields that are sent. The others stay as they are. A change of its servers applies from the next call on."""
     row = _one(request, conversation_id).change(**payload.given())
     return conversation_out(lifecycle.save_conversation(conversation=row, actor=actor(request)))
 
 
 @router.post("/conversations/{conversation_id}/end", response={200: ConversationOut, 409: Problem})
 def end_conversation(request: HttpRequest, conversation_id: ConversationPath) -> ConversationOut:
-    """End it, for good. Calls that name it are refused from then on; those that are out or held go on."""
+    """End the conversation for good. New calls that name it are refused. Calls that are running or held continue."""
     return conversation_out(lifecycle.end(conversation=_one(request, conversation_id), actor=actor(request)))
 
 
@@ -88,12 +89,12 @@ def list_conversation_messages(
     request: HttpRequest,
     conversation_id: ConversationPath,
     *,
-    after: Annotated[int | None, Query(ge=0, lt=2**63, description="Only messages with a greater id.")] = None,
-    thoughts: Annotated[bool, Query(description="Also what the agent has kept for itself.")] = False,
+    after: Annotated[int | None, Query(ge=0, lt=2**63, description="Only messages with a higher id.")] = None,
+    thoughts: Annotated[bool, Query(description="Include the notes that the agent has kept for itself.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ConversationMessageOut]:
-    """Messages, the oldest first. Ask again with ``after`` for what was written since: none is missed."""
+    """Messages, oldest first. Use `after` to get the messages that were written since; none is missed."""
     rows = Message.objects.visible_to(principal(request).who).filter(conversation=_one(request, conversation_id))
     if not thoughts:
         rows = rows.exclude(kind=MessageKind.THOUGHT)
@@ -107,7 +108,7 @@ def list_conversation_messages(
 def write_message(
     request: HttpRequest, conversation_id: ConversationPath, payload: MessageNew
 ) -> Status[ConversationMessageOut]:
-    """Write to the agent, or with an agent's own token as the agent. Answers at once, whatever the agent is doing."""
+    """Write to the agent or, with an agent's own token, as the agent. The answer does not wait for the agent."""
     row = messages.say(
         conversation=_one(request, conversation_id), kind=_kind(principal(request), payload), text=payload.text,
         author=actor(request), user=person(request),
@@ -119,7 +120,7 @@ def _kind(who: Principal, payload: MessageNew) -> MessageKind:
     if who.agent is not None:
         return MessageKind.THOUGHT if payload.thought else MessageKind.OUT
     if payload.thought:
-        raise ArgumentsInvalid("Only an agent keeps thoughts.", remedy="Leave out 'thought'.")
+        raise ArgumentsInvalid("Only agents can write thoughts.", remedy="Leave out 'thought'.")
     return MessageKind.IN
 
 
@@ -131,8 +132,8 @@ def _one(request: HttpRequest, conversation_id: str) -> Conversation:
 def _agent(who: Principal, named: str | None) -> Agent:
     if who.agent is None:
         if named is None:
-            raise ArgumentsInvalid("Whose conversation?", remedy='Add "agent": "SLUG" to the body.')
+            raise ArgumentsInvalid(error_texts.required("agent"), remedy='Add "agent": "SLUG" to the body.')
         return lookup.agent(named)
     if named not in (None, who.agent.slug):
-        raise Denied("The token belongs to another agent.", remedy="Leave 'agent' out: the token says who you are.")
+        raise Denied("The token belongs to another agent.", remedy="Leave out 'agent': the token identifies the agent.")
     return who.agent

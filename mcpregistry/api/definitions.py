@@ -36,11 +36,11 @@ def list_definitions(
     *,
     state: Literal["waiting", "serving", "rejected", "all"] = "waiting",
     server: Slug | None = None,
-    severity: Annotated[int, Query(ge=0, le=3, description="At least: 1 note, 2 suspicious, 3 danger.")] = 0,
+    severity: Annotated[int, Query(ge=0, le=3, description="Minimum severity: 1 note, 2 suspicious, 3 danger.")] = 0,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DefinitionOut]:
-    """Definitions by state. Waiting: the newest of its tool, and nobody has decided on it yet."""
+    """Definitions by state. `waiting` means the newest definition of a tool, which is not approved or rejected yet."""
     rows = _ROWS.all()
     if state == "waiting":
         rows = rows.filter(decided_at__isnull=True, tool__present=True, tool__latest=F("pk"))
@@ -59,7 +59,7 @@ def list_definitions(
 def list_drift(
     request: HttpRequest, *, server: Slug | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DriftOut]:
-    """Every tool that no agent sees because of its definition: new, changed, rejected, or gone from its server."""
+    """Tools that no agent sees because their definition is new, changed, rejected, or no longer offered by the server."""
     rows = Tool.offers.exclude(pk__in=Tool.offers.serving()).select_related("server", "latest", "pinned")
     if server:
         rows = rows.filter(server__slug=server)
@@ -68,25 +68,25 @@ def list_drift(
 
 @router.get("/definitions/{definition_id}", response=DefinitionDetail)
 def get_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """One definition, with what the scanner found and, word by word, what differs from the approved one."""
+    """One definition with the scanner's findings, and its differences from the approved one, word by word."""
     return _shown(definition_id)
 
 
 @router.post("/definitions/{definition_id}/approve", response=DefinitionDetail)
 def approve_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """Approve it: from now on the tool is listed and called while its server says exactly this."""
+    """Approve the definition. Agents can use the tool as long as its server offers exactly this definition."""
     return _decided(request, definition_id, decisions.approve)
 
 
 @router.post("/definitions/{definition_id}/reject", response=DefinitionDetail)
 def reject_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """Never serve it; if it is being served, the tool is withdrawn."""
+    """Reject the definition. It is never offered; if it is offered now, the tool is withdrawn."""
     return _decided(request, definition_id, decisions.reject)
 
 
 @router.post("/definitions/{definition_id}/revert", response={200: DefinitionDetail, 409: Problem})
 def revert_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """Reject it and keep the text approved before; the tool serves again as soon as its server offers that."""
+    """Reject the definition and keep the approved one. The tool is offered again as soon as its server returns to it."""
     return _decided(request, definition_id, decisions.revert)
 
 

@@ -25,6 +25,7 @@ from mcpregistry.api.schemas.basics import ConversationId, Page, Problem, Slug, 
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.conversations import within_sync
 from mcpregistry.calls.engine import current_engine
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.models import Endpoint
 from mcpregistry.services.access import agents
@@ -36,7 +37,7 @@ router = Routes(tags=["endpoints"])
 def list_endpoints(
     request: HttpRequest,
     *,
-    q: Annotated[Text | None, Query(max_length=200, description="Part of slug or name.")] = None,
+    q: Annotated[Text | None, Query(max_length=200, description="Text that the slug or name contains.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[EndpointOut]:
@@ -48,7 +49,7 @@ def list_endpoints(
 @router.post("/endpoints", response={201: EndpointOut})
 @once()
 def create_endpoint(request: HttpRequest, payload: EndpointNew) -> Status[EndpointOut]:
-    """Make an endpoint."""
+    """Add an endpoint."""
     row = agents.save_endpoint(endpoint=Endpoint(**payload.given()), actor=actor(request))
     return Status(201, endpoint_out(row))
 
@@ -61,16 +62,16 @@ def get_endpoint(request: HttpRequest, slug: Slug) -> EndpointOut:
 
 @router.patch("/endpoints/{slug}", response=EndpointOut)
 def change_endpoint(request: HttpRequest, slug: Slug, payload: EndpointChange) -> EndpointOut:
-    """Change the keys that are sent; the others stay."""
+    """Change the fields that are sent. The others stay as they are."""
     row = lookup.endpoint(slug).change(**payload.given())
     return endpoint_out(agents.save_endpoint(endpoint=row, actor=actor(request), rights=rights(request)))
 
 
 @router.delete("/endpoints/{slug}", response={204: None, 409: Problem})
 def delete_endpoint(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Delete an endpoint with its grants; hosts that use it are told that it does not exist.
+    """Delete an endpoint with its grants. Hosts that use it get the answer that it does not exist.
 
-    409 if rules, budgets or other records would be deleted with it that the person may not delete.
+    The answer is 409 if this would also delete rules, budgets or other records that the user has no permission to delete.
     """
     agents.delete_endpoint(endpoint=lookup.endpoint(slug), actor=actor(request), rights=rights(request))
     return Status(204, None)
@@ -80,15 +81,17 @@ def delete_endpoint(request: HttpRequest, slug: Slug) -> Status[None]:
 def list_endpoint_tools(
     request: HttpRequest, slug: Slug, agent: Slug | None = None, conversation: ConversationId | None = None
 ) -> Listing:
-    """What hosts of the agent are shown there, in a conversation of it if one is named.
+    """The tools that the agent's hosts see on the endpoint, optionally within one of its conversations.
 
-    An agent's token sees its own list; a person names the agent.
+    With an agent's token, this is the agent's own list. A user must set `agent`.
     """
     who = principal(request).agent
     if who is None and agent is None:
-        raise ArgumentsInvalid("Whose list?", remedy="Add ?agent=SLUG.")
+        raise ArgumentsInvalid(error_texts.required("agent"), remedy="Add ?agent=SLUG.")
     if who is not None and agent not in (None, who.slug):
-        raise NotFound("There is no such agent.", remedy="Leave 'agent' out: the token says who you are.")
+        raise NotFound(
+            error_texts.not_found("agent", agent), remedy="Leave out 'agent': the token identifies the agent."
+        )
     catalogue = current_engine().catalogue(slug, who.slug if who else str(agent))
     return _listing(within_sync(catalogue, conversation or ""))
 

@@ -32,7 +32,7 @@ router = Routes(tags=["energy"])
 
 @router.get("/energy", response=Page[PoolOut])
 def list_pools(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None) -> Page[PoolOut]:
-    """Pools by slug, with their levels now."""
+    """Energy pools by slug, with their current level."""
     return page(
         _visible(request), order=("slug",), limit=limit, cursor=cursor, show=partial(pool_out, to=_agent(request))
     )
@@ -41,20 +41,20 @@ def list_pools(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None
 @router.post("/energy", response={201: PoolOut})
 @once()
 def create_pool(request: HttpRequest, payload: PoolNew) -> Status[PoolOut]:
-    """Make a pool. Nobody draws on it yet: name it in an agent's ``energy_pool``."""
+    """Add an energy pool. To use it, set it as the `energy_pool` of an agent."""
     made = pools.save_pool(pool=EnergyPool(**payload.given()), actor=actor(request))
     return Status(201, pool_out(_one(request, made.slug)))
 
 
 @router.get("/energy/{slug}", response=PoolOut)
 def get_pool(request: HttpRequest, slug: Slug) -> PoolOut:
-    """One pool with its level now."""
+    """One energy pool with its current level."""
     return pool_out(_one(request, slug), to=_agent(request))
 
 
 @router.patch("/energy/{slug}", response=PoolOut)
 def change_pool(request: HttpRequest, slug: Slug, payload: PoolChange) -> PoolOut:
-    """Change the keys that are sent; the others stay, and so does what it holds."""
+    """Change the fields that are sent. The others and the level stay as they are."""
     row = _one(request, slug).change(**payload.given())
     pools.save_pool(pool=row, actor=actor(request))
     return pool_out(_one(request, row.slug))
@@ -62,7 +62,7 @@ def change_pool(request: HttpRequest, slug: Slug, payload: PoolChange) -> PoolOu
 
 @router.delete("/energy/{slug}", response={204: None, 409: Problem})
 def delete_pool(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Delete a pool with its books. Refused while agents draw on it."""
+    """Delete an energy pool with its entries. This is refused while agents use it."""
     pools.delete_pool(pool=_one(request, slug), actor=actor(request))
     return Status(204, None)
 
@@ -72,11 +72,11 @@ def list_entries(
     request: HttpRequest,
     slug: Slug,
     *,
-    since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a greater id.")] = None,
+    since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a higher id.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[EnergyEntryOut]:
-    """What was taken and given, the newest first. An agent is shown its own only."""
+    """Energy entries, newest first. An agent sees only its own."""
     rows = EnergyEntry.objects.filter(pool=_one(request, slug))
     if agent := _agent(request):
         rows = rows.filter(agent_slug=agent)
@@ -88,7 +88,7 @@ def list_entries(
 @router.post("/energy/{slug}/grant", response={201: EnergyEntryOut})
 @once()
 def grant_energy(request: HttpRequest, slug: Slug, payload: GrantEnergy) -> Status[EnergyEntryOut]:
-    """Give units, up to the pool's capacity."""
+    """Add units of energy, up to the pool's capacity."""
     row = _one(request, slug)
     return Status(201, entry_out(pools.grant(pool_id=row.pk, amount=payload.amount, actor=actor(request))))
 

@@ -123,21 +123,23 @@ def _already_exists(request: HttpRequest, error: errors.AlreadyExists | type[err
     else:
         siblings = request.path if request.method == "POST" else request.path.rpartition("/")[0]
     return refusal(
-        errors.AlreadyExists(error.message, remedy=f"It is {siblings}/{error.key}. {error.remedy}", key=error.key)
+        errors.AlreadyExists(
+            error.message, remedy=f"The existing one is {siblings}/{error.key}. {error.remedy}", key=error.key
+        )
     )
 
 
 def unauthorized() -> Unauthorized:
     """The refusal for a missing or wrong credential; it does not say which of the two."""
     return Unauthorized(
-        "This needs somebody who is known here.",
-        remedy="Log in, or send a valid token as 'Authorization: Bearer …'.",
+        "This request requires authentication.",
+        remedy="Sign in, or send a valid token as 'Authorization: Bearer …'.",
     )
 
 
 def no_address() -> errors.NotFound:
     """The refusal of an address that the API does not have."""
-    return errors.NotFound("There is no such address.", remedy="See /api/v1/docs for all addresses.")
+    return errors.NotFound("The API does not have this address.", remedy="See /api/v1/docs for all addresses.")
 
 
 def _unreadable(error: HttpError) -> errors.SlipsnisseError:
@@ -149,15 +151,15 @@ def _unreadable(error: HttpError) -> errors.SlipsnisseError:
 
 def _too_large() -> TooLarge:
     return TooLarge(
-        f"The request is larger than the {settings.DATA_UPLOAD_MAX_MEMORY_SIZE:,} bytes allowed.",
-        remedy="Send less at once: leave large data where the tool can read it, and send its address.",
+        f"The request is larger than the limit of {settings.DATA_UPLOAD_MAX_MEMORY_SIZE:,} bytes.",
+        remedy="Send less. Store large data where the tool can read it, and send its address.",
     )
 
 
 def _too_many() -> TooLarge:
     return TooLarge(
         f"The request has more than {settings.DATA_UPLOAD_MAX_NUMBER_FIELDS:,} parameters.",
-        remedy="Send fewer at once.",
+        remedy="Send fewer parameters.",
     )
 
 
@@ -165,7 +167,7 @@ def _invalid(error: ValidationError) -> errors.ArgumentsInvalid:
     """Names what is wrong, never the value: it may be the very secret that was misplaced."""
     problems = "; ".join(f"{_place(item)}: {item.get('msg', 'invalid')}" for item in error.errors[:20])
     return errors.ArgumentsInvalid(
-        f"The request does not fit: {problems}.", remedy="Correct these parts; /api/v1/docs has their form."
+        f"The request is not valid: {problems}.", remedy="Correct these values. Their form is shown in /api/v1/docs."
     )
 
 
@@ -182,4 +184,9 @@ def _database_failed(request: HttpRequest, error: Exception | type[Exception]) -
 
 def _unexpected(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
     log.error("api.failed", path=request.path, exc_info=error)
-    return refusal(errors.SlipsnisseError("This failed unexpectedly.", remedy="The site's log has the details."))
+    return refusal(
+        errors.SlipsnisseError(
+            "The request failed because of an internal error.",
+            remedy="Ask the operator to look for the cause in the log.",
+        )
+    )

@@ -30,7 +30,7 @@ def list_grants(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[GrantOut]:
-    """Grants. Filtered by server: those of the whole server, not those of single tools."""
+    """Grants. The filter `server` returns grants of the whole server, not those of single tools."""
     rows = _ROWS.all()
     if agent:
         rows = rows.filter(agent__slug=agent)
@@ -44,7 +44,7 @@ def list_grants(
 @router.post("/grants", response={201: GrantOut, 404: Problem})
 @once()
 def create_grant(request: HttpRequest, payload: GrantNew) -> Status[GrantOut]:
-    """Let an agent use, or an endpoint list, a server or one tool."""
+    """Allow an agent to use a server or one tool, or let an endpoint list it."""
     grant = Grant(
         agent=lookup.agent(payload.agent) if payload.agent else None,
         endpoint=lookup.endpoint(payload.endpoint) if payload.endpoint else None,
@@ -67,6 +67,6 @@ def get_grant(request: HttpRequest, grant_id: lookup.Id) -> GrantOut:
 
 @router.delete("/grants/{grant_id}", response={204: None})
 def withdraw_grant(request: HttpRequest, grant_id: lookup.Id) -> Status[None]:
-    """Withdraw a grant; it ends in every process within a second."""
+    """Revoke a grant. It ends in every process within a second."""
     grants.withdraw_grant(grant=lookup.one(_ROWS.all(), "grant", pk=grant_id), actor=actor(request))
     return Status(204, None)

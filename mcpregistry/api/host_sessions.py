@@ -29,11 +29,13 @@ def list_host_sessions(
     *,
     agent: Slug | None = None,
     endpoint: Slug | None = None,
-    ended: Annotated[bool | None, Query(description="Only those that have ended, or only those that have not.")] = None,
+    ended: Annotated[
+        bool | None, Query(description="`true`: only ended sessions. `false`: only active sessions.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[HostSessionOut]:
-    """Sessions of hosts, the one begun last first. Ended ones are kept for some minutes."""
+    """Host sessions, newest first. Ended sessions are listed for some minutes."""
     exact = {"agent_slug": agent, "endpoint_slug": endpoint}
     rows = _rows(request).filter(**{key: value for key, value in exact.items() if value is not None})
     if ended is not None:
@@ -43,13 +45,15 @@ def list_host_sessions(
 
 @router.get("/host-sessions/{session_id}", response=HostSessionOut)
 def get_host_session(request: HttpRequest, session_id: SessionPath) -> HostSessionOut:
-    """One session."""
+    """One host session."""
     return host_session_out(_one(request, session_id))
 
 
 @router.post("/host-sessions/{session_id}/end", response={200: HostSessionOut, 409: Problem})
 def end_host_session(request: HttpRequest, session_id: SessionPath) -> HostSessionOut:
-    """End it, in every process, with its own connections. Its host may shake hands anew; to keep it out, revoke its token."""
+    """End the session and its own connections in every process. Its host can open a new one; to prevent that, revoke the
+    token.
+    """
     host_sessions.end_by_hand(session=_one(request, session_id), actor=actor(request))
     return host_session_out(_one(request, session_id))
 

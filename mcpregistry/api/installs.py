@@ -44,7 +44,7 @@ def list_installs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[InstallOut]:
-    """Packages that were asked for, newest first."""
+    """Installs, newest first."""
     rows = _ROWS.defer("lock")
     if server:
         rows = rows.filter(server__slug=server)
@@ -56,7 +56,7 @@ def list_installs(
 @router.post("/installs", response={202: InstallOut, 404: Problem, 409: Problem})
 @once()
 def ask_install(request: HttpRequest, payload: InstallNew) -> Status[InstallOut]:
-    """Ask which packages this one consists of. A worker makes the lock; poll the answered id until it is `waiting`."""
+    """Request the installation of a package. A worker creates its lock: poll the returned id until its state is `waiting`."""
     install = installs.resolve(
         ecosystem=payload.ecosystem, package=payload.package, version=payload.version, program=payload.program,
         server=lookup.server(payload.server) if payload.server else None, slug=payload.slug, actor=actor(request),
@@ -66,13 +66,13 @@ def ask_install(request: HttpRequest, payload: InstallNew) -> Status[InstallOut]
 
 @router.get("/installs/{install_id}", response=InstallWhole)
 def get_install(request: HttpRequest, install_id: lookup.Id) -> InstallWhole:
-    """One, with its packages and how they differ from the installation before."""
+    """One install with its packages, and their differences from the previous install."""
     return install_whole(lookup.one(_ROWS.all(), "install", pk=install_id))
 
 
 @router.post("/installs/{install_id}/approve", response={202: InstallOut, 409: Problem})
 def approve_install(request: HttpRequest, install_id: lookup.Id, payload: InstallApproval) -> Status[InstallOut]:
-    """Approve exactly the lock that was shown; a worker installs it then. No server starts it by that."""
+    """Approve exactly the lock that was shown. A worker then installs it. This does not start a server."""
     install = requests.approve(
         install=lookup.one(_ROWS.all(), "install", pk=install_id), lock_sha256=payload.lock_sha256,
         actor=actor(request), user=person(request),
@@ -82,7 +82,7 @@ def approve_install(request: HttpRequest, install_id: lookup.Id, payload: Instal
 
 @router.post("/installs/{install_id}/use", response={200: ServerOut, 409: Problem})
 def use_install(request: HttpRequest, install_id: lookup.Id, payload: InstallUse) -> ServerOut:
-    """Set a server's command to it, or make a server of it: a draft until its launch is confirmed."""
+    """Set the command of a server to this install, or add a server for it. It is a draft until its launch is confirmed."""
     install = lookup.one(_ROWS.all(), "install", pk=install_id)
     server = lookup.server(payload.server) if payload.server else None
     if payload.values is None:
@@ -94,12 +94,12 @@ def use_install(request: HttpRequest, install_id: lookup.Id, payload: InstallUse
 
 @router.delete("/installs/{install_id}", response={204: None, 409: Problem})
 def remove_install(request: HttpRequest, install_id: lookup.Id) -> Status[None]:
-    """Give it up; its folder goes within a minute. Refused while a server starts it."""
+    """Delete the install. Its folder is deleted within a minute. This is refused while a server uses it."""
     requests.remove(install=lookup.one(_ROWS.all(), "install", pk=install_id), actor=actor(request))
     return Status(204, None)
 
 
 @router.post("/servers/{slug}/roll-back", response={200: ServerOut, 409: Problem})
 def roll_back_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    """Set the server to the package before: a draft until its launch is confirmed."""
+    """Set the server to its previous install. It is a draft until its launch is confirmed."""
     return server_out(requests.roll_back(server=lookup.server(slug), actor=actor(request)))

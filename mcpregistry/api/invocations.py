@@ -30,19 +30,21 @@ def list_invocations(
     agent: Slug | None = None,
     endpoint: Slug | None = None,
     server: Slug | None = None,
-    tool: Annotated[Text | None, Query(max_length=500, description="The server's own or the exposed name.")] = None,
+    tool: Annotated[
+        Text | None, Query(max_length=500, description="Name of the tool at its server or as hosts see it.")
+    ] = None,
     origin: Literal["stdio", "http", "rest", "run", "test", "trial"] | None = None,
     request_id: Annotated[Text | None, Query(max_length=100)] = None,
     conversation: Annotated[Text | None, Query(max_length=32)] = None,
     q: Annotated[
-        Text | None, Query(max_length=200, description="Words that its names, arguments, error or result hold.")
+        Text | None, Query(max_length=200, description="Words that the names, arguments, error or result contain.")
     ] = None,
-    since: Annotated[When | None, Query(description="Received at this time or later.")] = None,
-    until: Annotated[When | None, Query(description="Received before this time.")] = None,
+    since: Annotated[When | None, Query(description="Only calls from this time on.")] = None,
+    until: Annotated[When | None, Query(description="Only calls before this time.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[InvocationOut]:
-    """Calls, newest first, without arguments and results. With ``q`` of the newest 1,000 that hold all its words."""
+    """Calls, newest first, without arguments and results. `q` searches the newest 1,000 calls that contain all its words."""
     exact = {
         "agent_slug": agent, "endpoint_slug": endpoint, "server_slug": server, "origin": origin,
         "conversation": conversation, "received_at__gte": since, "received_at__lt": until,
@@ -68,7 +70,7 @@ def list_invocations(
 def get_invocation(
     request: HttpRequest, invocation_id: Annotated[Text, Path(min_length=1, max_length=32)]
 ) -> InvocationDetail:
-    """One call with arguments and result, as far as retention has left them."""
+    """One call with its arguments and result, if they are still stored."""
     return invocation_detail(
         lookup.one(Invocation.objects.visible_to(principal(request).who).with_energy(), "call", pk=invocation_id)
     )

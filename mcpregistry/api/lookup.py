@@ -10,9 +10,11 @@ from typing import Annotated, Any, TypeVar
 from django.db.models import Model, QuerySet
 from ninja import Path
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.definitions.naming import named
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.services.policy.explain import ambiguous
 
@@ -27,8 +29,15 @@ def one(rows: QuerySet[M], what: str, **exact: Any) -> M:
     """The one row, or NotFound. ``exact``: column names written in our code, values from the caller."""
     found = rows.filter(**exact).first()
     if found is None:
-        raise NotFound(f"There is no such {what}.", remedy="The list next to it shows what there is.")
+        ((column, value),) = exact.items()
+        raise _missing(what, value, by_id=column == "pk")
     return found
+
+
+def _missing(what: str, value: object, *, by_id: bool = False) -> NotFound:
+    named = printable(str(value), 100)
+    message = f'No {what} with the id "{named}".' if by_id else error_texts.not_found(what, named)
+    return NotFound(message, remedy="List them to see which ones exist.")
 
 
 def server(slug: str) -> Server:
@@ -52,7 +61,9 @@ def tool(name: str) -> Tool:
     found = _TOOLS.meant_by(name) or _in_styles(name)
     if len(found) > 1:
         raise ambiguous(name, found)
-    return found[0] if found else one(_TOOLS.none(), "tool")
+    if not found:
+        raise _missing("tool", name)
+    return found[0]
 
 
 def _in_styles(name: str) -> list[Tool]:

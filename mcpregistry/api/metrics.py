@@ -116,7 +116,7 @@ def _calls(since: datetime) -> Metric:
 
 def _warnings(since: datetime) -> Metric:
     """Results that broke their tool's approved output schema, first of all."""
-    name, words = "slipsnisse_call_warnings", "Calls of the last 5 minutes whose result was passed on with a warning."
+    name, words = "slipsnisse_call_warnings", "Calls in the last 5 minutes whose result was passed on with a warning."
     family = GaugeMetricFamily(name, words, labels=["server"])
     odd = Invocation.objects.filter(received_at__gte=since).exclude(warning="").order_by()
     for server, count in odd.values_list("server_slug").annotate(Count("id")):
@@ -136,18 +136,20 @@ def _durations(since: datetime) -> Metric:
         buckets.append((str(limit), total))
     return GaugeHistogramMetricFamily(
         "slipsnisse_call_duration_seconds",
-        "Durations of calls to servers of the last 5 minutes that no person was asked about.",
+        "Durations of calls to servers in the last 5 minutes, without calls that waited for an approval.",
         buckets=[*buckets, ("+Inf", len(seconds))],
         gsum_value=sum(seconds),
     )
 
 
 def _servers(since: datetime) -> Iterator[Metric]:
-    up = GaugeMetricFamily("slipsnisse_server_up", "1: active and not failing its checks.", labels=["server"])
+    up = GaugeMetricFamily(
+        "slipsnisse_server_up", "1 if the server is active and its checks succeed, otherwise 0.", labels=["server"]
+    )
     for slug, lifecycle, down_since in Server.objects.values_list("slug", "lifecycle", "unavailable_since"):
         up.add_metric([slug], int(lifecycle == "active" and down_since is None))
     yield up
-    open_ = GaugeMetricFamily("slipsnisse_connections", "Connections of all processes.", labels=["state"])
+    open_ = GaugeMetricFamily("slipsnisse_connections", "Connections of all processes to servers.", labels=["state"])
     states: Counter[str] = Counter()
     sessions: Counter[str] = Counter()
     connections = Connection.objects.order_by().values_list("state", "server__slug")
@@ -159,7 +161,7 @@ def _servers(since: datetime) -> Iterator[Metric]:
     yield open_
     own = GaugeMetricFamily(
         "slipsnisse_server_sessions",
-        "Own connections of agents and host sessions, of all processes.",
+        "Connections of all processes that belong to one agent or host session.",
         labels=["server"],
     )
     for slug, count in (+sessions).items():
@@ -167,7 +169,7 @@ def _servers(since: datetime) -> Iterator[Metric]:
     yield own
     leaks = GaugeMetricFamily(
         "slipsnisse_secrets_replaced",
-        "Notes of the last 5 minutes that answers held a server's secrets.",
+        "Reports in the last 5 minutes that answers contained a server's secrets.",
         labels=["server"],
     )
     noted = ServerEvent.objects.filter(kind="secrets", at__gte=since).order_by().values_list("server__slug")
@@ -178,13 +180,19 @@ def _servers(since: datetime) -> Iterator[Metric]:
 
 def _queues() -> Iterator[Metric]:
     waiting = Tool.offers.waiting().count()
-    yield GaugeMetricFamily("slipsnisse_definitions_waiting", "Tools that wait for a decision.", value=waiting)
+    yield GaugeMetricFamily(
+        "slipsnisse_definitions_waiting", "Tools whose definition waits for an approval.", value=waiting
+    )
     held = Invocation.objects.in_state("pending").count()
-    yield GaugeMetricFamily("slipsnisse_calls_held", "Calls that wait for a person.", value=held)
+    yield GaugeMetricFamily("slipsnisse_calls_held", "Calls that wait for an approval.", value=held)
     queued = ServerTest.objects.filter(verdict__in=("queued", "running")).count()
-    yield GaugeMetricFamily("slipsnisse_tests_open", "Server tests queued or running.", value=queued)
+    yield GaugeMetricFamily("slipsnisse_tests_open", "Server tests that are queued or running.", value=queued)
     revision = Configuration.load().revision
-    yield GaugeMetricFamily("slipsnisse_configuration_revision", "Rises with every change.", value=revision)
+    yield GaugeMetricFamily(
+        "slipsnisse_configuration_revision",
+        "Revision of the configuration. It increases with every change.",
+        value=revision,
+    )
 
 
 def _conditions(since: datetime) -> Metric:
@@ -193,7 +201,7 @@ def _conditions(since: datetime) -> Metric:
     failed = AuditEntry.objects.filter(subject__in=subjects, kind=CONDITION_FAILED, at__gte=since)
     return GaugeMetricFamily(
         "slipsnisse_policy_conditions_failed",
-        "Rules whose condition gave no answer to a call in the last 5 minutes.",
+        "Rules whose condition failed for a call in the last 5 minutes.",
         value=failed.order_by().values("subject").distinct().count(),
     )
 
@@ -202,7 +210,7 @@ def _deliveries(since: datetime) -> Metric:
     """What is still owed, and what arrived or was given up within the window."""
     family = GaugeMetricFamily(
         "slipsnisse_notifications",
-        "Messages to channels: all that wait or are tried again, and those sent or given up in the last 5 minutes.",
+        "Deliveries to channels: all that wait or are retried, and those that were sent or given up in the last 5 minutes.",
         labels=["channel", "state"],
     )
     recent = Q(next_at__isnull=False) | Q(ended_at__gte=since)
@@ -215,7 +223,9 @@ def _deliveries(since: datetime) -> Metric:
 def _seals() -> Metric:
     """Of places that this process's settings name; those of the workers are the same, or the figure is of no use."""
     family = GaugeMetricFamily(
-        "slipsnisse_audit_seals_lacking", "Seals of the audit log that the place has not got yet.", labels=["place"]
+        "slipsnisse_audit_seals_lacking",
+        "Checkpoints of the audit log that have not reached this place yet.",
+        labels=["place"],
     )
     for name, url in remote_sinks.configured():
         family.add_metric([name], remote_sinks.lacking(name, url))

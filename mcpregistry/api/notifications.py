@@ -40,7 +40,7 @@ _ACCESS = ("url", "signing", "token")
 def list_channels(
     request: HttpRequest, *, enabled: bool | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[ChannelOut]:
-    """Channels by name; of their addresses the origin alone."""
+    """Channels by name. Only the origin of their address is returned."""
     rows = _CHANNELS.all() if enabled is None else _CHANNELS.filter(enabled=enabled)
     return page(rows, order=("name",), limit=limit, cursor=cursor, show=channel_out)
 
@@ -48,7 +48,7 @@ def list_channels(
 @router.post("/channels", response={201: ChannelOut, 404: Problem})
 @once()
 def create_channel(request: HttpRequest, payload: ChannelNew) -> Status[ChannelOut]:
-    """Make a channel."""
+    """Add a channel."""
     return Status(201, _saved(Channel(), payload, actor(request)))
 
 
@@ -60,7 +60,7 @@ def get_channel(request: HttpRequest, channel_id: lookup.Id) -> ChannelOut:
 
 @router.patch("/channels/{channel_id}", response=ChannelOut)
 def change_channel(request: HttpRequest, channel_id: lookup.Id, payload: ChannelChange) -> ChannelOut:
-    """Change the keys that are sent; secrets that are left out stay."""
+    """Change the fields that are sent. Secrets that are left out stay as they are."""
     return _saved(_channel(channel_id), payload, actor(request))
 
 
@@ -74,7 +74,7 @@ def delete_channel(request: HttpRequest, channel_id: lookup.Id) -> Status[None]:
 @router.post("/channels/{channel_id}/test", response={201: DeliveryOut, 409: Problem})
 @once()
 def send_test_message(request: HttpRequest, channel_id: lookup.Id) -> Status[DeliveryOut]:
-    """Send one message to see whether it arrives; the answered delivery says within seconds how that went."""
+    """Send a test message. The returned delivery shows within seconds whether it arrived."""
     row = outbox.send_test(channel=_channel(channel_id), actor=actor(request))
     return Status(201, delivery_out(row))
 
@@ -86,7 +86,9 @@ def list_deliveries(
     channel: Annotated[Text | None, Query(max_length=100, description="Name of the channel.")] = None,
     event: EventName | None = None,
     state: State | None = None,
-    approval: Annotated[Text | None, Query(max_length=32, description="Id of a held call's request.")] = None,
+    approval: Annotated[
+        Text | None, Query(max_length=32, description="Id of the approval request of a held call.")
+    ] = None,
     since: Annotated[When | None, Query()] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -101,14 +103,14 @@ def list_deliveries(
 
 @router.get("/deliveries/{delivery_id}", response=DeliveryDetail)
 def get_delivery(request: HttpRequest, delivery_id: lookup.Id) -> DeliveryDetail:
-    """One delivery with what is told."""
+    """One delivery with its message."""
     return delivery_detail(_delivery(delivery_id))
 
 
 @router.post("/deliveries/{delivery_id}/redeliver", response={200: DeliveryOut, 409: Problem})
 @once()
 def redeliver(request: HttpRequest, delivery_id: lookup.Id) -> DeliveryOut:
-    """Send an ended delivery once more, with the same id."""
+    """Send an ended delivery again, with the same id."""
     return delivery_out(outbox.redeliver(delivery=_delivery(delivery_id), actor=actor(request)))
 
 

@@ -32,7 +32,7 @@ IdempotencyKey = Annotated[
         alias="Idempotency-Key",
         min_length=1,
         max_length=200,
-        description="Repeat a request with the same key, and it is answered from the first one for 24 hours.",
+        description="A request that is repeated with the same key within 24 hours gets the answer of the first one.",
     ),
 ]
 View = Callable[..., Any]

@@ -24,8 +24,8 @@ from mcpregistry.api.schemas.basics import Page, Text
 M = TypeVar("M", bound=Model)
 R = TypeVar("R")
 
-Limit = Annotated[int, Query(ge=1, le=200, description="Rows per page.")]
-Cursor = Annotated[Text | None, Query(max_length=2000, description="The 'next' of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=200, description="Number of items per page.")]
+Cursor = Annotated[Text | None, Query(max_length=2000, description="The value of `next` from the previous page.")]
 
 
 def page(
@@ -54,7 +54,7 @@ def slice_of(
 def _after(rows: Sequence[R], key: Callable[[R], list[str]], cursor: str) -> int:
     start, *name = _decoded(cursor)
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < 2**31:
-        raise BadRequest("The cursor is not one of this list.", remedy="Start again without a cursor.")
+        raise BadRequest("The cursor does not belong to this list.", remedy="Start again without a cursor.")
     return next((place + 1 for place, row in enumerate(rows) if key(row) == name), start)
 
 
@@ -66,7 +66,7 @@ def _decoded(cursor: str) -> list[Any]:
     try:
         found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError) as error:
-        raise BadRequest("The cursor is not one of this list.", remedy="Start again without a cursor.") from error
+        raise BadRequest("The cursor does not belong to this list.", remedy="Start again without a cursor.") from error
     return found if isinstance(found, list) and found else [None]
 
 
@@ -94,7 +94,7 @@ def _values(model: type[Model], fields: list[str], cursor: str) -> list[Any]:
         raw = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         return [_typed(model, name, value) for name, value in zip(fields, raw, strict=True)]
     except (ValueError, TypeError, AttributeError, OverflowError, ValidationError, RecursionError) as error:
-        raise BadRequest("The cursor is not one of this list.", remedy="Start again without a cursor.") from error
+        raise BadRequest("The cursor does not belong to this list.", remedy="Start again without a cursor.") from error
 
 
 def _typed(model: type[Model], name: str, value: Any) -> Any:

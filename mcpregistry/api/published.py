@@ -24,8 +24,10 @@ from mcpregistry.api.permissions import Rule
 from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.calls.engine import current_engine
 from mcpregistry.database_errors import refused_by
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound, SlipsnisseError
 from mcpregistry.domain.registry.publishing import Held, Published, entry_of, name_of
+from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Endpoint
 
 RULE = Rule("view_endpoint", agent=True)
@@ -44,7 +46,7 @@ def _served(view: View) -> Callable[..., HttpResponse]:
             return HttpResponse(status=204, headers=_OPEN)
         try:
             if request.method not in ("GET", "HEAD"):
-                raise MethodNotAllowed("A registry is only read.", remedy="Use GET.", allow="GET, HEAD, OPTIONS")
+                raise MethodNotAllowed("The registry is read-only.", remedy="Use GET.", allow="GET, HEAD, OPTIONS")
             return JsonResponse(view(request, _who(request), **given), headers=_OPEN)
         except Error as error:
             return _problem(refused_by(error))
@@ -105,14 +107,18 @@ def version(request: HttpRequest, who: Principal | None, name: str, wanted: str)
     """One version of one."""
     found = _one(who, name)
     if wanted not in ("latest", found.version):
-        raise NotFound("There is no such version.", remedy=f"It is {found.version} now; ask for latest.")
+        raise NotFound(
+            error_texts.not_found("version", printable(wanted, 100)), remedy=f"Use {found.version} or latest."
+        )
     return entry_of(found, settings.SITE_URL)
 
 
 def _one(who: Principal | None, name: str) -> Published:
     found = next((each for each in _visible(who) if name_of(each.slug, settings.SITE_URL) == name), None)
     if found is None:
-        raise NotFound("There is no such server.", remedy="The list of servers shows what there is.")
+        raise NotFound(
+            error_texts.not_found("server", printable(name, 200)), remedy="List the servers to see which ones exist."
+        )
     return found
 
 
@@ -150,7 +156,9 @@ def _limit(text: str) -> int:
     if not text:
         return _LIMIT
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST:
-        raise ArgumentsInvalid("The limit is no number from 1 to 100.", remedy=f"Leave it out for {_LIMIT}.")
+        raise ArgumentsInvalid(
+            f"limit must be a number between 1 and {_MOST}.", remedy=f"Leave it out to use the default of {_LIMIT}."
+        )
     return int(text)
 
 
@@ -162,5 +170,8 @@ def _moment(text: str) -> datetime | None:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
-        raise BadRequest("updated_since is no moment of RFC 3339.", remedy="Write e.g. 2026-11-24T12:00:00Z.")
+        raise BadRequest(
+            "updated_since is not a time with a time zone in the format of RFC 3339.",
+            remedy=error_texts.use("such a time", "2026-11-24T12:00:00Z"),
+        )
     return found

@@ -45,7 +45,7 @@ def list_registries(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor =
 @router.post("/registries", response={201: RegistryOut})
 @once()
 def create_registry(request: HttpRequest, payload: RegistryNew) -> Status[RegistryOut]:
-    """Name a registry. Nothing of it is read before somebody has it synced, or `by_clock` is set."""
+    """Add a registry. It is read when you sync it, or regularly if `by_clock` is set."""
     given = payload.given()
     token = given.pop("token", None)
     source = sources.save_source(source=RegistrySource(**given), actor=actor(request), token=token)
@@ -54,13 +54,13 @@ def create_registry(request: HttpRequest, payload: RegistryNew) -> Status[Regist
 
 @router.get("/registries/{slug}", response=RegistryOut)
 def get_registry(request: HttpRequest, slug: Slug) -> RegistryOut:
-    """One registry, and how its reading stands."""
+    """One registry with the state of its synchronization."""
     return registry_out(_one(slug))
 
 
 @router.patch("/registries/{slug}", response=RegistryOut)
 def change_registry(request: HttpRequest, slug: Slug, payload: RegistryChange) -> RegistryOut:
-    """Change the keys that are sent; the others stay."""
+    """Change the fields that are sent. The others stay as they are."""
     given = payload.given()
     token = given.pop("token", None)
     row = _one(slug).change(**given)
@@ -69,14 +69,14 @@ def change_registry(request: HttpRequest, slug: Slug, payload: RegistryChange) -
 
 @router.delete("/registries/{slug}", response={204: None})
 def delete_registry(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Forget it with the copy of its list. Servers that were added from it stay."""
+    """Delete a registry with the copy of its list. Servers that were added from it stay."""
     sources.delete_source(source=_one(slug), actor=actor(request))
     return Status(204, None)
 
 
 @router.post("/registries/{slug}/sync", response={202: RegistryOut})
 def sync_registry(request: HttpRequest, slug: Slug) -> Status[RegistryOut]:
-    """Have a worker read it now; poll until it is no longer `reading`. Asking twice is asking once."""
+    """Let a worker read the registry now. Poll until it is no longer `reading`. Repeated requests start only one read."""
     return Status(202, registry_out(sources.ask(source=_one(slug), actor=actor(request))))
 
 
@@ -84,13 +84,15 @@ def sync_registry(request: HttpRequest, slug: Slug) -> Status[RegistryOut]:
 def list_registry_entries(
     request: HttpRequest,
     *,
-    search: Annotated[Text | None, Query(max_length=200, description="Words of name, title or description.")] = None,
+    search: Annotated[
+        Text | None, Query(max_length=200, description="Words that the name, title or description contains.")
+    ] = None,
     registry: Slug | None = None,
-    every_version: Annotated[bool, Query(description="Also older versions, and what was taken back.")] = False,
+    every_version: Annotated[bool, Query(description="Include older and deleted versions.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RegistryEntryOut]:
-    """Servers that registries list, by name."""
+    """Entries of all registries, by name."""
     rows = _ENTRIES.matching(search or "")
     if registry:
         rows = rows.filter(source__slug=registry)
@@ -101,7 +103,7 @@ def list_registry_entries(
 
 @router.get("/registry-entries/{entry_id}", response=EntryWhole)
 def get_registry_entry(request: HttpRequest, entry_id: lookup.Id) -> EntryWhole:
-    """One entry, with what it offers and asks for."""
+    """One registry entry with its install options and the values that they require."""
     return entry_whole(lookup.one(_ENTRIES.all(), "entry", pk=entry_id))
 
 
@@ -109,11 +111,12 @@ def get_registry_entry(request: HttpRequest, entry_id: lookup.Id) -> EntryWhole:
 def get_image_digest(
     request: HttpRequest,
     entry_id: lookup.Id,
-    way: Annotated[int, Query(ge=0, le=1_000, description="The number of the image in `ways`.")] = 0,
+    way: Annotated[int, Query(ge=0, le=1_000, description="Index of the image in `ways`.")] = 0,
 ) -> EntryDigest:
-    """What the tag of an entry's image is now, by its registry: compare it with what its publisher says, then add it so.
+    """The current digest of the entry's image tag, from its container registry. Compare it with the publisher's, and use
+    it when you add the entry.
 
-    Empty where the entry names a digest itself, or no image.
+    It is empty if the entry names a digest itself, or has no image.
     """
     entry = lookup.one(_ENTRIES.all(), "entry", pk=entry_id)
     found = adding.way_of(entry, way)
@@ -123,7 +126,7 @@ def get_image_digest(
 @router.post("/registry-entries/{entry_id}/add", response={201: EntryAdded, 404: Problem, 409: Problem})
 @once()
 def add_registry_entry(request: HttpRequest, entry_id: lookup.Id, payload: EntryAdd) -> Status[EntryAdded]:
-    """Make a server of it: of an address a draft, of a package an installation whose lock waits for its approval."""
+    """Add a server from the entry. An address becomes a draft; a package becomes an install whose lock waits for approval."""
     entry = lookup.one(_ENTRIES.all(), "entry", pk=entry_id)
     user = cast(User, person(request))
     return Status(201, entry_added(adding.add(entry=entry, wish=payload.wish(), user=user, actor=actor(request))))

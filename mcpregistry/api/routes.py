@@ -47,7 +47,11 @@ class OurPathView(PathView):
 
     def _not_allowed(self) -> HttpResponse:
         methods = ", ".join(sorted({method for operation in self.operations for method in operation.methods}))
-        return refusal(MethodNotAllowed(f"This address takes {methods}.", remedy="Send one of these.", allow=methods))
+        return refusal(
+            MethodNotAllowed(
+                f"This address supports only {methods}.", remedy="Use one of these methods.", allow=methods
+            )
+        )
 
 
 class Routes(Router):
@@ -101,14 +105,14 @@ class StrictParser(Parser):
         for name, values in data.lists():
             if name not in list_fields and len(values) > 1:
                 raise BadRequest(
-                    f"The parameter '{printable(name, 100)}' is given {len(values)} times.",
+                    f"The parameter '{printable(name, 100)}' was sent {len(values)} times.",
                     remedy="Send each parameter once.",
                 )
         return super().parse_querydict(data, list_fields, request)
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
 class StrictRenderer(JSONRenderer):

@@ -48,7 +48,9 @@ _MOST = 20_000  # calls that one test over REST looks at; manage.py policy test 
 def list_rules(
     request: HttpRequest,
     *,
-    q: Annotated[Text | None, Query(max_length=200, description="Part of the name, condition or note.")] = None,
+    q: Annotated[
+        Text | None, Query(max_length=200, description="Text that the name, condition or note contains.")
+    ] = None,
     outcome: OutcomeWord | None = None,
     enabled: bool | None = None,
     draft: bool | None = None,
@@ -57,7 +59,7 @@ def list_rules(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RuleOut]:
-    """Rules by priority. Filtered by server: rules about it or one of its tools."""
+    """Rules by priority. The filter `server` returns the rules for the server or one of its tools."""
     rows = _ROWS.all()
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(condition__icontains=q) | Q(note__icontains=q))
@@ -77,9 +79,9 @@ def list_rules(
 @router.post("/rules", response={201: RuleOut})
 @once()
 def create_rule(request: HttpRequest, payload: RuleNew) -> Status[RuleOut]:
-    """Make a rule.
+    """Add a rule.
 
-    Refused: a broken condition, with its column; a rule that would ask for ever, with the reason.
+    A rule is refused if its condition is not valid, or if its approvals could never be given. The error states the reason.
     """
     rule = rules.save_rule(rule=fill(PolicyRule(), payload.given()), actor=actor(request))
     return Status(201, rule_out(rule))
@@ -87,16 +89,16 @@ def create_rule(request: HttpRequest, payload: RuleNew) -> Status[RuleOut]:
 
 @router.post("/rules/starter", response=list[RuleOut])
 def add_starter_rules(request: HttpRequest) -> list[RuleOut]:
-    """Add the starter rules: read-only and closed-world runs, destructive or open-world asks.
+    """Add the starter rules: they allow tools that are read-only and closed-world, and ask for destructive or open-world ones.
 
-    Those that are there already stay.
+    Starter rules that already exist stay as they are.
     """
     return [rule_out(rule) for rule in rules.add_starter_rules(actor=actor(request))]
 
 
 @router.post("/rules/test", response={200: RuleTestOut, 404: Problem})
 def test_rule(request: HttpRequest, payload: RuleTest) -> RuleTestOut:
-    """Try a draft on the newest real calls: what it would have held, denied and let through. Nothing is saved."""
+    """Test a rule on the newest real calls: which ones it would have held, denied and allowed. Nothing is saved."""
     rule = lookup.one(_ROWS.all(), "rule", pk=payload.id) if payload.id else PolicyRule(name="draft")
     draft = fill(rule, payload.rule.given())
     rules.check_rule(draft)
@@ -111,20 +113,20 @@ def get_rule(request: HttpRequest, rule_id: lookup.Id) -> RuleOut:
 
 @router.patch("/rules/{rule_id}", response=RuleOut)
 def change_rule(request: HttpRequest, rule_id: lookup.Id, payload: RuleChange) -> RuleOut:
-    """Change the keys that are sent. Calls that the old rule holds become void when they would run."""
+    """Change the fields that are sent. Calls that the old version of the rule holds become void when they would run."""
     rule = fill(_rule(rule_id), payload.given())
     return rule_out(rules.save_rule(rule=rule, actor=actor(request)))
 
 
 @router.post("/rules/{rule_id}/live", response=RuleOut)
 def make_rule_live(request: HttpRequest, rule_id: lookup.Id) -> RuleOut:
-    """Let a draft count. Refused with 409 where the rule is no draft any more."""
+    """Make a draft take effect. The answer is 409 if the rule is no longer a draft."""
     return rule_out(rules.make_live(rule=_rule(rule_id), actor=actor(request)))
 
 
 @router.delete("/rules/{rule_id}", response={204: None})
 def delete_rule(request: HttpRequest, rule_id: lookup.Id) -> Status[None]:
-    """Delete a rule; calls that it holds become void when they would run."""
+    """Delete a rule. Calls that it holds become void when they would run."""
     rules.delete_rule(rule=_rule(rule_id), actor=actor(request))
     return Status(204, None)
 
@@ -138,26 +140,26 @@ def _rule(rule_id: int) -> PolicyRule:
 
 @router.post("/tools/{name}/auto-approval", response=RuleOut)
 def auto_approve_tool(request: HttpRequest, name: ToolName) -> RuleOut:
-    """Let every granted call of the tool run at once, unless a rule that a person wrote says otherwise."""
+    """Allow all granted calls of the tool without an approval, unless a rule that a user wrote decides otherwise."""
     return rule_out(rules.auto_approve(tool=lookup.tool(name), actor=actor(request)))
 
 
 @router.delete("/tools/{name}/auto-approval", response={204: None})
 def withdraw_auto_approval_of_tool(request: HttpRequest, name: ToolName) -> Status[None]:
-    """Take the one-click auto-approval of a tool back."""
+    """Revoke the automatic approval of a tool."""
     rules.withdraw_auto_approval(tool=lookup.tool(name), actor=actor(request))
     return Status(204, None)
 
 
 @router.post("/servers/{slug}/auto-approval", response=RuleOut)
 def auto_approve_server(request: HttpRequest, slug: Slug) -> RuleOut:
-    """As for a tool, for all tools of the server."""
+    """Allow all granted calls of the server's tools without an approval, unless a rule that a user wrote decides otherwise."""
     return rule_out(rules.auto_approve(server=lookup.server(slug), actor=actor(request)))
 
 
 @router.delete("/servers/{slug}/auto-approval", response={204: None})
 def withdraw_auto_approval_of_server(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Take the one-click auto-approval of a server back."""
+    """Revoke the automatic approval of a server."""
     rules.withdraw_auto_approval(server=lookup.server(slug), actor=actor(request))
     return Status(204, None)
 
@@ -167,13 +169,13 @@ def withdraw_auto_approval_of_server(request: HttpRequest, slug: Slug) -> Status
 
 @router.get("/tools/{name}/annotations", response=AnnotationsOut)
 def get_annotations(request: HttpRequest, name: ToolName) -> AnnotationsOut:
-    """What the server claims about the tool, and what a person has confirmed."""
+    """The annotations that the server claims for the tool, and those that an operator has confirmed."""
     return annotations_out(lookup.tool(name))
 
 
 @router.put("/tools/{name}/annotations", response={200: AnnotationsOut, 409: Problem})
 def confirm_annotations(request: HttpRequest, name: ToolName, payload: AnnotationsIn) -> AnnotationsOut:
-    """Vouch for what the tool does; rules look at nothing else."""
+    """Confirm what the tool does. Rules use only confirmed annotations."""
     facts: dict[str, Any] = {key: getattr(payload, key) for key in behaviour.HINTS}
     tool = behaviour.confirm_annotations(tool=lookup.tool(name), actor=actor(request), seen=payload.seen, **facts)
     return annotations_out(tool)
@@ -187,11 +189,13 @@ def list_permits(
     request: HttpRequest,
     *,
     agent: Slug | None = None,
-    live: Annotated[bool | None, Query(description="Only those that may still be used, or only the others.")] = None,
+    live: Annotated[
+        bool | None, Query(description="`true`: only permits that can still be used. `false`: only the others.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[PermitOut]:
-    """Approvals given ahead, newest first."""
+    """Permits, newest first."""
     rows = _PERMITS.filter(agent__slug=agent) if agent else _PERMITS.all()
     if live is not None:
         usable = Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
@@ -201,6 +205,6 @@ def list_permits(
 
 @router.delete("/permits/{permit_id}", response={204: None})
 def revoke_permit(request: HttpRequest, permit_id: lookup.Id) -> Status[None]:
-    """Revoke a permit: the next such call is asked about again."""
+    """Revoke a permit. The next call that it covered needs an approval again."""
     permits.revoke(permit=lookup.one(_PERMITS.all(), "permit", pk=permit_id), actor=actor(request))
     return Status(204, None)

@@ -49,7 +49,9 @@ router = Routes(tags=["servers"])
 def list_servers(
     request: HttpRequest,
     *,
-    q: Annotated[Text | None, Query(max_length=200, description="Part of slug, name or description.")] = None,
+    q: Annotated[
+        Text | None, Query(max_length=200, description="Text that the slug, name or description contains.")
+    ] = None,
     lifecycle: LifecycleName | None = None,
     transport: TransportName | None = None,
     limit: Limit = 50,
@@ -71,9 +73,9 @@ def list_servers(
 @router.post("/servers", response={201: ServerOut})
 @once()
 def create_server(request: HttpRequest, payload: ServerNew) -> Status[ServerOut]:
-    """Make a draft: it cannot run before somebody with that right has confirmed its launch.
+    """Add a server as a draft. It cannot run until a user with that permission has confirmed its launch.
 
-    A local one is in its sandbox, where this machine has any, unless ``sandbox`` says otherwise.
+    A local server runs in a sandbox if this machine supports it, unless `sandbox` says otherwise.
     """
     facts = {"sandbox": usual_mode(), **payload.given()}
     server = lifecycle.save_server(server=Server(**facts, source="api"), actor=actor(request))
@@ -82,42 +84,45 @@ def create_server(request: HttpRequest, payload: ServerNew) -> Status[ServerOut]
 
 @router.post("/servers/read", response=PastedOut)
 def read_pasted(request: HttpRequest, payload: PastedIn) -> PastedOut:
-    """Read whatever a README says into the words of a new server; nothing is saved or started.
+    """Convert a command or configuration, for example from a README, into the fields of new servers. Nothing is saved or
+    started.
 
-    Make credentials of the secrets that it names, then post each server to ``/servers``.
+    Add credentials for the secrets that the answer names, then send each server to `POST /servers`.
     """
     return pasted_out(pasted.read(payload.text))
 
 
 @router.get("/servers/{slug}", response=ServerOut)
 def get_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    """One server. Without the right to change or confirm servers, secrets in its command and address are masked."""
+    """One server. Secrets in its command and address are masked for users who cannot change or confirm servers."""
     return server_out(lookup.server(slug), whole=_may_see_all(request))
 
 
 @router.patch("/servers/{slug}", response=ServerOut)
 def change_server(request: HttpRequest, slug: Slug, payload: ServerChange) -> ServerOut:
-    """Change the keys that are sent; those left out or null stay. A changed launch makes it a draft again."""
+    """Change the fields that are sent. Fields that are left out or null stay as they are. After a change of its launch, the
+    server is a draft again.
+    """
     server = lookup.server(slug).change(**payload.given())
     return server_out(lifecycle.save_server(server=server, actor=actor(request), rights=rights(request)))
 
 
 @router.delete("/servers/{slug}", response={204: None, 409: Problem})
 def delete_server(request: HttpRequest, slug: Slug) -> Status[None]:
-    """Delete a server with its tools and grants; the records of its calls stay."""
+    """Delete a server with its tools and grants. The records of its calls stay."""
     lifecycle.delete_server(server=lookup.server(slug), actor=actor(request), rights=rights(request))
     return Status(204, None)
 
 
 @router.get("/servers/{slug}/launch", response=LaunchOut)
 def show_launch(request: HttpRequest, slug: Slug) -> LaunchOut:
-    """What would run or be reached, and the hash by which to confirm exactly this."""
+    """What the server would start or connect to, and the hash that confirms exactly this."""
     return launch_out(lookup.server(slug), whole=_may_see_all(request))
 
 
 @router.post("/servers/{slug}/confirm", response={200: ServerOut, 409: Problem})
 def confirm_server(request: HttpRequest, slug: Slug, payload: Confirmation) -> ServerOut:
-    """Confirm exactly the launch that was shown; the server becomes active and is checked next."""
+    """Confirm exactly the launch that was shown. The server becomes active and is then checked."""
     server = lifecycle.confirm_launch(
         server=lookup.server(slug), actor=actor(request), launch_hash=payload.launch_hash, user=person(request)
     )
@@ -126,9 +131,9 @@ def confirm_server(request: HttpRequest, slug: Slug, payload: Confirmation) -> S
 
 @router.post("/servers/{slug}/keep-secrets", response={200: ServerOut, 409: Problem})
 def keep_secrets(request: HttpRequest, slug: Slug) -> ServerOut:
-    """Store what ``open_secrets`` lists as credentials of this server, and name them in the command and the address.
+    """Store the secrets that `open_secrets` lists as credentials of this server, and refer to them in its command and address.
 
-    The server becomes a draft, because its launch has changed. Earlier versions and backups still hold the secrets.
+    The server becomes a draft, because its launch has changed. Earlier versions and backups still contain the secrets.
     """
     server = lookup.server(slug)
     user = person(request)
@@ -139,42 +144,44 @@ def keep_secrets(request: HttpRequest, slug: Slug) -> ServerOut:
 
 @router.post("/servers/{slug}/enable", response=ServerOut)
 def enable_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    """Enable a server: active if its launch is still the confirmed one, else a draft."""
+    """Enable a server. It is active if its launch is still the confirmed one, otherwise it is a draft."""
     return server_out(lifecycle.enable_server(server=lookup.server(slug), actor=actor(request)))
 
 
 @router.post("/servers/{slug}/disable", response=ServerOut)
 def disable_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    """Stop serving it everywhere within a second."""
+    """Disable a server. It is no longer offered anywhere within a second."""
     return server_out(lifecycle.disable_server(server=lookup.server(slug), actor=actor(request)))
 
 
 @router.post("/servers/{slug}/refresh", response={202: Accepted, 409: Problem})
 def refresh_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
-    """Ask the workers to read its tools anew. What changed waits for approval."""
+    """Let a worker read the server's tools again. Changed definitions wait for approval."""
     soon = checks.request_refresh(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="A worker reads its tools now." if soon else NO_BROKER))
+    return Status(202, Accepted(message="A worker reads the server's tools now." if soon else NO_BROKER))
 
 
 @router.post("/servers/{slug}/connect", response={202: Accepted, 409: Problem})
 def connect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
-    """Ask a worker to connect to it now, and to read what it offers."""
+    """Let a worker connect to the server now and read its tools, prompts and resources."""
     soon = checks.request_connect(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="A worker connects to it now." if soon else NO_BROKER))
+    return Status(202, Accepted(message="A worker connects to the server now." if soon else NO_BROKER))
 
 
 @router.post("/servers/{slug}/disconnect", response={202: Accepted, 409: Problem})
 def disconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
-    """Ask every process to drop its connection; the next call, check or connect opens a new one."""
+    """Let every process close its connection. The next call, check or connect opens a new one."""
     checks.request_disconnect(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="Every process drops its connection until somebody needs the server."))
+    return Status(
+        202, Accepted(message="Every process closes its connection. The next call, check or connect opens a new one.")
+    )
 
 
 @router.post("/servers/{slug}/reconnect", response={202: Accepted, 409: Problem})
 def reconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
-    """Ask every process to drop its connection and open a new one."""
+    """Let every process close its connection and open a new one."""
     checks.request_reconnect(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="Every process drops its connection; the next call opens a new one."))
+    return Status(202, Accepted(message="Every process closes its connection. The next call opens a new one."))
 
 
 @router.get("/servers/{slug}/tests", response=Page[ServerTestOut])
@@ -187,7 +194,9 @@ def list_tests(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Curs
 @router.post("/servers/{slug}/tests", response={202: ServerTestOut, 409: Problem})
 @once()
 def test_server(request: HttpRequest, slug: Slug, payload: TestOrder) -> Status[ServerTestOut]:
-    """Ask the workers to connect, list, and call one read-only tool if named. Poll the answered id for the verdict."""
+    """Let a worker connect to the server, list its tools, and call one read-only tool if you name it. Poll the returned id
+    for the result.
+    """
     test = checks.request_test(
         server=lookup.server(slug),
         actor=actor(request),
@@ -208,7 +217,7 @@ def get_test(request: HttpRequest, slug: Slug, test_id: lookup.Id) -> ServerTest
 
 @router.get("/servers/{slug}/events", response=Page[EventOut])
 def list_events(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None) -> Page[EventOut]:
-    """What happened to the server, newest first."""
+    """Server events, newest first."""
     rows = ServerEvent.objects.filter(server=lookup.server(slug))
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=event_out)
 

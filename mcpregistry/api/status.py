@@ -40,7 +40,7 @@ _MOST_ERRORS = 20
 
 @router.get("/status", response=SiteStatus)
 def get_status(request: HttpRequest) -> SiteStatus:
-    """The site as a whole."""
+    """The status of the whole site."""
     by_lifecycle = dict(Server.objects.order_by().values_list("lifecycle").annotate(Count("id")))
     return SiteStatus(
         configuration_revision=Configuration.load().revision,
@@ -67,14 +67,14 @@ def _changes() -> str:
 
 @router.get("/status/servers", response=Page[StatusOut])
 def list_server_status(request: HttpRequest, limit: Limit = 50, cursor: Cursor = None) -> Page[StatusOut]:
-    """How every server is doing, also disabled ones and drafts."""
+    """The status of every server, including disabled servers and drafts."""
     found = page(Server.objects.all(), order=("slug",), limit=limit, cursor=cursor, show=lambda server: server)
     return Page[StatusOut](items=_statuses(found.items), next=found.next)
 
 
 @router.get("/servers/{slug}/status", response=StatusDetail)
 def get_server_status(request: HttpRequest, slug: Slug) -> StatusDetail:
-    """How one server is doing, with figures per tool, those called most first; also of tools that are gone."""
+    """The status of one server, with figures for each tool, the most used first. Tools that no longer exist are included."""
     server = lookup.server(slug)
     return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server), errors=_errors(server),
         error_patterns=[ErrorPatternOut(**asdict(each)) for each in error_patterns(server=server)],

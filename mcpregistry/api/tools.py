@@ -34,7 +34,8 @@ router = Routes(tags=["tools"])
 ToolName = Annotated[
     Text,
     Path(
-        max_length=600, description="server::tool, the name that hosts use, e.g. server__tool, or server::prompt:name."
+        max_length=600,
+        description="`server::tool`, the name that hosts use (for example `server__tool`), or `server::prompt:name`.",
     ),
 ]
 
@@ -43,16 +44,18 @@ ToolName = Annotated[
 def list_tools(
     request: HttpRequest,
     *,
-    q: Annotated[Text | None, Query(max_length=200, description="Part of the tool's or server's name.")] = None,
+    q: Annotated[
+        Text | None, Query(max_length=200, description="Text that the name of the tool or server contains.")
+    ] = None,
     server: Slug | None = None,
     status: ToolStatus | None = None,
     offers: Annotated[
-        OfferKind, Query(description="Tools, prompts, fixed resources, or templates of resources.")
+        OfferKind, Query(description="Whether to list tools, prompts, fixed resources, or resource templates.")
     ] = "tool",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolOut]:
-    """Tools by server and name; or prompts."""
+    """Tools by server and name, or with `offers` prompts or resources."""
     rows: QuerySet[Tool] = Tool.offers.filter(kind=offers).select_related("server", "pinned", "latest", "usage")
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(server__slug__icontains=q))
@@ -78,7 +81,7 @@ def get_tool(request: HttpRequest, name: ToolName) -> ToolDetail:
 
 @router.patch("/tools/{name}", response=ToolDetail)
 def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> ToolDetail:
-    """Change the keys that are sent; the others stay."""
+    """Change the fields that are sent. The others stay as they are."""
     tool = lookup.tool(name).change(**payload.given())
     tool = decisions.save_tool(tool=tool, actor=actor(request), rights=rights(request))
     return _detail(tool, _rates(request))
@@ -88,7 +91,7 @@ def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> To
 def list_tool_definitions(
     request: HttpRequest, name: ToolName, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DefinitionOut]:
-    """Every version of the tool's definition that was ever seen, newest first."""
+    """All definitions of the tool that were ever seen, newest first."""
     tool = lookup.tool(name)
     rows = Definition.objects.filter(tool=tool)
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, tool))

@@ -33,17 +33,19 @@ def list_usage(
     *,
     by: By = By.TOOL,
     period: PeriodName = "7d",
-    sort: Annotated[_NAMES, Query(description="With - before it the largest first.")] = "-calls",
-    server: Annotated[Slug | None, Query(description="Only calls to this server; expert: to expert tools.")] = None,
+    sort: Annotated[
+        _NAMES, Query(description="The column to sort by. A leading `-` sorts the largest first.")
+    ] = "-calls",
+    server: Annotated[Slug | None, Query(description="Only calls to this server. `expert` means expert tools.")] = None,
     tool: Annotated[Text, Query("", max_length=500)],
     agent: Slug | None = None,
     endpoint: Slug | None = None,
-    search: Annotated[Text, Query("", max_length=200, description="Stands in the name.")],
+    search: Annotated[Text, Query("", max_length=200, description="Text that the name contains.")],
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[UsageOut]:
-    """Usage by tool, server, agent, endpoint or expert tool, with the period before. Hours that are over are as the clock has
-    counted them, up to five minutes ago."""
+    """Usage by tool, server, agent, endpoint or expert tool, compared with the previous period. Past hours are counted by
+    the scheduler, so the figures can be up to five minutes old."""
     wanted = Wanted(server or "", tool, agent or "", endpoint or "", search)
     now = timezone.now()
     rows = queries.usage(by, PERIODS[period], now=now, wanted=wanted).rows
@@ -62,12 +64,12 @@ def list_failures(
     period: PeriodName = "7d",
     server: Slug | None = None,
     tool: Annotated[Text, Query("", max_length=500)],
-    search: Annotated[Text, Query("", max_length=200, description="Stands in tool, code or words.")],
+    search: Annotated[Text, Query("", max_length=200, description="Text that the tool, code or message contains.")],
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[PatternOut]:
-    """What failed alike (same code and shape of words), the most frequent first; at most 200 of a period. If there were more
-    than 20,000 different failures an hour, only the newest hours are counted."""
+    """Groups of similar failures (same code and similar message), the most frequent first; at most 200 groups per period. If
+    there were more than 20,000 different failures in an hour, only the newest hours are counted."""
     wanted = Wanted(server=server or "", tool=tool, search=search)
     found = patterns(PERIODS[period], now=timezone.now(), wanted=wanted).rows
     return slice_of(found, key=lambda each: [each.code, each.shape], limit=limit, cursor=cursor, show=pattern_out)

@@ -86,10 +86,10 @@ api = Api(
     title="Slipsnisse",
     version="1",
     description=(
-        "Errors are always `{code, message, remedy}`. Lists come in pages: send `next` back as `cursor`. "
-        "People use their session (with its CSRF token), programs a bearer token. "
-        "What makes or starts something takes an `Idempotency-Key`: sent again with it, a request has its effect once, "
-        "and for 24 hours gets the first answer; with another request it is refused (409)."
+        "Errors always have the form `{code, message, remedy}`. Lists are paged: send the value of `next` as `cursor`. "
+        "Users authenticate with their session and its CSRF token, programs with a bearer token. "
+        "Operations that create or start something accept an `Idempotency-Key`: for 24 hours, a repeated request with the "
+        "same key has no further effect and gets the first answer. The same key with another request is refused (409)."
     ),
     urls_namespace="api",
     docs=Swagger(settings={"docExpansion": "none", "filter": True}),  # drawing all operations takes seconds

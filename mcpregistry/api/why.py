@@ -24,15 +24,17 @@ def explain(
     *,
     agent: Slug,
     endpoint: Slug,
-    tool: Annotated[Text, Query(min_length=1, max_length=600, description="server::tool, or its exposed name.")],
+    tool: Annotated[
+        Text, Query(min_length=1, max_length=600, description="`server::tool`, or the name that hosts use.")
+    ],
 ) -> WhyOut:
-    """Every stage of the decision about a tool, as far as it can be told without arguments."""
+    """Every stage of the decision about a tool, as far as it does not depend on arguments."""
     return _explained(agent, endpoint, tool, None)
 
 
 @router.post("/why", response={200: WhyOut, 404: Problem})
 def explain_call(request: HttpRequest, payload: WhyIn) -> WhyOut:
-    """Every stage of the decision about a call with these arguments. Nothing is called."""
+    """Every stage of the decision about a call with these arguments. The tool is not called."""
     return _explained(payload.agent, payload.endpoint, payload.tool, payload.arguments)
 
 

@@ -42,7 +42,7 @@ async def reserve(call: Call) -> Call:
         log.exception("budgets.not_reserved", call=call.id)
         raise NotCounted(
             "The call was not made: its cost could not be reserved in the budgets.",
-            remedy="Ask the operator, who finds the cause in the log.",
+            remedy="Ask the operator to look for the cause in the log.",
         ) from error
     if answer.refusal is not None:
         raise answer.refusal
@@ -60,7 +60,7 @@ async def remarked(call: Call) -> Call:
     try:
         return replace(call, remarks=await db_call(spending.remarks, needs))
     except Exception:  # the next call tells it
-        log.exception("budgets.not_remarked", call=call.id)
+        log.exception("budgets.warning_not_read", call=call.id)
         return call
 
 
@@ -100,7 +100,7 @@ async def unsaid(call: Call) -> None:
     try:
         await db_call(spending.unsaid, call.remarks)
     except Exception:  # then it is not told in this period: people were, and the hard limit tells it
-        log.exception("budgets.not_unsaid", call=call.id)
+        log.exception("budgets.warning_not_reset", call=call.id)
 
 
 def _has_room(call: Call) -> bool:

@@ -122,7 +122,7 @@ class Energy:
             look = partial(reservations.charged, call_id=outcome.invocation_id, pool_id=pool)
             return replace(outcome, energy=await self._together.ask(pool, look))
         except Exception:  # nothing is said rather than something else than will be recorded
-            log.exception("energy.not_told", call=call.id)
+            log.exception("energy.cost_not_read", call=call.id)
             return outcome
 
     async def _tried(self, call: Call, pool: int, waited: float) -> Shortage | None:
@@ -136,7 +136,7 @@ class Energy:
             log.exception("energy.not_reserved", call=call.id)
             raise NotReserved(
                 "The call was not made: its energy could not be reserved in the energy pool.",
-                remedy="Ask the operator, who finds the cause in the log.",
+                remedy="Ask the operator to look for the cause in the log.",
             ) from error
         return short
 

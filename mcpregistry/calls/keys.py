@@ -19,4 +19,4 @@ async def noted(note: Callable[[], Awaitable[None]]) -> None:
     try:
         await note()
     except Error:
-        log.exception("calls.key_not_noted")
+        log.exception("calls.key_not_recorded")

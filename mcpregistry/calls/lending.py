@@ -37,7 +37,7 @@ async def note_links(call: Call, result: Mapping[str, Any]) -> None:
             tool=(offer.by or offer.tool).key, uris=uris,
         )  # fmt: skip
     except Error:
-        log.exception("links.not_noted", call=call.id)
+        log.exception("links.not_recorded", call=call.id)
 
 
 async def lent(catalogue: Catalogue, uri: str) -> Catalogue | None:

@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 _STOPPED = "this process was stopped before the answer arrived"
 _CRASHED = "The call failed because of an internal error."
-_ASK = "Ask the operator, who finds the cause in the log."
+_ASK = "Ask the operator to look for the cause in the log."
 R = TypeVar("R")
 
 

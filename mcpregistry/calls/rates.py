@@ -77,7 +77,7 @@ class Rates:
                     log.exception("rates.not_counted", agent=agent.slug)
                     raise NotCounted(
                         "The call was not made: it could not be counted against the rate limit.",
-                        remedy="Ask the operator, who finds the cause in the log.",
+                        remedy="Ask the operator to look for the cause in the log.",
                     ) from error
                 self._refuse_while_empty(agent, held, limit)
 
@@ -117,4 +117,4 @@ class Rates:
             try:
                 await db_call(rates.give_back, agent_id=agent, limit=each.limit, calls=each.purse.left)
             except Exception:  # the others' are given back, and the process ends, all the same
-                log.exception("rates.not_given_back")
+                log.exception("rates.not_returned")

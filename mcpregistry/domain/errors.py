@@ -171,7 +171,7 @@ class ToolRefused(DownstreamError):
     code = "TOOL_CALL_FAILED"
 
     def __init__(self, message: str, *, rpc_code: int, data: object = None) -> None:
-        super().__init__(message, remedy="Correct the call as the server's message says.", sent=True)
+        super().__init__(message, remedy="Correct the call as described in the server's message.", sent=True)
         self.rpc_code = rpc_code
         self.data = data
 

@@ -21,7 +21,7 @@ from mcpregistry.downstream.http_client.once import Answer
 SECONDS = 8.0
 MOST_BYTES = 4 * 1024 * 1024  # of a manifest, by the specification
 _CONNECT_SECONDS, _MOST_TOKEN_BYTES = 4.0, 64 * 1024
-_REMEDY = "Find it out yourself (docker buildx imagetools inspect IMAGE), and enter it."
+_REMEDY = "Run `docker buildx imagetools inspect IMAGE`, and enter the digest that it shows."
 _KINDS = ", ".join(
     (
         "application/vnd.oci.image.index.v1+json",
@@ -43,10 +43,10 @@ async def digest_of(image: Image, networks: tuple[str, ...]) -> str:
         async with asyncio.timeout(SECONDS):
             return await _found(f"{image.base_url}/v2/{image.path}/manifests/{image.tag}", image, networks)
     except OutboundRefused as error:
-        mine = "If it is yours, add its network to the private networks of the registry that lists the image."
-        raise OutboundRefused(f"The image's registry may not be asked: {error.message}", remedy=mine) from error
+        remedy = "If you trust it, add its network to the allowed networks of the MCP registry that lists the image."
+        raise OutboundRefused(f"The container registry is not contacted: {error.message}", remedy=remedy) from error
     except TimeoutError as error:
-        raise TimedOut(f"The image's registry did not answer within {SECONDS:g} s.", remedy=_REMEDY) from error
+        raise TimedOut(f"The container registry did not answer within {SECONDS:g} s.", remedy=_REMEDY) from error
 
 
 async def _found(url: str, image: Image, networks: tuple[str, ...]) -> str:
@@ -62,7 +62,7 @@ async def _found(url: str, image: Image, networks: tuple[str, ...]) -> str:
         _check(answer, image)
         digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
     if not _DIGEST.fullmatch(digest):
-        raise ProtocolError("The image's registry gave no digest of SHA-256.", remedy=_REMEDY)
+        raise ProtocolError("The container registry did not return a SHA-256 digest.", remedy=_REMEDY)
     return digest
 
 
@@ -71,7 +71,7 @@ async def _token(challenge: str, image: Image, networks: tuple[str, ...]) -> str
     told = dict(_TOLD.findall(challenge))
     realm = told.get("realm", "")
     if not challenge.lower().startswith("bearer ") or urlsplit(realm).scheme not in image.schemes:
-        raise AuthFailed("The image's registry wants a password.", remedy=_REMEDY)
+        raise AuthFailed("The container registry requires a password.", remedy=_REMEDY)
     query = {"scope": f"repository:{image.path}:pull"} | ({"service": told["service"]} if "service" in told else {})
     url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
     answer = await _asked("GET", url, {"Accept": "application/json"}, networks, _MOST_TOKEN_BYTES)
@@ -79,9 +79,9 @@ async def _token(challenge: str, image: Image, networks: tuple[str, ...]) -> str
         read = json.loads(answer.body)
         token = read.get("token") or read["access_token"]
     except (ValueError, RecursionError, KeyError, AttributeError) as error:
-        raise AuthFailed("The image's registry lets nobody read it without an account.", remedy=_REMEDY) from error
+        raise AuthFailed("The container registry requires an account.", remedy=_REMEDY) from error
     if not isinstance(token, str) or len(token) > 16_000 or not token.isascii() or not token.isprintable():
-        raise ProtocolError("The image's registry gave a token that is none.", remedy=_REMEDY)
+        raise ProtocolError("The container registry returned an invalid token.", remedy=_REMEDY)
     return token
 
 
@@ -96,7 +96,8 @@ def _check(answer: Answer, image: Image) -> None:
         return
     if answer.status == 404:
         raise NotFound(
-            f"Its registry has no image {plain(image.path, 200)}:{image.tag}.", remedy="Choose another version."
+            f'The container registry has no image named "{plain(image.path, 200)}:{image.tag}".',
+            remedy="Choose another version.",
         )
     refusal: type[DownstreamError] = AuthFailed if answer.status in (401, 403) else ProtocolError
-    raise refusal(f"The image's registry answered {answer.status}.", remedy=_REMEDY)
+    raise refusal(f"The container registry answered HTTP {answer.status}.", remedy=_REMEDY)

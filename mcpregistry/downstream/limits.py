@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.definitions.definition import visible
 from mcpregistry.domain.errors import (
     ProtocolError,
@@ -55,8 +56,8 @@ def check_result(result: dict[str, Any], limits: Limits, kind: str = TOOL, name:
     content = result.get(KINDS[kind].answer)
     if type(content) is list and len(content) > limits.max_items:
         raise ResourceLimit(
-            f"The answer holds {len(content):,} items of content; {limits.max_items:,} are allowed.",
-            remedy="Ask for less, or raise the server's item limit.",
+            f"The answer has {len(content):,} content items; at most {limits.max_items:,} are allowed.",
+            remedy="Request less, or raise the server's item limit.",
             sent=True,
         )
     check_depth(result)
@@ -72,7 +73,7 @@ def check_depth(result: dict[str, Any]) -> dict[str, Any]:
 
 def too_deep() -> ResourceLimit:
     """The error for JSON that nests too deeply."""
-    return ResourceLimit(f"The answer nests deeper than {MAX_DEPTH} levels.", remedy="Ask for less.", sent=True)
+    return ResourceLimit(f"The answer is nested more than {MAX_DEPTH} levels deep.", remedy="Request less.", sent=True)
 
 
 def check_tools(
@@ -126,9 +127,9 @@ def limit_bytes(
         chosen, left = _first_by_name(kind, items, sizes, left)
         kept[kind] = tuple(chosen)
         problems.append(
-            f"{len(items) - len(chosen):,} of {len(items):,} {kind}s: all definitions of the server together are larger than "
-            f"{limits.definition_bytes:,} bytes, and only the first by name are used. Raise the server's limit of "
-            "definitions, or connect a smaller server."
+            f"{len(items) - len(chosen):,} of {len(items):,} {kind}s are not used: all definitions of the server together are "
+            f"larger than {limits.definition_bytes:,} bytes, and only the first ones by name are used. Raise the "
+            "server's limit of definitions, or connect a smaller server."
         )
     return kept, problems
 
@@ -152,7 +153,7 @@ def _too_many(beyond: int, limits: Limits) -> list[str]:
     if not beyond:
         return []
     return [
-        f"{beyond:,} beyond the limit of {limits.max_tools:,}: the first by name are taken. "
+        f"{beyond:,} over the limit of {limits.max_tools:,}; only the first ones by name are used. "
         "Raise the server's limit of tools, or connect a smaller server."
     ]
 
@@ -171,19 +172,19 @@ def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
     arguments = found.get("arguments")
     listed = arguments if type(arguments) is list else [] if arguments is None else [arguments]
     if not all(isinstance(each, dict) and type(each.get("name")) is str for each in listed):
-        raise ProtocolError(f"The arguments of prompt {found['name']} are not listed by their names.")
+        raise ProtocolError(f"The arguments of prompt {found['name']} are not a list of objects with a name.")
     return found
 
 
 def _bounded(what: str, item: object, limits: Limits) -> dict[str, Any]:
     key, most = KINDS[what].identity, MAX_NAME if what in (TOOL, PROMPT) else MAX_URI
     if type(item) is not dict or type(name := item.get(key)) is not str or not 0 < len(name) <= most:
-        raise ProtocolError(f"The server lists a {what} without a usable {key} (1 to {most} characters).")
+        raise ProtocolError(f"The server lists a {what} without a valid {key} (1 to {most} characters).")
     description = item.get("description")
     if isinstance(description, str) and len(description.encode()) > limits.max_description:
         raise ResourceLimit(f"The description of {what} {name} is larger than {limits.max_description:,} bytes.")
     if exceeds_depth(item):
-        raise ResourceLimit(f"The definition of {what} {name} nests deeper than {MAX_DEPTH} levels.")
+        raise ResourceLimit(f"The definition of {what} {name} is nested more than {MAX_DEPTH} levels deep.")
     if len(msgspec.json.encode(item)) > SCHEMA_BYTES + limits.max_description:
         raise ResourceLimit(f"The definition of {what} {name} is larger than {SCHEMA_BYTES:,} bytes.")
     return item
@@ -194,7 +195,7 @@ def check_instructions(instructions: str, limits: Limits) -> None:
     if len(instructions.encode(errors="replace")) > limits.max_description:
         raise ResourceLimit(
             f"The server's instructions are larger than {limits.max_description:,} bytes.",
-            remedy="Ask its maker to shorten them.",
+            remedy="Ask the server's publisher to shorten them.",
         )
 
 
@@ -213,7 +214,7 @@ def parse_arguments(arguments_json: bytes) -> msgspec.Raw:
         _decode_object(arguments_json)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(
-            "The arguments are not a JSON object that can be sent.", remedy="Send an object, for example {}."
+            "The arguments are not a valid JSON object.", remedy=error_texts.use("an object", "{}")
         ) from error
     if b"\n" in arguments_json or b"\r" in arguments_json:  # only ever between tokens: strings escape them
         arguments_json = arguments_json.replace(b"\n", b" ").replace(b"\r", b" ")
@@ -237,7 +238,7 @@ def public_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
 def too_large(limit: int) -> ResourceLimit:
     """The error for a message beyond the limit."""
     return ResourceLimit(
-        f"The server's answer is larger than the {limit:,} bytes allowed.",
-        remedy="Ask for less, or raise the server's message limit.",
+        f"The server's answer is larger than the limit of {limit:,} bytes.",
+        remedy="Request less, or raise the server's message limit.",
         sent=True,
     )

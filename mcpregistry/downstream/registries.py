@@ -27,8 +27,8 @@ MOST_ENTRIES = 100  # the API's own upper bound
 SECONDS = 30.0
 _LONGEST_CURSOR = 2_000
 _CONNECT_SECONDS = 10.0
-_MINE = "If that registry is yours, enter its network among the allowed networks on its page."
-_REMEDY = "Check its address: it should answer GET /v0.1/servers as MCP registries do."
+_MINE = "If you trust this registry, add its network to the allowed networks on its page."
+_REMEDY = "Check the address: it must answer GET /v0.1/servers as MCP registries do."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,13 @@ async def page(
                 connect_seconds=_CONNECT_SECONDS, answer_bytes=MOST_BYTES,
             )  # fmt: skip
     except OutboundRefused as error:
-        raise OutboundRefused("The registry's address is private or reserved.", remedy=_MINE) from error
+        raise OutboundRefused("The registry's IP address is private or reserved.", remedy=_MINE) from error
     except TimeoutError as error:
-        raise TimedOut(f"The registry gave no page within {seconds:g} s.", remedy="Try again later.") from error
+        raise TimedOut(f"The registry did not answer within {seconds:g} s.", remedy="Try again later.") from error
     except ResourceLimit as error:
-        raise ResourceLimit("A page of the registry is longer than 4 MiB.", remedy="Tell who keeps it.") from error
+        raise ResourceLimit(
+            "A page of the registry is larger than 4 MiB.", remedy="Contact the registry's maintainer."
+        ) from error
     if answer.status != 200:
         raise _refusal(answer.status)
     return _read(answer.body)
@@ -68,16 +70,17 @@ async def page(
 def _refusal(status: int) -> DownstreamError:
     if 300 <= status < 400:
         return ProtocolError(
-            "The registry sends us to another address, which is not followed.", remedy="Enter that address."
+            "The registry redirects to another address. Redirects are not followed.",
+            remedy="Enter the address that it redirects to.",
         )
     if status in (401, 403):
         return AuthFailed(
-            f"The registry does not let us read it ({status}).",
-            remedy="Enter a token of it that is valid, on the registry's page.",
+            f"The registry denies access (HTTP {status}).",
+            remedy="Enter a valid token on the registry's page.",
         )
     if status == 429:
-        return ProtocolError("The registry says that we ask too often (429).", remedy="Try again in an hour.")
-    return ProtocolError(f"The registry answered {status}.", remedy=_REMEDY)
+        return ProtocolError("The registry received too many requests (HTTP 429).", remedy="Try again in an hour.")
+    return ProtocolError(f"The registry answered HTTP {status}.", remedy=_REMEDY)
 
 
 def _read(body: bytes) -> Page:
@@ -86,11 +89,11 @@ def _read(body: bytes) -> Page:
         entries, metadata = read["servers"], read.get("metadata") or {}
         cursor = metadata.get("nextCursor") or ""
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError("The registry's answer is no list of servers.", remedy=_REMEDY) from error
+        raise ProtocolError("The registry's answer is not a list of servers.", remedy=_REMEDY) from error
     if not isinstance(entries, list) or not isinstance(cursor, str) or len(cursor) > _LONGEST_CURSOR:
-        raise ProtocolError("The registry's answer is no list of servers.", remedy=_REMEDY)
+        raise ProtocolError("The registry's answer is not a list of servers.", remedy=_REMEDY)
     if len(entries) > MOST_ENTRIES:
-        raise ResourceLimit(f"The registry gave more than the {MOST_ENTRIES} entries that a page has.", remedy=_REMEDY)
+        raise ResourceLimit(f"The registry returned more than {MOST_ENTRIES} entries on one page.", remedy=_REMEDY)
     if cursor and not entries:
-        raise ProtocolError("The registry gave an empty page, and yet a next one.", remedy=_REMEDY)
+        raise ProtocolError("The registry returned an empty page that is not the last one.", remedy=_REMEDY)
     return Page(entries, cursor)

@@ -92,7 +92,7 @@ def _repair_message(message: object) -> list[Part]:
     """Return the message, or one for each part where a server has put several into one. Raises ProtocolError."""
     role = message.get("role", "user") if isinstance(message, dict) else "user"
     if role not in ("user", "assistant"):
-        raise _unreadable(f"one of its messages has the role {role!r}, and there are only 'user' and 'assistant'")
+        raise _unreadable(f"one of its messages has the role {role!r} instead of 'user' or 'assistant'")
     content = message.get("content") if isinstance(message, dict) else message
     if content is None:
         raise _unreadable("one of its messages has no content")

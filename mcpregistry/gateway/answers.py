@@ -149,7 +149,8 @@ def _checked(result: dict[str, Any], key: str, fits: Callable[[Any], bool], *, l
     if not isinstance(answer[key], list) or not all(map(fits, answer[key])):
         raise MCPError(
             t.INTERNAL_ERROR,
-            f"The call ran, but its answer cannot be shown: its {key} is not a list of parts. Do not repeat it before checking.",
+            f"The call ran, but its answer is not valid: {key} is not a list of content parts. "
+            "Do not repeat the call before checking.",
         )
     meta = answer.get("_meta")
     if isinstance(meta, dict):

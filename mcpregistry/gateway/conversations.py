@@ -27,10 +27,11 @@ def conversation_of(caller: Caller, meta: Mapping[str, Any]) -> str:
     named = meta[META_KEY]
     if not isinstance(named, str) or not named:
         raise ArgumentsInvalid(
-            f"_meta['{META_KEY}'] must be the id of a conversation.", remedy="Leave it out, or name one."
+            f"_meta['{META_KEY}'] must be the id of a conversation.", remedy="Leave it out, or set it to such an id."
         )
     if caller.conversation not in ("", named):
         raise ArgumentsInvalid(
-            "The request names two conversations.", remedy=f"Leave out _meta['{META_KEY}'], or name the same one."
+            "The request names two different conversations.",
+            remedy=f"Leave out _meta['{META_KEY}'], or set it to the same conversation as the header.",
         )
     return named

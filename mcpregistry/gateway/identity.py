@@ -95,6 +95,7 @@ def session_of(caller: Caller, meta: Mapping[str, Any], conversation: str = "", 
         )
     if caller.session not in ("", named):
         raise ArgumentsInvalid(
-            "The request names two sessions.", remedy=f"Leave out _meta['{SESSION_KEY}'], or name the same one."
+            "The request names two different sessions.",
+            remedy=f"Leave out _meta['{SESSION_KEY}'], or set it to the same session as the header.",
         )
     return nameless_session(caller.endpoint, named, conversation)

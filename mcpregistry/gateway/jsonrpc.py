@@ -34,6 +34,7 @@ _ID_FIRST = re.compile(rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\
 _ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb"\}\s*\Z")
 _SAFE_LEVELS = 200  # of the SDK's parser
 MOST_SAID = 200  # characters of an error's own words
+_TOO_DEEP = "The message is nested too deeply."
 
 
 async def in_thread_if_large(data: bytes, look: Callable[[bytes], _Found]) -> _Found:
@@ -62,7 +63,7 @@ def with_valid_text(data: bytes) -> bytes:
         except RecursionError:
             return data
         if repaired is not None and repaired != data:
-            log.warning("host.text_replaced", hint=f"A message of a host: {REPLACED}")
+            log.warning("host.text_replaced", hint=f"A message from a host: {REPLACED}")
         return repaired or data
     return data
 
@@ -91,13 +92,13 @@ def objection(data: bytes) -> dict[str, Any] | None:
     try:
         message = msgspec.json.decode(data)
     except RecursionError:
-        return error_to(salvage_id(data), PARSE_ERROR, "The message nests too deeply.")
+        return error_to(salvage_id(data), PARSE_ERROR, _TOO_DEEP)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        return error_to(salvage_id(data), PARSE_ERROR, f"This is not JSON: {str(error)[:MOST_SAID]}")
+        return error_to(salvage_id(data), PARSE_ERROR, f"The message is not valid JSON: {str(error)[:MOST_SAID]}")
     if isinstance(message, list):
-        return error_to(None, INVALID_REQUEST, "MCP has no batches (since 2025-06-18): send each message by itself.")
+        return error_to(None, INVALID_REQUEST, "MCP has no batches since 2025-06-18. Send each message on its own.")
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        return error_to(None, INVALID_REQUEST, 'This is no JSON-RPC message: it needs "jsonrpc": "2.0".')
+        return error_to(None, INVALID_REQUEST, 'This is not a JSON-RPC message: "jsonrpc": "2.0" is missing.')
     return _objection_to(message) or _repeated_key(message, data)
 
 
@@ -105,7 +106,7 @@ def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
     known = message["id"] if "id" in message and type(message["id"]) in (int, str) else None
     if "method" not in message:
         answers = known is not None and ("result" in message or "error" in message)
-        return None if answers else error_to(known, INVALID_REQUEST, "This is neither a request nor an answer.")
+        return None if answers else error_to(known, INVALID_REQUEST, "The message is neither a request nor an answer.")
     if not isinstance(message["method"], str):
         return error_to(known, INVALID_REQUEST, "The method must be a string.")
     if "id" in message and known is None:
@@ -131,7 +132,7 @@ def _repeated_key(message: dict[str, Any], data: bytes) -> dict[str, Any] | None
     except RepeatedKeyError as error:
         return error_to(known, INVALID_REQUEST, f"{error} {error.remedy}")
     except RecursionError:
-        return error_to(known, PARSE_ERROR, "The message nests too deeply.")
+        return error_to(known, PARSE_ERROR, _TOO_DEEP)
     return None
 
 
@@ -143,7 +144,7 @@ def too_deep(data: bytes) -> dict[str, Any] | None:
     try:
         pydantic_core.from_json(data)
     except ValueError:
-        return error_to(msgspec.json.decode(data).get("id"), PARSE_ERROR, "The message nests too deeply.")
+        return error_to(msgspec.json.decode(data).get("id"), PARSE_ERROR, _TOO_DEEP)
     return None
 
 

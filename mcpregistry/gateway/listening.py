@@ -60,7 +60,7 @@ class ListenStreams:
         if ctx.request_id is None:
             raise MCPError(t.INVALID_REQUEST, "subscriptions/listen requires a request id.")
         if len(self._streams) >= MOST_STREAMS:
-            raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Close one first.")
+            raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Close a stream first.")
         wanted = _honoured(params.notifications)
         uris = frozenset(wanted.resource_subscriptions or ())
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}

@@ -23,11 +23,11 @@ from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.lifecycle import State
 
 PATIENCE = 300.0  # seconds in which a host has to answer a server's question
-NO_ANSWER = "The host gave no answer in time."
+NO_ANSWER = "The host did not answer in time."
 _KEPT = 200  # log lines that come while no request of the host is here to take them
 _GONE = (
-    "The call that asked this waits for no answer any more: it took too long, or its process has ended. "
-    "It may have taken effect; look before you call again."
+    "The call that asked this question no longer waits for an answer: it took too long, or its process has ended. "
+    "The call may have taken effect. Do not repeat it before checking."
 )
 
 

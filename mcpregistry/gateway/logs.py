@@ -88,7 +88,7 @@ class Lines:
             while self._waiting:
                 await self._sent(self._waiting.popleft())
             if self._left_out:
-                said = f"{self._left_out:,} log lines were left out: this host did not read them in time."
+                said = f"{self._left_out:,} log lines were left out, because this host did not read them in time."
                 self._left_out = 0
                 await self._sent({"level": "warning", "logger": self._server, "data": said})
 

@@ -106,7 +106,7 @@ class Changes:
             return await self._audience(caller).streams.serve(ctx, params)
         whose = (caller.agent, caller.endpoint)
         if sum(each == whose for each in self._own.values()) >= MOST_OWN:
-            raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Close one first.")
+            raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Close a stream first.")
         streams = ListenStreams(bus)
         self._own[streams] = whose
         try:

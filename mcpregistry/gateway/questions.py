@@ -51,7 +51,7 @@ _FIRST_FORMS, _FIRST_URLS = "2025-06-18", "2025-11-25"  # protocol versions that
 _FORM: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "confirm": {"type": "boolean", "title": "Run this call", "description": "Tick it to let the call run."}
+        "confirm": {"type": "boolean", "title": "Run this call", "description": "Select this to let the call run."}
     },
     "required": ["confirm"],
 }
@@ -320,7 +320,7 @@ async def in_rounds(engine: Engine, request: CallRequest, outcome: CallOutcome) 
         requests, state = result.get("inputRequests"), result.get("requestState")
         entry = request.catalogue.find(request.name)
         if rounds > _MOST_ROUNDS or entry is None:
-            return _unanswered(outcome, f"The server asked {_MOST_ROUNDS} times in a row.")
+            return _unanswered(outcome, f"The server asked more than {_MOST_ROUNDS} times in a row.")
         try:
             answers = await put_all(
                 requests if isinstance(requests, dict) else {}, request.host, entry.offer.server.slug
@@ -335,7 +335,7 @@ async def in_rounds(engine: Engine, request: CallRequest, outcome: CallOutcome) 
 
 def _unanswered(outcome: CallOutcome, reason: str) -> CallOutcome:
     error = InputNeeded(
-        f"The server asks for input before it answers. {reason}", remedy="Call it again to be asked anew."
+        f"The server requires input and did not get it. {reason}", remedy="Call again to be asked again."
     )
     return replace(
         outcome, state=State.TOOL_ERROR, result=None, error_code=error.code, message=error.message, remedy=error.remedy

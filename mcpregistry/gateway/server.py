@@ -167,7 +167,7 @@ class Gateway:
     @staticmethod
     def _silenced(ctx: Context) -> MCPError:
         log.exception("gateway.crashed", method=ctx.method)
-        return MCPError(t.INTERNAL_ERROR, "Internal error. The operator finds the reason in the log.")
+        return MCPError(t.INTERNAL_ERROR, "Internal error. Ask the operator to look for the cause in the log.")
 
     def _introduced(self, ctx: Context, result: HandlerResult) -> HandlerResult:
         """Add what belongs to the endpoint, not to the one server behind all of them."""
@@ -181,7 +181,7 @@ class Gateway:
         except NotFound:  # nobody's opening, kept for hosts to come; or agent or endpoint is gone, as requests will say
             return frozenset(), ""
         except Exception:  # an opening says less, and the requests that follow say why
-            log.exception("gateway.opening_says_less")
+            log.exception("gateway.opening_incomplete")
             return frozenset(), ""
 
     async def _list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> Any:

@@ -130,7 +130,10 @@ class Subscriptions:
         if uri in session.ends:
             return t.EmptyResult()
         if len(session.ends) >= MOST:
-            raise MCPError(t.INVALID_PARAMS, f"A session subscribes to at most {MOST:,} resources. Unsubscribe some.")
+            raise MCPError(
+                t.INVALID_PARAMS,
+                f"A session can subscribe to at most {MOST:,} resources. Unsubscribe from a resource first.",
+            )
 
         end = await self._watch(who, catalogue, uri, _telling(connection, session, uri))
         if uri in session.ends:  # asked twice at the same time
@@ -204,7 +207,7 @@ class Subscriptions:
         """
         asked = list(dict.fromkeys(uris))
         if len(asked) > MOST:
-            raise MCPError(t.INVALID_PARAMS, f"A stream subscribes to at most {MOST:,} resources.")
+            raise MCPError(t.INVALID_PARAMS, f"A stream can subscribe to at most {MOST:,} resources.")
         bus, ends = Joined(changes), contextlib.ExitStack()
         with ends:
             found = await asyncio.gather(*(self._streamed(who, catalogue, uri, bus, ends) for uri in asked))
@@ -256,7 +259,9 @@ class Subscriptions:
         if judged.refusal is not None:
             raise judged.refusal
         if SUBSCRIPTIONS not in entry.offer.server.features:
-            raise MCPError(t.INVALID_PARAMS, "The server of this resource does not tell of its changes.", {"uri": uri})
+            raise MCPError(
+                t.INVALID_PARAMS, "The server of this resource does not send change notifications.", {"uri": uri}
+            )
         server = entry.offer.server
         return _Place(server, own, session_key(server.shared_by, who.caller.agent, who.session))
 

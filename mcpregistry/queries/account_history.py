@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import AuditEntry
@@ -15,16 +16,16 @@ _SHOWN = 100
 _NAMES = 10  # that an account had before, at most
 _ENTRY = {"writer", "seq", "at", "kind", "actor", "subject"}
 _WORDS = {
-    "user.created": "Made", "user.changed": "Changed", "user.password_changed": "Password changed", "user.deleted": "Deleted",
-    "user.roles_given": "Given", "user.roles_taken": "Taken", "user.permissions_given": "Given",
-    "user.permissions_taken": "Taken",
+    "user.created": _("Added"), "user.changed": _("Changed"), "user.password_changed": _("Password changed"),
+    "user.deleted": _("Deleted"), "user.roles_given": _("Roles added"), "user.roles_taken": _("Roles removed"),
+    "user.permissions_given": _("Permissions added"), "user.permissions_taken": _("Permissions removed"),
 }  # fmt: skip
 
 
 def account_history(user: User) -> list[Version]:
     """The newest entries about an account, also under names that it had before; roles and groups are among them."""
     subjects = {_subject(user.get_username())}
-    for _ in range(_NAMES):
+    for _round in range(_NAMES):
         if not (earlier := _earlier_names(subjects) - subjects):
             break
         subjects |= earlier
@@ -44,7 +45,7 @@ def _earlier_names(subjects: set[str]) -> set[str]:
 
 def _told(row: AuditEntry, body: dict[str, Any]) -> Version:
     facts = [(name, value) for name, value in body.items() if name not in _ENTRY]
-    what = _WORDS.get(row.kind) or row.kind.replace("_", " ").replace(".", " ").capitalize()
+    what = str(_WORDS.get(row.kind) or row.kind.replace("_", " ").replace(".", " ").capitalize())
     return Version(row.pk, row.at, row.actor, "", what, [_change(name, value, row.kind) for name, value in facts])
 
 

@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.db.models import Count, Max, Min, Prefetch, Q, QuerySet, Subquery
 from django.db.models.functions import Substr
 from django.utils.timezone import localtime
+from django.utils.translation import gettext as _
 
 from mcpregistry.domain.figures import median
 from mcpregistry.domain.lifecycle import State
@@ -338,6 +339,10 @@ def end_of(request: ApprovalRequest) -> str:
 def when_it_runs(request: ApprovalRequest) -> str:
     """Of an approved call: a process runs it for a caller who is there, or a worker does; else it waits for its caller."""
     if votes.runs_by_itself(request) or seats.anybody(request):
-        return "It runs now."
-    until = f", until {localtime(request.execute_by):%H:%M}" if request.execute_by else ""
-    return f"It has not run, because its caller has left: it runs when the same call comes again{until}."
+        return _("It runs now.")
+    if request.execute_by is None:
+        return _("It has not run, because its caller disconnected. It runs when the caller makes the same call again.")
+    text = _(
+        "It has not run, because its caller disconnected. It runs if the caller makes the same call again until %(time)s."
+    )
+    return text % {"time": f"{localtime(request.execute_by):%H:%M}"}

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.text.secret_names import is_secret_name
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, AuditSeal, Invocation, PolicyRule
@@ -44,16 +47,27 @@ def story_of(call: Invocation, entries: Sequence[AuditEntry], *, people: bool = 
 
 
 def _asked(call: Invocation) -> Step:
-    who = f"{call.agent_slug}" + (f", for {call.requester}" if call.requester else "")
-    door = {"stdio": "over stdio", "http": "over HTTP", "rest": "over REST or from a page", "run": "from a run"}
-    door |= {"test": "by a test of the server", "trial": "by a trial of the server"}
-    where = [f"from {call.host_name}" if call.host_name else "", door.get(call.origin, call.origin)]
-    where += [f"at {call.endpoint_slug}" if call.endpoint_slug else ""]
-    return Step("input", f"Requested by {who}", " ".join(part for part in where if part), call.received_at)
+    text = _("Requested by %(agent)s for %(requester)s") if call.requester else _("Requested by %(agent)s")
+    who = text % {"agent": call.agent_slug, "requester": call.requester}
+    ways = {
+        "stdio": _("over stdio"),
+        "http": _("over HTTP"),
+        "rest": _("over REST or from a page"),
+        "run": _("by a run"),
+        "test": _("by a test of the server"),
+        "trial": _("by a trial of the server"),
+    }
+    where = [
+        _("from %(host)s") % {"host": call.host_name} if call.host_name else "",
+        ways.get(call.origin, call.origin),
+        _("at the endpoint %(endpoint)s") % {"endpoint": call.endpoint_slug} if call.endpoint_slug else "",
+    ]
+    return Step("input", who, " ".join(part for part in where if part), call.received_at)
 
 
 def _decided(call: Invocation, held: ApprovalRequest | None) -> Step:
-    said = {"allow": "Allowed", "ask": "Approval required", "deny": "Denied"}.get(call.outcome, "No decision")
+    words = {"allow": _("Allowed"), "ask": _("Approval required"), "deny": _("Denied")}
+    said = words.get(call.outcome, _("No decision"))
     tone = {"allow": "good", "deny": "wrong"}.get(call.outcome, "")
     why = held.rule_name if held else "" if call.error_code else call.reason
     rule = held.rule_id if held else _rule_named(why)
@@ -71,8 +85,8 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
         return
     yield Step(
         "hourglass",
-        f"Asked for {held.quorum} approval{'' if held.quorum == 1 else 's'}",
-        f"can be decided until {held.decide_by:%H:%M:%S}",
+        ngettext("Held for %(count)s approval", "Held for %(count)s approvals", held.quorum) % {"count": held.quorum},
+        _("can be decided until %(time)s") % {"time": f"{held.decide_by:%H:%M:%S}"},
         held.asked_at,
         approval=held.pk,
     )
@@ -80,35 +94,39 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
     if named:
         yield from map(_vote, votes)
     elif votes and held.decided_at is not None:
-        yield Step("how_to_vote", "A decision was made", "", held.decided_at, approval=held.pk)
+        yield Step("how_to_vote", _("A decision was made"), "", held.decided_at, approval=held.pk)
     if held.edited:
         yield Step(
-            "edit", "An approver changed the arguments", "Only these may run.", held.decided_at, approval=held.pk
+            "edit",
+            _("An approver changed the arguments"),
+            _("The call can run only with the changed arguments."),
+            held.decided_at,
+            approval=held.pk,
         )
 
 
 def _vote(vote: ApprovalVote) -> Step:
-    tone, said = ("good", "Approved") if vote.approve else ("wrong", "Rejected")
+    tone, text = ("good", _("Approved by %(name)s")) if vote.approve else ("wrong", _("Rejected by %(name)s"))
     why = " ".join(filter(None, [f"({vote.via})", vote.reason]))
-    return Step("how_to_vote", f"{said} by {vote.name}", why, vote.at, tone, approval=vote.request_id)
+    return Step("how_to_vote", text % {"name": vote.name}, why, vote.at, tone, approval=vote.request_id)
 
 
 def _sent(call: Invocation) -> Iterator[Step]:
     if call.dispatched_at is not None:
         yield Step(
             "send",
-            f"Sent to {call.server_slug}" if call.server_slug else "Sent",
-            f"revision {call.server_revision} of its configuration" if call.server_slug else "",
+            _("Sent to %(server)s") % {"server": call.server_slug} if call.server_slug else _("Sent"),
+            _("revision %(revision)s of its settings") % {"revision": call.server_revision} if call.server_slug else "",
             call.dispatched_at,
         )
 
 
 def _still_open(call: Invocation, held: ApprovalRequest | None) -> Step:
     if call.state == State.PENDING:
-        return Step("pending", "Waiting for approval", "No end is recorded yet.")
+        return Step("pending", _("Waiting for approval"), _("No outcome is recorded yet."))
     if call.state == State.READY and held is not None:
-        return Step("pending", "Not sent yet", when_it_runs(held))
-    return Step("pending", "In progress", "No end is recorded yet.")
+        return Step("pending", _("Not sent yet"), when_it_runs(held))
+    return Step("pending", _("In progress"), _("No outcome is recorded yet."))
 
 
 def _ended(call: Invocation, held: ApprovalRequest | None) -> Step:
@@ -116,12 +134,13 @@ def _ended(call: Invocation, held: ApprovalRequest | None) -> Step:
         return _still_open(call, held)
     tone = "good" if call.state == State.SUCCEEDED else "wrong"
     said = {
-        State.SUCCEEDED: "Answered", State.TOOL_ERROR: "The tool answered with an error", State.NOT_SENT: "Not sent",
-        State.UNKNOWN: "Outcome unknown", State.DENIED: "Refused", State.REJECTED: "Rejected",
-        State.EXPIRED: "Not decided in time", State.CANCELLED: "Cancelled", State.VOID: "No longer valid",
+        State.SUCCEEDED: _("Answered"), State.TOOL_ERROR: _("The tool answered with an error"),
+        State.NOT_SENT: _("Not sent"), State.UNKNOWN: _("Outcome unknown"), State.DENIED: _("Denied"),
+        State.REJECTED: _("Rejected"), State.EXPIRED: _("Not decided in time"), State.CANCELLED: _("Cancelled"),
+        State.VOID: _("No longer valid"),
     }  # fmt: skip
     code = f"{call.error_code} " if call.error_code else ""
-    size = f"{call.result_bytes:,} bytes" if call.result_bytes else ""
+    size = _("%(count)s bytes") % {"count": f"{call.result_bytes:,}"} if call.result_bytes else ""
     return Step("flag", said.get(State(call.state), call.state), f"{code}{size}".strip(), call.finished_at, tone)
 
 
@@ -136,17 +155,20 @@ def _timed(steps: Iterable[Step]) -> Iterator[Step]:
 def _verified(call: Invocation, entries: Sequence[AuditEntry]) -> Step:
     """Looked at now: each entry's signature, the record against what they say, and the newest seal."""
     if not entries:
-        return Step("gpp_maybe", "Nothing in the audit log", "Its entries are archived or not written yet.")
+        return Step(
+            "gpp_maybe", _("Nothing in the audit log"), _("The entries of this call are archived or not written yet.")
+        )
     problem = next(filter(None, map(entry_problem, entries)), "") or next(misfits(entries, Forgotten()), "")
     if problem:
-        return Step("gpp_bad", "The record does not match the audit log", problem, tone="wrong")
+        return Step("gpp_bad", _("The record does not match the audit log"), problem, tone="wrong")
     newest = AuditSeal.objects.order_by("-number").first()
     sealed = newest is not None and newest.upto >= entries[-1].pk
-    count = f"{len(entries)} signed {'entry' if len(entries) == 1 else 'entries'}"
+    count = ngettext("%(count)s signed entry", "%(count)s signed entries", len(entries)) % {"count": len(entries)}
+    coverage = _("covered by a checkpoint") if sealed else _("not covered by a checkpoint yet")
     return Step(
         "verified_user",
-        "The record matches the audit log",
-        f"{count}, {'sealed' if sealed else 'not sealed yet'}",
+        _("The record matches the audit log"),
+        f"{count}, {coverage}",
         tone="good",
     )
 

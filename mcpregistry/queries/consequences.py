@@ -9,6 +9,8 @@ from typing import Any
 
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from mcpregistry.domain.policy.decision import Outcome
 from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, Permit, PolicyRule, Server, Token, Tool
@@ -31,7 +33,7 @@ def one_by_one(tell: Callable[[Any], list[str]], rows: Sequence[Any]) -> list[st
     """What will happen to each of several records, in the words of its own button; of many, to the first."""
     found = [f"{row}: {' '.join(tell(row))}" for row in rows[:_TOLD]]
     more = len(rows) - _TOLD
-    return [*found, f"The same for {more} more."] if more > 0 else found
+    return [*found, _("The same applies to %(count)s more.") % {"count": more}] if more > 0 else found
 
 
 def touched(server: Server) -> Touched:
@@ -50,9 +52,10 @@ def disabling(server: Server) -> list[str]:
     """The server is switched off."""
     what = touched(server)
     return [
-        f"{_count(what.tools, 'tool')} can no longer be seen or called, by {_count(what.agents, 'agent')} at once.",
+        _("%(agents)s can no longer see or call %(tools)s.")
+        % {"agents": _agents(what.agents), "tools": _tools(what.tools)},
         *_not_run(what.held),
-        "Its connections are closed. Settings, grants and approvals stay for when it is enabled again.",
+        _("Its connections are closed. Its settings, grants and approvals are kept until it is enabled again."),
     ]
 
 
@@ -61,17 +64,26 @@ def auto_approving(server: Server) -> list[str]:
     what = touched(server)
     harmless = Tool.offers.serving().filter(server=server, enabled=True, read_only=True, open_world=False).count()
     found = [
-        f"{_count(what.agents, 'agent')} may call {_count(what.tools, 'tool')}, and those that it offers and somebody approves "
-        "later, without a person being asked, unless a rule that a person wrote says otherwise."
+        _(
+            "%(agents)s can call %(tools)s without an approval, and also tools of this server that are approved later. Only "
+            "rules that a user wrote can still hold or deny these calls."
+        )
+        % {"agents": _agents(what.agents), "tools": _tools(what.tools)}
     ]
     if what.tools > harmless:
-        found.append(
-            f"Of {what.tools - harmless} of them nobody has confirmed that they only read and reach nothing outside."
+        text = ngettext(
+            "%(count)s of these tools is not confirmed as read-only and closed-world.",
+            "%(count)s of these tools are not confirmed as read-only and closed-world.",
+            what.tools - harmless,
         )
+        found.append(text % {"count": what.tools - harmless})
     if what.held:
-        found.append(
-            f"{_count(what.held, 'call')} that {_wait(what.held)} now still need{'s' * (what.held == 1)} a decision."
+        text = ngettext(
+            "%(count)s call that waits now still needs a decision.",
+            "%(count)s calls that wait now still need a decision.",
+            what.held,
         )
+        found.append(text % {"count": what.held})
     return found
 
 
@@ -79,17 +91,14 @@ def approving_waiting(server: Server) -> list[str]:
     """Every definition of the server that waits is approved."""
     waiting, what = server.tools.waiting(), touched(server)
     alarms = waiting.filter(latest__severity__gte=2).count()
-    found = [f"{_count(waiting.count(), 'definition')} will be served exactly as they are now; {_count(what.agents, 'agent')} "
-             "with a grant for the server may call them."]  # fmt: skip
-    if alarms:
-        found.append(f"The scanner gave an alarm about {alarms} of them: read those first.")
-    return found
+    found = [_approved(waiting.count()), _can_call(what.agents)]
+    return [*found, _alarms(alarms)] if alarms else found
 
 
 def revoking_tokens(tokens: Sequence[Token]) -> list[str]:
     """Those of them that still open something do no more."""
     live = [token for token in tokens if token.revoked_at is None]
-    return one_by_one(lambda token: revoking_token(token, live)[:2], live) + ["This cannot be undone."] * bool(live)
+    return one_by_one(lambda token: revoking_token(token, live)[:2], live) + [_("This cannot be undone.")] * bool(live)
 
 
 def revoking_token(token: Token, with_it: Sequence[Token] = ()) -> list[str]:
@@ -100,32 +109,45 @@ def revoking_token(token: Token, with_it: Sequence[Token] = ()) -> list[str]:
         .exclude(pk__in=[token.pk, *(each.pk for each in with_it)])
         .count()
     )
-    used = f"It was last used {token.last_used_at:%Y-%m-%d %H:%M} UTC." if token.last_used_at else "It was never used."
-    kind = "agent" if token.agent else "person"
-    left = f"{_count(others, 'other token')} of the {kind} go{'es' * (others == 1)} on working." if others else ""
-    return [
-        f"Whoever connects as '{token.agent or token.user}' with this token is refused from now on. {used}",
-        left or f"The {kind} has no other token: what uses this one is cut off until it gets a new one.",
-        "This cannot be undone.",
-    ]
+    used = _("It was never used.")
+    if token.last_used_at:
+        used = _("It was last used on %(time)s UTC.") % {"time": f"{token.last_used_at:%Y-%m-%d %H:%M}"}
+    refused = _("The token of '%(owner)s' is refused from now on.") % {"owner": token.agent or token.user}
+    text = ngettext(
+        "'%(owner)s' has %(count)s other token, which still works.",
+        "'%(owner)s' has %(count)s other tokens, which still work.",
+        others,
+    )
+    if not others:
+        text = _("'%(owner)s' has no other token, so its programs are refused until they get a new one.")
+    left = text % {"owner": token.agent or token.user, "count": others}
+    return [f"{refused} {used}", left, _("This cannot be undone.")]
 
 
 def revoking_permit(permit: Permit) -> list[str]:
     """Calls that the permit let run are asked about again."""
-    left = "any number of" if permit.uses_left is None else str(permit.uses_left)
+    left = _("The number of its uses was not limited.")
+    if permit.uses_left is not None:
+        left = _("Uses left: %(count)s.") % {"count": permit.uses_left}
+    text = _("Calls of %(tool)s by '%(agent)s' need an approval again.")
     return [
-        f"'{permit.agent}' is asked about again for {permit.tool}; {left} uses were left.",
-        "It cannot be given back. A new one can be given with the next approval.",
+        f"{text % {'tool': permit.tool, 'agent': permit.agent}} {left}",
+        _("This cannot be undone. With the next approval, a new permit can be added."),
     ]
 
 
 def switching_off_agent(agent: Agent) -> list[str]:
     """The agent is switched off: who connects as it is refused."""
     live = agent.tokens.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None).count()
+    text = ngettext(
+        "'%(agent)s' sees no tools from now on, and its %(count)s token is refused.",
+        "'%(agent)s' sees no tools from now on, and its %(count)s tokens are refused.",
+        live,
+    )
     return [
-        f"Every list of '{agent}' is empty from now on, and {_count(live, 'token')} of it {_is(live)} refused.",
+        text % {"agent": agent, "count": live},
         *_not_run(ApprovalRequest.objects.waiting().filter(call__agent_slug=agent.slug).count()),
-        "Its grants, tokens and rules stay for when it is enabled again.",
+        _("Its grants, tokens and rules are kept until it is enabled again."),
     ]
 
 
@@ -134,51 +156,85 @@ def switching_off_endpoint(endpoint: Endpoint) -> list[str]:
     calls = Invocation.objects.filter(endpoint_slug=endpoint.slug, received_at__gte=timezone.now() - _LATELY)
     agents = len(set(calls.order_by("-received_at").values_list("agent_slug", flat=True)[:_LOOKED_AT]))
     return [
-        f"Hosts are told that '{endpoint}' does not exist. {_count(agents, 'agent')} called something there in the last "
-        "24 hours.",
+        _("Hosts get the answer that '%(endpoint)s' does not exist. %(agents)s made calls there in the last 24 hours.")
+        % {"endpoint": endpoint, "agents": _agents(agents)},
         *_not_run(ApprovalRequest.objects.waiting().filter(call__endpoint_slug=endpoint.slug).count()),
-        "What it lists and shows stays for when it is enabled again.",
+        _("Its grants and settings are kept until it is enabled again."),
     ]
 
 
 def _not_run(held: int) -> list[str]:
-    said = f"{_count(held, 'call')} that {_wait(held)} for a decision will not run, even if approved."
-    return [said] if held else []
+    text = ngettext(
+        "%(count)s call that waits for a decision will not run, even if it is approved.",
+        "%(count)s calls that wait for a decision will not run, even if they are approved.",
+        held,
+    )
+    return [text % {"count": held}] if held else []
 
 
-def _is(number: int) -> str:
-    return "is" if number == 1 else "are"
+def _agents(number: int) -> str:
+    return ngettext("%(count)s agent", "%(count)s agents", number) % {"count": number}
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def _tools(number: int) -> str:
+    return ngettext("%(count)s tool", "%(count)s tools", number) % {"count": number}
 
 
-def _wait(number: int) -> str:
-    return "waits" if number == 1 else "wait"
+def _approved(number: int) -> str:
+    text = ngettext(
+        "%(count)s definition is offered to agents exactly as it is now.",
+        "%(count)s definitions are offered to agents exactly as they are now.",
+        number,
+    )
+    return text % {"count": number}
+
+
+def _can_call(agents: int) -> str:
+    text = ngettext(
+        "%(count)s agent with a grant for the server can call them.",
+        "%(count)s agents with a grant for the server can call them.",
+        agents,
+    )
+    return text % {"count": agents}
+
+
+def _alarms(number: int) -> str:
+    text = ngettext(
+        "The scanner raised an alarm about %(count)s of them. Read it first.",
+        "The scanner raised an alarm about %(count)s of them. Read these first.",
+        number,
+    )
+    return text % {"count": number}
+
+
+def _read_them() -> str:
+    return _("A scanner does not find everything. Approve only what you have read.")
 
 
 def approving_selected(tools: Sequence[Tool]) -> list[str]:
     """The newest definition of each tool that was chosen in the list is approved."""
     waiting = [tool for tool in tools if tool.present and tool.latest_id not in (None, tool.pinned_id)]
     alarms = sum(1 for tool in waiting if tool.latest is not None and tool.latest.severity >= 2)
-    servers = len({tool.server_id for tool in waiting})
-    found = [
-        f"{_count(len(waiting), 'definition')} of {_count(servers, 'server')} will be served exactly as they are now."
-    ]
+    found = [_approved(len(waiting))]
     if len(tools) > len(waiting):
-        found.append(f"{_count(len(tools) - len(waiting), 'tool')} that you chose have nothing that waits.")
+        text = ngettext(
+            "%(count)s of the tools that you chose has no definition that waits for approval.",
+            "%(count)s of the tools that you chose have no definition that waits for approval.",
+            len(tools) - len(waiting),
+        )
+        found.append(text % {"count": len(tools) - len(waiting)})
     if alarms:
-        found.append(f"The scanner gave an alarm about {alarms} of them: read those first.")
-    return [*found, "A scanner does not find everything: approve what you have read."]
+        found.append(_alarms(alarms))
+    return [*found, _read_them()]
 
 
 def rejecting_selected(tools: Sequence[Tool]) -> list[str]:
     """The newest definition of each tool that was chosen in the list is refused."""
-    return [
-        f"The newest definition of {_count(len(tools), 'tool')} will never be served; one approved before goes on where "
-        "the server still offers it."
-    ]
+    text = _(
+        "The newest definition of %(tools)s is never offered to agents. The definition that was approved before is still "
+        "offered if the server returns to it."
+    )
+    return [text % {"tools": _tools(len(tools))}]
 
 
 def disabling_selected(tools: Sequence[Tool]) -> list[str]:
@@ -187,28 +243,41 @@ def disabling_selected(tools: Sequence[Tool]) -> list[str]:
     names = {(tool.server.slug, tool.key) for tool in serving}
     waiting = ApprovalRequest.objects.waiting().values_list("call__server_slug", "call__tool_name")
     held = sum(1 for each in waiting if each in names)
-    found = [f"{_count(len(serving), 'tool')} can no longer be seen or called by any agent, until enabled again."]
-    return [*found, f"{_count(held, 'call')} that {_wait(held)} for a decision will not run."] if held else found
+    text = _("No agent can see or call %(tools)s until you enable them again.")
+    return [text % {"tools": _tools(len(serving))}, *_not_run(held)]
 
 
 def switching_off(rules: Sequence[PolicyRule]) -> list[str]:
     """Rules that were chosen in the list decide nothing any more."""
     live = [rule for rule in rules if rule.live]
     stopping = sum(1 for rule in live if rule.outcome != Outcome.ALLOW)
-    found = [f"{_count(len(live), 'rule')} will decide nothing until switched on again."]
+    text = ngettext(
+        "%(count)s rule has no effect until you enable it again.",
+        "%(count)s rules have no effect until you enable them again.",
+        len(live),
+    )
+    found = [text % {"count": len(live)}]
     if stopping:
-        found.append(
-            f"{stopping} of them deny or ask: what they stopped goes as other rules say, or as it goes where no rule fits."
+        text = ngettext(
+            "%(count)s of them denies or asks. Other rules or the site's default then decide on these calls.",
+            "%(count)s of them deny or ask. Other rules or the site's default then decide on these calls.",
+            stopping,
         )
+        found.append(text % {"count": stopping})
     return found
 
 
 def approving_clean(server: Server, count: int) -> list[str]:
     """Those definitions of the server that wait and gave no alarm are approved, ``count`` of them."""
     return [
-        f"{_count(count, 'definition')} of {server.slug} will be served exactly as they were shown; "
-        f"{_count(touched(server).agents, 'agent')} with a grant for the server may call them.",
-        "A scanner does not find everything: approve what you have read.",
+        ngettext(
+            "%(count)s definition of %(server)s is offered to agents exactly as it was shown.",
+            "%(count)s definitions of %(server)s are offered to agents exactly as they were shown.",
+            count,
+        )
+        % {"count": count, "server": server.slug},
+        _can_call(touched(server).agents),
+        _read_them(),
     ]
 
 

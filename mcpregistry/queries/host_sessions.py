@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Prefetch, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from mcpregistry.models import HostConnection, HostSession
 from mcpregistry.services.host_sessions import IDLE
@@ -31,7 +32,7 @@ def state(row: HostSession) -> str:
 
 def host(row: HostSession) -> str:
     """The host's name with its version."""
-    return f"{row.host_name or 'unknown host'} {row.host_version}".strip()
+    return f"{row.host_name or _('unknown host')} {row.host_version}".strip()
 
 
 def servers(row: HostSession) -> list[str]:

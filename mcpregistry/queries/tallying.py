@@ -35,11 +35,19 @@ def received(since: datetime, until: datetime | None) -> QuerySet[Invocation]:
 
 
 def tallied_calls(
-    since: datetime, until: datetime | None = None, *, priced: bool = True, still_open: Iterable[datetime] = ()
+    since: datetime,
+    until: datetime | None = None,
+    *,
+    priced: bool = True,
+    still_open: Iterable[datetime] = (),
+    conditions: Mapping[str, str] | None = None,
 ) -> Tallied:
     """What the calls of an hour come to; in one query for the calls, and one or two for what they cost. ``still_open`` as
-    ``open_calls`` says, looked at before: pages, which do not tell what may still change, need none of it."""
-    found = tallied(_facts(since, until, priced))
+    ``open_calls`` says, looked at before: pages, which do not tell what may still change, need none of it.
+
+    ``conditions``: values of columns that the calls must have, for pages that show a part of the calls.
+    """
+    found = tallied(_facts(received(since, until).filter(**(conditions or {})), since, until, priced))
     found.totals = _with_open(found.totals, still_open, since, until)
     return found
 
@@ -64,9 +72,9 @@ def _with_open(found: Totals, still_open: Iterable[datetime], since: datetime, u
     return found._replace(unsettled=found.unsettled + within)
 
 
-def _facts(since: datetime, until: datetime | None, priced: bool) -> Iterator[Fact]:
+def _facts(calls: QuerySet[Invocation], since: datetime, until: datetime | None, priced: bool) -> Iterator[Fact]:
     words = Case(When(state__in=FAILED, then=Substr("result", 1, _TEXT)), default=Value(""), output_field=TextField())
-    rows = received(since, until).values_list(
+    rows = calls.values_list(
         "id", "agent_slug", "endpoint_slug", "server_slug", "tool_name", "state", "error_code", "reason", words,
         "dispatched_at", "outcome", "duration_ms", "result_bytes", "received_at",
     )  # fmt: skip

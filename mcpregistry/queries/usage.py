@@ -101,6 +101,10 @@ class Wanted:
         given |= {"server": EXPERTS} if by is By.EXPERT else {}
         return {part: value for part, value in given.items() if value}
 
+    def of_columns(self, by: By) -> dict[str, str]:
+        """As conditions on the columns of calls and of counted hours."""
+        return {COLUMNS[part]: value for part, value in self.of_parts(by).items()}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -229,7 +233,8 @@ def _counted(
     live_from = _read_from(counted, now)
     edges = (since - HOUR * period.hours, since, live_from)
     found = (_ahead(by, period, edges, wanted) or _read(by, period, edges, wanted)) if counted else _Found({}, {}, {})
-    live = _live(tallied_calls(max(live_from, since), priced=priced).by_key, by, wanted)
+    calls = tallied_calls(max(live_from, since), priced=priced, conditions=wanted.of_columns(by))
+    live = _live(calls.by_key, by, wanted)
     for name, tally in live.items():
         found.now[name] = merged([found.now[name], tally]) if name in found.now else tally
     return found, live, live_from, counted
@@ -298,7 +303,7 @@ def _ahead(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found | No
 def _read(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found:
     """From hours and days."""
     begins, since, until = edges
-    conditions = {COLUMNS[part]: value for part, value in wanted.of_parts(by).items()}
+    conditions = wanted.of_columns(by)
     buckets = used_buckets(period.name, begins, until)
     now = added_up(_PARTS[by], since, until, conditions, buckets=buckets)
     before = calls_and_times(_PARTS[by], begins, since, conditions, buckets)

@@ -12,6 +12,7 @@ from django.contrib.auth.models import Permission
 from django.db import models
 from django.utils import formats
 from django.utils.timezone import localtime
+from django.utils.translation import gettext as _
 
 from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.models.sealing import sealed
@@ -45,7 +46,7 @@ def readable(field: Field, value: Any) -> str:
     if isinstance(value, datetime):
         return formats.localize(localtime(value))
     if field.is_relation and field.related_model and value is not None:
-        return str(field.related_model._default_manager.filter(pk=value).first() or "one that is gone")
+        return str(field.related_model._default_manager.filter(pk=value).first() or _("a deleted record"))
     said = plain(field, value)
     return f"{said[:12]}…" if _DIGEST.fullmatch(said) else said
 
@@ -85,7 +86,7 @@ def _read_lists(found: Sequence[Any]) -> None:
         whole = (name, f"{name}__content_type") if field.related_model is Permission else (name,)
         rows = getattr(found[0], field.name).model._default_manager.filter(history__in=by_id)
         for row in rows.select_related(*whole):
-            by_id[row.history_id].names_listed[field].add(str(getattr(row, name) or "one that is gone"))
+            by_id[row.history_id].names_listed[field].add(str(getattr(row, name) or _("a deleted record")))
 
 
 def _changes(old: Any, new: Any, say: Say) -> list[Change] | None:
@@ -105,7 +106,8 @@ def _listed(old: dict[Any, set[str]], new: dict[Any, set[str]]) -> Iterator[Chan
     for field, names in new.items():
         gone, came = sorted(old[field] - names), sorted(names - old[field])
         if gone or came:
-            yield f"{field.verbose_name} (what differs)", ", ".join(gone), ", ".join(came)
+            label = _("%(field)s (differences)") % {"field": field.verbose_name}
+            yield label, ", ".join(gone), ", ".join(came)
 
 
 def _change(field: Field, before: Any, after: Any, secrets: dict[str, str], say: Say) -> Change:

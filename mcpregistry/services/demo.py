@@ -48,7 +48,7 @@ def set_up_demo(*, say: Say, patience: float = _PATIENCE, resume: bool = False) 
     set-up has left: what it made is taken up, what other people made is left alone, and the token is a new one.
     """
     if not resume and (Server.objects.exists() or Agent.objects.exists()):
-        say("the registry is not empty: no demo servers added")
+        say("the site already has servers or agents: no demo servers added")
         return None
     made = [_register(slug, command, say) for slug, command in _commands(say)]
     servers = [server for server in made if server is not None]
@@ -71,7 +71,7 @@ def _commands(say: Say) -> list[tuple[str, list[str]]]:
         if path is None:
             say(f"{slug}: left out, {program} is not installed (it comes with the extra 'demo')")
         elif slug == "git" and not (Path(settings.BASE_DIR) / ".git").exists():
-            say(f"{slug}: left out, {settings.BASE_DIR} is no git repository")
+            say(f"{slug}: left out, {settings.BASE_DIR} is not a git repository")
         elif slug == "git" and shutil.which("git") is None:
             say(f"{slug}: left out, git itself is not installed")
         else:
@@ -92,7 +92,7 @@ def _register(slug: str, command: list[str], say: Say) -> Server | None:
         server = Server(slug=slug, transport=Transport.STDIO, command=command, source="demo")
         server = save_server(server=server, actor=ACTOR)
     elif server.source != "demo":
-        say(f"{slug}: left out, there is a server of that name")
+        say(f"{slug}: left out, another server already has this name")
         return None
     if server.lifecycle != Lifecycle.DRAFT:
         return server
@@ -151,6 +151,6 @@ def _rules(say: Say) -> None:
     """With the starter rules, telling the time and reading the repository run at once; changing it asks."""
     try:
         rules.add_starter_rules(actor=ACTOR)
-        say("rules: reading runs at once, changing waits for a person")
+        say("rules: tools that only read run immediately, all others wait for an approval")
     except ConfigInvalid:
-        say("rules: none added, because nobody may approve calls yet; everything waits until somebody may")
+        say("rules: none added, because no user can approve calls yet; all calls wait until a user can")

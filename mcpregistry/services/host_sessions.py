@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import Count, Sum
 
 from mcpregistry.db import database_now
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Busy, ConfigInvalid, Conflict, ResourceLimit
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.models import HostConnection, HostMessage, HostSession, HostSubscription, Server
@@ -87,7 +88,7 @@ def end(session_id: str) -> bool:
 def end_by_hand(*, session: HostSession, actor: str) -> HostSession:
     """A person ends it, for every process. Its host is told 404 and may shake hands anew. Raises Conflict for an ended one."""
     if not end(session.pk):
-        raise Conflict("The session has ended already.", remedy="Nothing is left to do.")
+        raise Conflict("The session has already ended.", remedy=error_texts.NOTHING_TO_DO)
     facts = {"agent": session.agent_slug, "endpoint": session.endpoint_slug, "host": session.host_name}
     audit.record(kind="host_session.ended", actor=actor, subject=f"host_session:{session.pk[:8]}", **facts)
     session.refresh_from_db()
@@ -124,8 +125,8 @@ def send(session_id: str, body: str) -> int:
         or of_agent + len(sealed) > MOST_SAID_OF_AGENT
     ):
         raise Busy(
-            "This session, or its agent, has sent more than processes keep for each other.",
-            remedy=f"Send it again in {_TOLD_FOR.seconds // 60} minutes, or send less at a time.",
+            "Too many messages of this session or its agent are waiting to be delivered.",
+            remedy=f"Try again in {_TOLD_FOR.seconds // 60} minutes, or send fewer messages at a time.",
         )
     return HostMessage.objects.create(
         session_id=session_id, sealed_body=sealed, size=len(sealed), created_at=database_now()
@@ -164,7 +165,8 @@ def subscribe(session_id: str, uri: str) -> None:
         return
     if mine.count() > MOST_SUBSCRIBED:
         raise ResourceLimit(
-            f"A session subscribes to at most {MOST_SUBSCRIBED:,} resources.", remedy="Unsubscribe some."
+            f"A session can subscribe to at most {MOST_SUBSCRIBED:,} resources.",
+            remedy="Unsubscribe from a resource first.",
         )
     _tell_changed(session_id)
 

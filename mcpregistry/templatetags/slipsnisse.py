@@ -11,6 +11,7 @@ from typing import Any
 from django import template
 from django.utils import timezone
 from django.utils.html import format_html_join
+from django.utils.translation import gettext as _
 
 from mcpregistry.domain.servers import progress
 from mcpregistry.domain.text import display
@@ -73,8 +74,8 @@ def ago(moment: datetime) -> str:
     seconds = max(0.0, (timezone.now() - moment).total_seconds())
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+            return _("%(time)s ago") % {"time": f"{seconds / length:.0f} {unit}"}
+    return _("%(time)s ago") % {"time": f"{seconds:.0f} s"}
 
 
 @register.filter(is_safe=False)
@@ -104,7 +105,7 @@ def dollars(value: float | Decimal | None) -> str:
         return "-"
     size = abs(float(value))
     digits = 2 if size >= 1 or size == 0 else 4 if size >= 0.001 else 6
-    whole, _, part = f"{size:,.{digits}f}".partition(".")
+    whole, _point, part = f"{size:,.{digits}f}".partition(".")
     return f"{'-' if value < 0 else ''}${whole}.{part.rstrip('0').ljust(2, '0')}"
 
 
@@ -129,10 +130,10 @@ def short(value: float | None) -> str:
 def change(value: float | None) -> str:
     """By how much something has grown or shrunk, as people say it: +12 %, -40 %, 3.5 times, the same; "new" for what was not there."""
     if value is None:
-        return "new"
+        return _("new")
     if value >= 1:
-        return f"{value + 1:.1f} times" if value < 99 else f"{value + 1:,.0f} times"
-    return "same" if abs(value) < 0.005 else f"{value * 100:+.0f} %"
+        return _("%(count)s times") % {"count": f"{value + 1:.1f}" if value < 99 else f"{value + 1:,.0f}"}
+    return _("same") if abs(value) < 0.005 else f"{value * 100:+.0f} %"
 
 
 @register.simple_tag

@@ -17,6 +17,8 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
 from mcpregistry.domain.definitions.diff import Rewording, rewordings
@@ -80,7 +82,7 @@ def inbox(request: HttpRequest) -> HttpResponse:
     kept = request.GET.copy()
     kept.pop("page", None)
     context = {
-        "title": "Definitions", "wanted": wanted, "page": shown, "groups": _groups([*shown.object_list]),
+        "title": _("Definitions"), "wanted": wanted, "page": shown, "groups": _groups([*shown.object_list]),
         "counts": queries.counts(), "servers": queries.servers_with_drift(), "severities": [*queries.SEVERITIES],
         "show": wanted.show or "waiting", "query": kept.urlencode(), "here": request.get_full_path(),
         "incomplete": [] if wanted or shown.number > 1 else attention.incomplete_servers(),
@@ -175,27 +177,31 @@ def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
     server = Server.objects.filter(slug=slug).first()
     up_to = request.POST.get("up_to", "")
     if server is None or not up_to.isdecimal() or len(up_to) > 18:
-        raise NotFound("There is no such server.", remedy="Go back to the inbox.")
+        raise NotFound("This server does not exist.", remedy="Go back to the list of definitions.")
     sentences = consequences.approving_clean(server, decisions.clean(server, int(up_to)).count())
     sure, said = digest("sure", *sentences), request.POST.get("sure", "")
     if said != sure:
         kept = [("up_to", up_to), ("back", request.POST.get("back", "")), ("sure", sure)]
-        asked = {"title": f"Approve definitions of {server.slug}", "label": "Approve them", "sentences": sentences,
+        title = _("Approve definitions of %(server)s") % {"server": server.slug}
+        asked = {"title": title, "label": _("Approve definitions"), "sentences": sentences,
                  "kept": kept, "changed": bool(said), "back": reverse("definitions:inbox"), "sure": sure}  # fmt: skip
         return show(request, "definitions/ask.html", asked, status=409 if said else 200)
     count = decisions.approve_clean(
         server=server, up_to=int(up_to), actor=actor(request), user=person(request)
     )  # fmt: skip
-    _tell(request, f"{count} definition{'' if count == 1 else 's'} of {server.slug} approved.")
+    text = ngettext(
+        "Approved %(count)s definition of %(server)s.", "Approved %(count)s definitions of %(server)s.", count
+    )
+    _tell(request, text % {"count": count, "server": server.slug})
     return _back(request)
 
 
 def _newest(pk: int) -> Definition:
     definition = Definition.objects.select_related("tool__server").filter(pk=pk).first()
     if definition is None:
-        raise NotFound("There is no such definition.", remedy="Go back to the inbox.")
+        raise NotFound("This definition does not exist.", remedy="Go back to the list of definitions.")
     if definition.tool.latest_id != pk:
-        raise Conflict("The server has changed the definition meanwhile.", remedy="Read it again, then decide.")
+        raise Conflict("The server has changed the definition in the meantime.", remedy="Read it again, then decide.")
     return definition
 
 
@@ -209,12 +215,13 @@ def _approve(request: HttpRequest, definition: Definition) -> str:
         if tool.pinned_id != definition.pk:  # the server has returned to a text that was approved before
             raise Conflict("The server has changed the definition meanwhile.", remedy="Read it again, then decide.")
         behaviour.confirm_claims(tool=tool, actor=actor(request))
-    return f"{_name(definition)} is approved: it serves while its server says exactly this."
+    text = _("Approved %(name)s. Agents can use it as long as its server offers exactly this definition.")
+    return text % {"name": _name(definition)}
 
 
 def _reject(request: HttpRequest, definition: Definition) -> str:
     decisions.reject(definition=definition, actor=actor(request), user=person(request))
-    return f"{_name(definition)} is rejected: this text is never served."
+    return _("Rejected %(name)s. This definition is never offered to agents.") % {"name": _name(definition)}
 
 
 def _revert(request: HttpRequest, definition: Definition) -> str:
@@ -223,8 +230,9 @@ def _revert(request: HttpRequest, definition: Definition) -> str:
         asked = checks.request_refresh(server=definition.tool.server, actor=actor(request))
     except (Conflict, ConfigInvalid):  # the server is switched off: it is read when it comes back
         asked = False
-    soon = "The server is asked again now." if asked else "It is compared when the server is read next."
-    return f"{_name(definition)} keeps its earlier text and serves again as soon as the server offers that. {soon}"
+    text = _("%(name)s keeps its approved definition, and is offered again as soon as the server returns to it.")
+    soon = _("The server is asked now.") if asked else _("This is checked when the server is read next.")
+    return f"{text % {'name': _name(definition)}} {soon}"
 
 
 _VERDICTS: dict[str, Callable[[HttpRequest, Definition], str]] = {

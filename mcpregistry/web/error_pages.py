@@ -6,6 +6,7 @@ Programs get what they got before: an answer under ``/api/`` or ``/mcp/`` is nev
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 from django.views import defaults
 
 from mcpregistry.web.pages import refusal, sealed
@@ -17,24 +18,24 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """404: the address is wrong, or what was there is deleted."""
     if not _for_people(request):
         return defaults.page_not_found(request, exception)
-    remedy = "The address is wrong, or the record was deleted. Search everything with Ctrl K, or go to the overview."
-    return sealed(refusal(request, 404, "There is no such page", remedy))
+    remedy = _("The address is wrong, or the record was deleted. Search the site with Ctrl K, or go to the overview.")
+    return sealed(refusal(request, 404, _("This page does not exist"), remedy))
 
 
 def denied(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403: the person's role does not allow it."""
     if not _for_people(request):
         return defaults.permission_denied(request, exception)
-    remedy = "Ask an administrator for a role that includes it. Your role is on your page under People."
-    return sealed(refusal(request, 403, "You do not have permission for this page", remedy))
+    remedy = _("Ask an administrator for a role that includes this page. Your own page under People shows your role.")
+    return sealed(refusal(request, 403, _("You do not have permission for this page"), remedy))
 
 
 def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403: a form whose secret does not fit, most often one that was open while its session ended."""
-    remedy = (
-        "Nothing was changed. Go back, reload the page and send the form again. Cookies must be allowed for this site."
+    remedy = _(
+        "Nothing was changed. Go back, reload the page and send the form again. Your browser must allow cookies of this site."
     )
-    return sealed(refusal(request, 403, "This form is out of date", remedy))
+    return sealed(refusal(request, 403, _("This form is out of date"), remedy))
 
 
 def _for_people(request: HttpRequest) -> bool:

@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
 from django.views.decorators.debug import sensitive_post_parameters
 
 from mcpregistry.domain.errors import SlipsnisseError
@@ -25,15 +26,15 @@ from mcpregistry.web.second_factor import remember
 class JoinForm(forms.Form):
     """What the invited person chooses; ``code`` is what the link holds."""
 
-    code = forms.CharField(max_length=200, label="Invitation code", strip=True)
-    username = forms.CharField(max_length=150, label="Name to log in with")
-    password = forms.CharField(max_length=4096, strip=False, label="Password")
-    again = forms.CharField(max_length=4096, strip=False, label="Password, once more")
+    code = forms.CharField(max_length=200, label=_("Invitation code"), strip=True)
+    username = forms.CharField(max_length=150, label=_("User name"))
+    password = forms.CharField(max_length=4096, strip=False, label=_("Password"))
+    again = forms.CharField(max_length=4096, strip=False, label=_("Repeat the password"))
 
     def clean_again(self) -> str:
         """Both must be the same."""
         if self.cleaned_data["again"] != self.cleaned_data.get("password"):
-            raise forms.ValidationError("The two passwords differ.")
+            raise forms.ValidationError(_("The two passwords are different."))
         return cast(str, self.cleaned_data["again"])
 
 
@@ -52,7 +53,7 @@ def join(request: HttpRequest) -> HttpResponse:
             problem = str(error)
         else:
             return _logged_in(request, user)
-    context = admin.site.each_context(request) | {"title": "Join", "form": form, "problem": problem}
+    context = admin.site.each_context(request) | {"title": _("Join"), "form": form, "problem": problem}
     status = 400 if problem or form.errors else 200
     return sealed(render(request, "web/join.html", context, status=status))
 

@@ -12,6 +12,7 @@ from django.contrib.auth import logout
 from django.core.exceptions import ValidationError
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from unfold.forms import AuthenticationForm
 
 from mcpregistry.services.access import second_factor
@@ -38,7 +39,7 @@ class LoginForm(AuthenticationForm):
             raise
         if ask_later(self.request, self.get_user()):  # what was wrong before is forgotten when the code is right
             self.code_is_next = True
-            raise ValidationError("Enter the code of your second factor.", code="second_step")
+            raise ValidationError(_("Enter the code of your second factor."), code="second_step")
         attempt.succeeded()
         return dict(cleaned)
 

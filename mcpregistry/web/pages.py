@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import render
+from django.utils.translation import gettext as _
 
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 
@@ -49,8 +50,8 @@ def _turned_away(request: HttpRequest, permission: str | None, allowed: tuple[st
     if not request.user.is_authenticated:
         return _to_login(request)
     if permission and not request.user.has_perm(f"mcpregistry.{permission}"):
-        remedy = "Ask an administrator for one of the roles viewer, operator, approver."
-        return refusal(request, 403, "You may not see this page", remedy)
+        remedy = _("Ask an administrator for one of the roles viewer, operator, approver.")
+        return refusal(request, 403, _("You do not have permission for this page"), remedy)
     return None
 
 

@@ -20,6 +20,8 @@ from django.urls import reverse
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import SimpleLazyObject
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 from django.views.decorators.debug import sensitive_post_parameters
 
 from mcpregistry.db import database_now
@@ -31,7 +33,9 @@ from mcpregistry.web.pages import sealed, show
 
 PASSED = "second_factor"  # in a session: the uid of the factor that was shown
 _PENDING, _PENDING_SECONDS = "second_factor_pending", 600  # a password was right; for how long that stands
-WRONG = "This code is not right, or was used already. Wait for the next one, and see whether the clock of your device is right."
+WRONG = _(
+    "This code is wrong or was already used. Wait for the next code, and check that the clock of your device is right."
+)
 
 
 class Backend(ModelBackend):
@@ -108,7 +112,7 @@ def code(request: HttpRequest) -> HttpResponse:
         return _code_page(request, locked(until), until)
     if not second_factor.accepts(user, request.POST.get("code", "")):
         until = attempt.failed(step="code")
-        return _code_page(request, locked(until) if until else WRONG, until)
+        return _code_page(request, locked(until) if until else str(WRONG), until)
     attempt.succeeded()
     uid = request.session.pop(_PENDING)[1]
     log_in(request, user)
@@ -118,7 +122,7 @@ def code(request: HttpRequest) -> HttpResponse:
 
 
 def _code_page(request: HttpRequest, problem: str = "", until: Any = None) -> HttpResponse:
-    page = show(request, "web/code.html", {"title": "Second step", "problem": problem}, 429 if until else 200)
+    page = show(request, "web/code.html", {"title": _("Second factor"), "problem": problem}, 429 if until else 200)
     if until:
         page["Retry-After"] = str(seconds_until(until))
     return sealed(page)
@@ -141,11 +145,14 @@ def seconds_until(until: Any) -> int:
 def locked(until: Any) -> str:
     """The message to a person who has been wrong too often."""
     minutes = -(-seconds_until(until) // 60)
-    return (
-        f"There were too many wrong passwords or codes. Try again in {minutes} minute{'' if minutes == 1 else 's'}, at "
-        f"{until:%H:%M} UTC. Until then, no password or code is checked here. You can still log in from another "
-        "network, or in a browser in which you have logged in before."
+    text = ngettext(
+        "There were too many wrong passwords or codes. Try again in %(minutes)s minute, at %(time)s UTC. Until then, no "
+        "password or code is checked. You can still sign in from another network, or in a browser that you have used before.",
+        "There were too many wrong passwords or codes. Try again in %(minutes)s minutes, at %(time)s UTC. Until then, no "
+        "password or code is checked. You can still sign in from another network, or in a browser that you have used before.",
+        minutes,
     )
+    return text % {"minutes": minutes, "time": f"{until:%H:%M}"}
 
 
 def remember(response: HttpResponse, user: User) -> HttpResponse:
@@ -190,7 +197,9 @@ def _changed(request: HttpRequest, user: User, do: str) -> HttpResponse:
         return _account_page(request, user, problem=f"{error.message} {error.remedy}", status=409)
     if codes is None:
         until = attempt.failed(step="code")
-        return _account_page(request, user, problem=locked(until) if until else WRONG, status=429 if until else 200)
+        return _account_page(
+            request, user, problem=locked(until) if until else str(WRONG), status=429 if until else 200
+        )
     attempt.succeeded()
     return _account_page(request, user, codes=codes, done=do)
 
@@ -217,7 +226,7 @@ def _account_page(
 ) -> HttpResponse:
     standing = second_factor.standing(user.pk)
     facts = {
-        "title": "Second factor",
+        "title": _("Second factor"),
         "person": user,
         "standing": standing,
         "problem": problem,

@@ -45,7 +45,7 @@ async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
     body, signature = request.body, request.headers.get("X-Slack-Signature", "")
     if not _is_genuine(request, body, signature, await db_call(slack.signing_secret, channel)):
         log.warning("slack_refused", channel=channel.name)
-        return HttpResponse("The signature does not fit, or the clocks differ by over five minutes.", status=401)
+        return HttpResponse("The signature is not valid, or the clocks differ by more than five minutes.", status=401)
     try:
         await db_call(
             slack.take_once,
@@ -54,9 +54,9 @@ async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
             fingerprint=keyed_digest("slack", body.decode("latin-1")),
         )
     except SlipsnisseError:
-        return HttpResponse("This was sent before.", status=409)
+        return HttpResponse("This request was already received.", status=409)
     payload = _payload(request)
-    return await _act(channel, payload) if payload else HttpResponse("No payload that we know.", status=400)
+    return await _act(channel, payload) if payload else HttpResponse("The payload is not supported.", status=400)
 
 
 def _is_genuine(request: HttpRequest, body: bytes, signature: str, secret: str) -> bool:
@@ -101,7 +101,7 @@ async def _ask_reason(channel: Channel, press: Press, trigger: str) -> str:
     tool = await db_call(slack.tool_of, channel=channel, press=press)
     view = reason_view(press.value, plain(tool, 200))
     answer = await _call(channel, "views.open", {"trigger_id": trigger, "view": view})
-    return "" if answer else "Slack did not open the dialog. Press Reject again, or open the page."
+    return "" if answer else "Slack did not open the dialog. Press Reject again, or open the page of the call."
 
 
 async def _answered(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
@@ -145,5 +145,5 @@ async def _call(channel: Channel, method: str, payload: dict[str, Any]) -> bool:
         log.warning("slack_unreachable", channel=channel.name, method=method, cause=type(error).__name__)
         return False
     if answer.error:
-        log.warning("slack_said_no", channel=channel.name, method=method, error=answer.error)
+        log.warning("slack_answered_with_error", channel=channel.name, method=method, error=answer.error)
     return not answer.error

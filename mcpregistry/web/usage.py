@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.usage_advice import Advice
 from mcpregistry.models import Agent, Endpoint, Server
@@ -22,13 +23,19 @@ from mcpregistry.web.pages import page, show
 
 _PAGE = 50
 _TABS = {
-    By.TOOL: "Tools",
-    By.SERVER: "Servers",
-    By.AGENT: "Agents",
-    By.ENDPOINT: "Endpoints",
-    By.EXPERT: "Expert tools",
+    By.TOOL: _("Tools"),
+    By.SERVER: _("Servers"),
+    By.AGENT: _("Agents"),
+    By.ENDPOINT: _("Endpoints"),
+    By.EXPERT: _("Expert tools"),
 }
-_TITLES = {By.TOOL: "Tool", By.SERVER: "Server", By.AGENT: "Agent", By.ENDPOINT: "Endpoint", By.EXPERT: "Expert tool"}
+_TITLES = {
+    By.TOOL: _("Tool"),
+    By.SERVER: _("Server"),
+    By.AGENT: _("Agent"),
+    By.ENDPOINT: _("Endpoint"),
+    By.EXPERT: _("Expert tool"),
+}
 _MOST_ADVICE = 12
 _MOST_TOOLS = 3  # of a pattern that are named
 _MAY_SEE_BILL = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "invocation"))
@@ -48,15 +55,27 @@ class _Column:
 
 
 _COLUMNS = (
-    ("calls", "Calls", "", False),
-    ("trend", "Trend", "Calls against the period before", True),
-    ("errors", "Errors", "Failures of the tool, of its server, or of ours; a refusal is none", False),
-    ("p50", "p50", "Half took less; calls that nobody was asked about, at most 19 % off", True),
-    ("p95", "p95", "95 of 100 took less; calls that nobody was asked about, at most 19 % off", False),
-    ("result_tokens", "Result tokens", "About a token for four characters", True),
-    ("definition_tokens", "Definitions", "About this many tokens on every turn of a model that is shown them", True),
-    ("cost", "Cost", "What operators entered for a call, and what runs of expert tools cost; a dash: not known", True),
-    ("last_used", "Last used", "", True),
+    ("calls", _("Calls"), "", False),
+    ("trend", _("Trend"), _("Calls compared with the previous period"), True),
+    ("errors", _("Errors"), _("Failures of the tool, of its server or of this site, without refused calls"), False),
+    ("p50", _("p50"), _("Half of the calls without an approval took less time (accurate to 19 %)"), True),
+    ("p95", _("p95"), _("95 % of the calls without an approval took less time (accurate to 19 %)"), False),
+    ("result_tokens", _("Result tokens"), _("About one token per four characters"), True),
+    (
+        "definition_tokens",
+        _("Definitions"),
+        _("About how many tokens the definitions add to each turn of a model that sees them"),
+        True,
+    ),
+    (
+        "cost",
+        _("Cost"),
+        _(
+            "The cost per call that operators have entered, and the cost of runs of expert tools; a dash if it is not known"
+        ),
+        True,
+    ),
+    ("last_used", _("Last used"), "", True),
 )
 
 
@@ -72,7 +91,7 @@ def index(request: HttpRequest) -> HttpResponse:
     advised = queries.ordered((row for row in rows if row.advice), sort)
     advice = with_definitions(advised[:_MOST_ADVICE], by, now=now, wanted=wanted)
     context = _common(request, period, wanted) | {
-        "title": "Usage", "by": by, "kind": _TITLES[by], "tabs": [(each, title, _with(request, by=each, sort="", page="")) for each, title in _TABS.items()],
+        "title": _("Usage"), "by": by, "kind": _TITLES[by], "tabs": [(each, title, _with(request, by=each, sort="", page="")) for each, title in _TABS.items()],
         "total": found.total, "columns": _columns(request, sort, by), "rows": [(row, _links(row, by, request, period), row.codes[:1], row.codes[1:]) for row in shown],
         "count": len(rows), "first": (number - 1) * _PAGE + 1, "last": (number - 1) * _PAGE + len(shown),
         "before": _with(request, page=str(number - 1)) if number > 1 else "",
@@ -116,7 +135,7 @@ def failures(request: HttpRequest) -> HttpResponse:
     period, wanted = _period(request), _wanted(request)
     found = failures_of.patterns(period, now=timezone.now(), wanted=wanted)
     rows = [_failing(each, period) for each in found.rows]
-    context = _common(request, period, wanted) | {"title": "What fails", "rows": rows, "cut": found.cut}
+    context = _common(request, period, wanted) | {"title": _("Failures"), "rows": rows, "cut": found.cut}
     return show(request, "usage/failures.html", context)
 
 
@@ -192,7 +211,7 @@ def _columns(request: HttpRequest, sort: str, by: By) -> list[_Column]:
     for name, title, hint, wide in (("name", _TITLES[by], "", False), *_COLUMNS):
         now = {name: "ascending", f"-{name}": "descending"}.get(sort, "")
         other = name if now == "descending" or (name == "name" and not now) else f"-{name}"
-        found.append(_Column(name, title, hint, wide, _with(request, sort=other, page=""), now))
+        found.append(_Column(name, str(title), str(hint), wide, _with(request, sort=other, page=""), now))
     return found
 
 
@@ -224,9 +243,9 @@ def _links(row: Row, by: By, request: HttpRequest, period: Period) -> dict[str, 
 
 
 _EVIDENCE = {
-    "grown slower": ("Its slowest calls", "&o=-4"),
-    "slower than its server's others": ("Its slowest calls", "&o=-4"),
-    "large results": ("Its largest results", "&o=-5"),
+    "grown slower": (_("Slowest calls"), "&o=-4"),
+    "slower than its server's others": (_("Slowest calls"), "&o=-4"),
+    "large results": (_("Largest results"), "&o=-5"),
 }  # by kind of advice: the order is that of a column of the list of calls
 
 
@@ -237,8 +256,8 @@ def _advised(
     links = _links(row, by, request, period)
     found = []
     for each in row.advice:
-        label, order = _EVIDENCE.get(each.kind, ("What fails", ""))
-        found.append((each, label, f"{links['calls']}{order}" if order else links["failures"]))
+        label, order = _EVIDENCE.get(each.kind, (_("Failures"), ""))
+        found.append((each, str(label), f"{links['calls']}{order}" if order else links["failures"]))
     return row, links, found
 
 

@@ -117,7 +117,7 @@ def test_an_agent_that_is_off_sees_nothing(client_of: ClientOf, site: Site) -> N
     Agent.objects.filter(slug="local").update(enabled=False)
     answer = client_of("viewer").get(change(site.agents["local"]))
     assert answer.context["seen"] == []
-    assert "switched off" in answer.content.decode()
+    assert "disabled" in answer.content.decode()
 
 
 def test_an_agent_goes_with_its_tokens_and_grants(client_of: ClientOf, site: Site) -> None:

@@ -40,7 +40,7 @@ def test_a_plain_call_was_asked_decided_sent_and_answered(site: Site) -> None:
 def test_a_held_call_tells_who_decided_and_its_log_is_looked_at(client_of: ClientOf, site: Site) -> None:
     request = hold()
     held = ApprovalRequest.objects.get(pk=request.pk)
-    assert told(held.call)[2][0] == "Asked for 1 approval"
+    assert told(held.call)[2][0] == "Held for 1 approval"
     decided(held, site.people["approver"], reason="Looks right.", at=timezone.now() + timedelta(seconds=5))
     call = Invocation.objects.get(pk=held.call_id)
     assert ("Approved by approver", "good") in told(call)

@@ -45,7 +45,7 @@ def test_an_operator_begins_narrows_and_ends_one(client_of: ClientOf, site: Site
     operator = client_of("operator")
     given = {"agent": site.agents["ci"].pk, "title": "Nightly", "servers": "git\ngithub"}
     refused = operator.post(page("add"), given | {"servers": "nowhere"})
-    assert "There is no server &#x27;nowhere&#x27;" in refused.content.decode()
+    assert "No server named &quot;nowhere&quot;" in refused.content.decode()
     assert operator.post(page("add"), given).status_code == 302
     row = Conversation.objects.get(title="Nightly")
     assert (row.agent.slug, row.servers, row.created_by.startswith("user:")) == ("ci", ["git", "github"], True)
@@ -96,7 +96,7 @@ def test_nothing_is_written_in_one_that_has_ended_and_its_page_asks_no_more(clie
     operator = client_of("operator")
     operator.post(page("verb", CONVERSATION, "end"))
     answer = operator.post(f"{LIST}{CONVERSATION}/say/", {"text": "x"}, follow=True)
-    assert "has ended. Begin another one." in answer.content.decode()
+    assert "has ended. Start another conversation." in answer.content.decode()
     assert "data-live" not in answer.content.decode()
     assert live(operator).status_code == 286
     assert Message.objects.count() == 0

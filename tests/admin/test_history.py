@@ -47,7 +47,7 @@ def test_a_version_is_put_back_from_the_records_history(client_of: ClientOf, rul
     assert "Restored: 1 changed." in answer.content.decode()
     rule.refresh_from_db()
     assert (rule.outcome, rule.note) == ("deny", "first")
-    assert rule.history.first().history_change_reason.startswith("admin: the version of")
+    assert rule.history.first().history_change_reason.startswith("admin: restored the version of")
     stale = root.post(version_page(first), {"shown": "x"})
     assert stale.status_code == 409
     assert client_of("viewer").get(version_page(first)).status_code == 403
@@ -175,7 +175,7 @@ def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_b
     page = root.get(reverse("admin:auth_user_history", args=[person.pk])).content.decode()
     text = re.sub(r"<[^>]+>|\s+", " ", page)
     text = re.sub(r"\s+", " ", text)
-    for words in ("Given", "roles : operator", "Taken", "roles : viewer", f"username : {name} → renamed",
+    for words in ("Roles added", "roles : operator", "Roles removed", "roles : viewer", f"username : {name} → renamed",
                   "active : yes → no", "Password changed"):  # fmt: skip
         assert words in text, words
     assert "canary" not in page

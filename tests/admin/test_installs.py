@@ -24,7 +24,7 @@ def page(what: str, *args: Any) -> str:
 def test_a_package_is_asked_for_and_watched(client_of: ClientOf, site: Site) -> None:
     client = client_of("operator")
     refused = client.post(page("add"), {"ecosystem": "npm", "package": "--registry=x"})
-    assert "is no name of a package" in refused.content.decode()
+    assert "is not a valid npm package name" in refused.content.decode()
     answer = client.post(
         page("add"), {"ecosystem": "pypi", "package": "mcp-server-time", "slug": "clock2"}, follow=True
     )

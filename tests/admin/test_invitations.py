@@ -53,7 +53,7 @@ def test_what_is_wrong_leaves_the_link_whole(site: Site) -> None:
         with pytest.raises(ConfigInvalid):
             invitations.accept(raw=raw, username=name, password=password)
     differ = Client().post(reverse("join"), {"code": raw, "username": "kim", "password": GOOD, "again": "other"})
-    assert "The two passwords differ." in differ.content.decode()
+    assert "The two passwords are different." in differ.content.decode()
     assert invitations.accept(raw=raw, username="kim", password=GOOD).username == "kim"
 
 

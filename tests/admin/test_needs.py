@@ -159,7 +159,9 @@ def test_a_token_that_was_rotated_and_those_of_others_need_nobody(client_of: Cli
     assert ending() == ["1"]
 
 
-LEFT_OUT = "Tool a is shown to hosts with changes: icons is not as MCP has it.\nb: its name is not text"
+LEFT_OUT = (
+    "Tool a is shown to hosts with changes: icons does not follow the MCP specification.\nb: its name is not text"
+)
 
 
 def test_servers_with_left_out_definitions_are_named_until_they_are_fine(client_of: ClientOf, site: Site) -> None:

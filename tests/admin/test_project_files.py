@@ -40,7 +40,7 @@ def test_a_person_confirms_what_the_page_has_shown_and_nothing_else(client_of: C
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"git": {"command": "evil"}}}))
     answer = client.post(confirm_page(row), {"shown": row.content})
     assert answer.status_code == 409
-    assert "changed after it was shown" in answer.content.decode()
+    assert "changed after you opened it" in answer.content.decode()
     assert "evil" in answer.content.decode()
     row.refresh_from_db()
     assert client.post(confirm_page(row), {"shown": row.content}).status_code == 302

@@ -104,17 +104,17 @@ def test_secrets_of_a_refused_form_are_kept_and_never_shown_again(client_of: Cli
         ({"slug": "git"}, "slug", "already exists"),
         ({"env": "no equals sign"}, "env", "NAME=value"),
         ({"command": "no-such-program -y 'half"}, "command", "no program has that name"),
-        ({"command": "no-such-program -y\nmore"}, "command", "line of its own"),
+        ({"command": "no-such-program -y\nmore"}, "command", "on its own line"),
         ({"command": "TOKEN=1 uvx x"}, "command", "environment"),
         ({"env": "LD_PRELOAD=/tmp/x.so"}, "env", "load other code"),
         ({"env": "A=1\nA=2"}, "env", "twice"),
         ({"env": "NEW=•••"}, "env", "no stored value"),
-        ({"transport": "http", "url": "ftp://x"}, "url", "no http or https address"),
+        ({"transport": "http", "url": "ftp://x"}, "url", "not a valid http or https address"),
         ({"transport": "http", "url": "https://u:p@x/"}, "url", "password"),
         (
             {"transport": "http", "url": "https://x/", "allowed_networks": "10.0.0.0/99"},
             "allowed_networks",
-            "no network",
+            "not a valid network",
         ),
         ({"connect_timeout": "-1"}, "connect_timeout", "0.1"),
         ({"max_concurrency": "many"}, "max_concurrency", "whole number"),
@@ -238,7 +238,7 @@ def test_a_launch_that_changed_meanwhile_is_not_confirmed_and_shown_anew(client_
     answer = client.post(confirm(server), {"shown": shown})
     html = answer.content.decode()
     assert answer.status_code == 409
-    assert "changed after this page was shown" in html
+    assert "changed after you opened this page" in html
     assert "evil" in html
     server.refresh_from_db()
     assert server.lifecycle == "draft"
@@ -270,7 +270,7 @@ def test_testing_and_refreshing_wake_a_worker(
 
 def test_a_draft_cannot_be_tested_and_says_why(client_of: ClientOf, site: Site) -> None:
     html = press(client_of("operator"), site.servers["browser"], "test")
-    assert "nobody has confirmed how it is launched" in html
+    assert "its launch is not confirmed" in html
     assert not site.servers["browser"].tests.exists()
 
 
@@ -448,7 +448,7 @@ def test_the_page_says_none_where_nothing_is_enforced(client_of: ClientOf, monke
     assert "<strong>none</strong>: this kernel has no Landlock" in page
     lifecycle.save_server(server=Server(slug="off", command=["x"]), actor=ACTOR)
     page = client_of("admin").get(change(Server.objects.get(slug="off"))).content.decode()
-    assert "<strong>none</strong>: its sandbox is off" in page
+    assert "<strong>none</strong>: its sandbox is disabled" in page
 
 
 @pytest.mark.exhaustive
@@ -479,7 +479,7 @@ def test_paths_that_open_the_sites_data_are_refused_on_the_form(client_of: Clien
     answer = client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce", "sandbox_write": "docs"})
     assert "absolute" in errors(answer)["sandbox_write"][0]
     answer = client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce", "sandbox_write": "/"})
-    assert "own data" in answer.content.decode()
+    assert "access to data" in answer.content.decode()
     assert not Server.objects.filter(slug="new").exists()
 
 

@@ -62,12 +62,12 @@ def drafted(client: Client, line: str = LINE, **fields: Any) -> Server:
 def test_what_is_pasted_becomes_a_draft_with_its_secret_as_a_credential(client_of: ClientOf) -> None:
     client = client_of("admin")
     read = client.post(SET_UP, {"paste": LINE})
-    assert "what adds a server to Claude Code" in text_of(read)
+    assert "a command that adds a server to Claude Code" in text_of(read)
     assert SECRET not in text_of(read)
     assert not Server.objects.filter(slug="tides").exists()
     sent = words(read)
     refused = client.post(SET_UP, sent | {"slug": "git"})
-    assert "There is a server &#x27;git&#x27; already" in text_of(refused)
+    assert "A server named &quot;git&quot; already exists" in text_of(refused)
     assert (SECRET in text_of(refused), Credential.objects.filter(name__startswith="tides").exists()) == (False, False)
     answer = client.post(SET_UP, sent)
     server = Server.objects.get(slug="tides")
@@ -115,7 +115,7 @@ def test_whoever_may_keep_no_credential_seals_it_and_gets_none_into_a_command(cl
     assert server.env == {"TIDES_TOKEN": SECRET}
     read = client.post(SET_UP, {"paste": f"uvx other --token {SECRET}"})
     refused = client.post(SET_UP, words(read))
-    assert "needs the rights to add one" in text_of(refused)
+    assert "you need permission to add credentials" in text_of(refused)
     assert (SECRET in text_of(refused), Server.objects.filter(slug="other").exists()) == (False, False)
 
 
@@ -145,9 +145,9 @@ def test_a_private_address_is_reached_where_the_person_says_so(client_of: Client
     ("pasted", "says"),
     [
         ("", "required"),
-        ("a && b", "no shell reads"),
+        ("a && b", "started without a shell"),
         ("https://github.com/example/tides", "README"),
-        ('{"mcpServers": {"x": {"args": []}}}', "lacks a command or a url"),
+        ('{"mcpServers": {"x": {"args": []}}}', "needs a command or a url"),
     ],
 )
 def test_what_cannot_be_read_is_asked_for_again_with_what_to_do(client_of: ClientOf, pasted: str, says: str) -> None:
@@ -266,7 +266,7 @@ def test_definitions_that_changed_while_they_were_read_are_not_approved(client_o
     answer = client.post(
         step(server), {"step": "definitions", "approve": [entry.definition.pk for entry in old]}, follow=True
     )
-    assert "has changed what it offers meanwhile" in text_of(answer)
+    assert "has changed its definitions in the meantime" in text_of(answer)
     assert not Tool.objects.filter(server=server).serving().exists()
 
 
@@ -283,7 +283,7 @@ def test_a_post_takes_the_step_that_was_shown_or_none(client_of: ClientOf) -> No
     assert standing(Server.objects.get(pk=server.pk)).step == "access"
     client.post(step(server), {"step": "definitions", "rule": ["0"]})
     again = client.post(step(server), {"step": "definitions", "rule": ["1"]}, follow=True)
-    assert "has rules of its own by now" in text_of(again)
+    assert "already has rules" in text_of(again)
     assert PolicyRule.objects.filter(server=server).count() == 1
     server = Server.objects.get(pk=server.pk)
     server.command = ["uvx", "another"]
@@ -432,7 +432,7 @@ def test_secrets_of_an_imported_file_become_credentials_if_chosen(client_of: Cli
     [
         ({}, "one of the two"),
         ({"text": "{", "on_conflict": "error"}, "Line 1"),
-        ({"text": '{"unknown": 1}', "on_conflict": "error"}, "no known format"),
+        ({"text": '{"unknown": 1}', "on_conflict": "error"}, "format of the file is not known"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(client_of: ClientOf, sent: dict[str, str], says: str) -> None:

@@ -104,7 +104,7 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_o
     findings.refresh(timezone.now())
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
     assert "This page is as of" in html
-    assert "Not used in the last 30 days." in html or "Replacement" in html
+    assert "The grant was not used in the last 30 days." in html or "Replacement" in html
     assert "Narrow grant" not in html
     client = client_of("admin")
     html = client.get("/admin/analyzer/?agent=local").content.decode()

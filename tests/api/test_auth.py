@@ -114,8 +114,8 @@ def test_an_unexpected_failure_tells_nothing_but_that_it_happened(db, caller):
     assert response.status_code == 500
     assert response.json() == {
         "code": "ERROR",
-        "message": "This failed unexpectedly.",
-        "remedy": "The site's log has the details.",
+        "message": "The request failed because of an internal error.",
+        "remedy": "Ask the operator to look for the cause in the log.",
     }
 
 
@@ -184,5 +184,5 @@ def test_unknown_address_is_refused_in_the_form_of_every_refusal(db, method: str
     assert answer.status_code == 404
     assert answer["Content-Type"].startswith("application/json")
     assert answer.json() == {
-        "code": "NOT_FOUND", "message": "There is no such address.", "remedy": "See /api/v1/docs for all addresses.",
+        "code": "NOT_FOUND", "message": "The API does not have this address.", "remedy": "See /api/v1/docs for all addresses.",
     }  # fmt: skip

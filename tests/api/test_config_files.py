@@ -78,4 +78,4 @@ def test_a_file_does_not_say_where_a_credential_may_go_for_those_who_may_not(ope
     answer = operator.client.post(address, json.dumps(file), content_type="text/plain", headers=headers)
     assert answer.status_code == 200, answer.content
     assert Credential.objects.get().scope == []
-    assert "No server may use " in answer.content.decode()
+    assert "No server can use " in answer.content.decode()

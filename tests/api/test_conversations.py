@@ -50,7 +50,7 @@ def test_a_person_begins_one_for_an_agent_and_narrows_it(db, caller) -> None:
     assert person.post("/conversations", {}).status_code == 422
     assert person.post("/conversations", {"agent": "nobody"}).status_code == 404
     wrong = person.post("/conversations", {"agent": "robot", "servers": ["nowhere"]})
-    assert (wrong.status_code, wrong.json()["message"]) == (422, "There is no server 'nowhere'.")
+    assert (wrong.status_code, wrong.json()["message"]) == (422, 'No server named "nowhere".')
     row = person.post("/conversations", {"agent": "robot", "title": "Über alles"}).json()
     changed = person.patch(f"/conversations/{row['id']}", {"servers": ["git"]})
     assert (changed.status_code, changed.json()["servers"], changed.json()["title"]) == (200, ["git"], "Über alles")

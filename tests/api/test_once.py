@@ -119,7 +119,7 @@ def test_a_token_is_made_once_and_its_text_is_kept_nowhere(db, caller):
     first = admin.post("/agents/robot/tokens", {"name": "ci"}, **KEYED).json()
     again = admin.post("/agents/robot/tokens", {"name": "ci"}, **KEYED)
     assert (again.status_code, again.json()["code"]) == (409, "CONFLICT")
-    assert f"token {first['id']}, {first['prefix']}" in again.json()["message"]
+    assert f"token {first['id']} ({first['prefix']}" in again.json()["message"]
     assert Token.objects.filter(agent__slug="robot").count() == 1
     assert first["token"] not in KeptAnswer.objects.get().body + again.content.decode()
 
@@ -184,7 +184,7 @@ def test_a_name_that_is_taken_is_a_conflict_that_says_where_the_other_is(db, cal
     refused = admin.post(path, body)
     assert (refused.status_code, refused.json()["code"]) == (409, "ALREADY_EXISTS")
     assert what in refused.json()["message"]
-    place = refused.json()["remedy"].split()[2].removesuffix(".")
+    place = next(word for word in refused.json()["remedy"].split() if word.startswith("/")).removesuffix(".")
     assert place.startswith(ROOT + where)
     assert admin.get(place.removeprefix(ROOT)).status_code == 200
 

@@ -44,7 +44,7 @@ async def test_it_stands_in_the_answer_the_record_its_page_the_log_and_the_figur
 
     answer = await until(warned)  # the process has to hear of what was approved
     warning = answer["mcp"]["warning"]
-    assert warning == "The result breaks the tool's approved output schema at /properties/name/type."
+    assert warning == "The result does not match the tool's approved output schema at /properties/name/type."
     assert (answer["success"], answer["error"], answer["result"]["name"]) == (True, None, "echo")
     record = await db_call(Invocation.objects.get, pk=answer["mcp"]["invocation_id"])
     assert (record.state, record.error_code, record.warning) == ("succeeded", "", warning)

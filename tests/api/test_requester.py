@@ -16,7 +16,7 @@ from tests.api.test_approvals import held, send  # noqa: F401 - the fixture
 from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
 from tests.services.test_invariants import broken
 
-RULE = "Nobody approved what they asked for."
+RULE = "No user approved their own call."
 pytestmark = pytest.mark.attack
 
 
@@ -35,7 +35,7 @@ async def approve(site: Site, held_id: str, who: str, **more: Any) -> tuple[int,
 async def test_who_asked_in_an_agents_name_does_not_approve_it_and_another_does(held):  # noqa: F811
     held_id = await ask_as(held, "ann", a=1)
     status, told = await approve(held, held_id, "ann")
-    assert (status, told["message"]) == (403, "You asked for this call, so somebody else has to decide.")
+    assert (status, told["message"]) == (403, "You requested this call, so another approver must decide.")
     status, shown = await approve(held, held_id, "bob")
     assert (status, shown["state"]) == (200, "ready")
     assert shown["requester"].startswith("approver-")
@@ -93,7 +93,7 @@ async def test_only_where_the_rule_says_so_the_requester_confirms_and_permits_no
     held_id = await ask_as(held, "ann", a=6)
     until = (timezone.now() + timedelta(hours=1)).isoformat()
     status, told = await approve(held, held_id, "ann", permit={"until": until})
-    assert (status, "not permit further" in told["message"]) == (403, True)
+    assert (status, "cannot create a permit" in told["message"]) == (403, True)
     assert (await approve(held, held_id, "ann"))[0] == 200
     assert await db_call(lambda: RULE not in broken())
 

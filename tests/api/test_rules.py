@@ -59,9 +59,9 @@ def test_a_rule_lives_and_dies(admin):
     [
         ({"condition": "args.amount >"}, "column 14"),
         ({"condition": 'tool.rsk == "x"'}, "'tool' has no 'rsk'"),
-        ({"quorum": 9}, "would ask for ever"),
-        ({"server": "nobody"}, "no server 'nobody'"),
-        ({"approvers": "nobody"}, "no group 'nobody'"),
+        ({"quorum": 9}, "could never be approved"),
+        ({"server": "nobody"}, 'No server named "nobody"'),
+        ({"approvers": "nobody"}, 'No group named "nobody"'),
         ({"name": "taken"}, "name"),
     ],
 )

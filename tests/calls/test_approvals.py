@@ -118,7 +118,7 @@ async def test_a_rejection_is_told_with_name_and_reason(site: Make, asking: Serv
     await vote(bob, False, reason="Not on a Friday.")
     outcome = await call
     assert (outcome.state, outcome.error_code) == (State.REJECTED, "REJECTED")
-    assert outcome.message == "REFUSED by Bob: Not on a Friday. The call was not made. Do not retry it unchanged."
+    assert outcome.message == "REJECTED by Bob: Not on a Friday. The call was not made. Do not retry it unchanged."
     assert here.sent() == []
     assert (await only())[1] == ["call.pending", "approval.vote", "call.rejected"]
 
@@ -221,7 +221,7 @@ async def test_a_refusal_waits_for_the_caller_who_was_told_pending(
     await vote(bob, False, reason="no")
     outcome = await here.call("echo__echo", {"n": 1})
     assert (outcome.state, here.sent()) == (State.REJECTED, [])
-    assert "REFUSED by Bob: no." in outcome.message
+    assert "REJECTED by Bob: no." in outcome.message
 
 
 async def test_silence_means_no(site: Make, asking: Server, bob: User):
@@ -229,11 +229,11 @@ async def test_silence_means_no(site: Make, asking: Server, bob: User):
     call = calling(here)
     (request,) = await held()
     late = datetime.now(UTC) + timedelta(hours=1)
-    with pytest.raises(votes.AlreadyDecided, match="Nobody decided in time"):
+    with pytest.raises(votes.AlreadyDecided, match="was not approved in time"):
         await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web", now=late)
     outcome = await call
     assert (outcome.state, outcome.error_code, outcome.message) == (State.EXPIRED, "EXPIRED", held_calls.SILENCE)
-    assert "people are asked anew" in outcome.remedy
+    assert "approvers are asked again" in outcome.remedy
     assert here.sent() == []
 
 

@@ -46,15 +46,15 @@ def change_definition() -> None:
 CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     "server edited": (edit_server, "settings of the server echo were changed"),
     "definition changed": (change_definition, "definition was changed"),
-    "tool switched off": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "no longer exists"),
-    "agent switched off": (lambda: Agent.objects.update(enabled=False), "was disabled"),
+    "tool disabled": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "no longer exists"),
+    "agent disabled": (lambda: Agent.objects.update(enabled=False), "was disabled"),
     "grant withdrawn": (lambda: Grant.objects.all().delete(), "no longer granted"),
     "grant narrowed": (lambda: Grant.objects.update(argument_pins={"n": 7}), "no longer allow these arguments"),
     "rule added": (lambda: PolicyRule(name="new", outcome="ask").save(), "was changed, or another rule applies"),
     "rule denies": (lambda: PolicyRule(name="new", outcome="deny").save(), "was changed, or another rule applies"),
-    "approver switched off": (lambda: User.objects.update(is_active=False), "Bob may not approve it any more"),
-    "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob may not approve it any more"),
-    "approver deleted": (lambda: User.objects.all().delete(), "Bob may not approve it any more"),
+    "approver disabled": (lambda: User.objects.update(is_active=False), "Bob no longer has permission to approve it"),
+    "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob no longer has permission to approve it"),
+    "approver deleted": (lambda: User.objects.all().delete(), "Bob no longer has permission to approve it"),
 }
 
 
@@ -125,7 +125,7 @@ async def test_an_edit_into_what_a_stricter_rule_asks_about_is_refused_at_once(
     await db_call(lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save())
     here: Site = await site()
     first = await pending(here, settings)
-    with pytest.raises(Denied, match="The rule 'many' needs 2 approvers for the call with these arguments"):
+    with pytest.raises(Denied, match="The rule 'many' requires 2 approvers for the call with these arguments"):
         await vote(bob, arguments={"n": 51})
     request, _ = await only()
     assert (request.edited, request.call.state) == ("", State.PENDING)
@@ -142,7 +142,7 @@ async def test_an_edited_call_that_a_stricter_rule_has_come_to_ask_about_is_not_
     await db_call(lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save())
     outcome = await here.engine.approvals.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
-    assert "the rule 'many' needs 2 approvers for the edited arguments" in outcome.message
+    assert "the rule 'many' requires 2 approvers for the edited arguments" in outcome.message
     assert here.sent() == []
 
 
@@ -199,9 +199,9 @@ async def test_votes_on_other_arguments_do_not_count(site: Make, asking: Server,
     await vote(bob, seen=shown)
     await vote(eve, arguments={"n": 5}, seen=shown)
     assert (await only())[0].call.state == State.PENDING
-    with pytest.raises(Conflict, match="changed after this page"):
+    with pytest.raises(Conflict, match="changed after you opened this page"):
         await vote(bob, seen=shown)
-    with pytest.raises(Conflict, match="voted on this already"):
+    with pytest.raises(Conflict, match="already voted on this call"):
         await vote(eve)
     await vote(bob)
     assert (await call).state == State.SUCCEEDED
@@ -251,7 +251,7 @@ ENDS: dict[str, Callable[[Permit], Any]] = {
     "revoked": lambda permit: permits.revoke(permit=permit, actor=ACTOR),
     "run out": lambda permit: Permit.objects.update(expires_at=datetime.now(UTC)),
     "server edited": lambda permit: edit_server(),
-    "giver switched off": lambda permit: User.objects.update(is_active=False),
+    "giver disabled": lambda permit: User.objects.update(is_active=False),
     "rule changed": lambda permit: PolicyRule(name="new", outcome="ask").save(),
 }
 

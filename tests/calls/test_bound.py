@@ -88,14 +88,12 @@ async def test_corrected_call_that_is_put_back_to_unknown_is_found(recorded: dic
     """Its log has both ends, and the last one counts."""
     del recorded["id"]
     await db_call(lambda: change(LATE, **recorded))
-    assert await told() == [
-        f"call {LATE}: {said}" for said in (END, "its reason is none that was written", "its result is gone")
-    ]
+    assert await told() == [f"call {LATE}: {said}" for said in (END, "its reason was changed", "its result is missing")]
 
 
-WHO = "who asked what is not what was written when it was asked"
-TALK = "the conversation that it belongs to is none that was written"
-END = "its end is not what was written when it ended"
+WHO = "its requester or its request was changed"
+TALK = "its conversation was changed"
+END = "its outcome was changed"
 
 
 CHANGES: list[tuple[dict[str, Any], str]] = [
@@ -104,14 +102,14 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"endpoint_slug": "x"}, WHO), ({"exposed_name": "x"}, WHO), ({"origin": "rest"}, WHO), ({"outcome": "ask"}, WHO),
     ({"writer": "web:x"}, WHO), ({"dispatched_at": timezone.now() - timedelta(days=2)}, WHO), ({"host_name": "x"}, WHO), ({"request_id": "9"}, WHO), ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
     ({"conversation_id": "c2"}, TALK), ({"conversation_id": None}, TALK),
-    ({"arguments": '{"a":1}'}, "its arguments are not what was written"),
-    ({"arguments": ""}, "its arguments are gone"),
-    ({"binding": "c" * 64}, "its binding is none that was written"),
-    ({"reason": "Because."}, "its reason is none that was written"),
-    ({"result": "{}"}, "its result is not what was written"),
-    ({"result": ""}, "its result is gone"),
+    ({"arguments": '{"a":1}'}, "its arguments were changed"),
+    ({"arguments": ""}, "its arguments are missing"),
+    ({"binding": "c" * 64}, "its binding was changed"),
+    ({"reason": "Because."}, "its reason was changed"),
+    ({"result": "{}"}, "its result was changed"),
+    ({"result": ""}, "its result is missing"),
     ({"result_bytes": 1}, END), ({"state": "tool_error"}, END), ({"error_code": "X"}, END),
-    ({"state": "dispatched"}, "it has ended, and its record says that it has not"),
+    ({"state": "dispatched"}, "it has ended, but its record is still open"),
     ({"finished_at": timezone.now() - timedelta(days=2)}, END), ({"duration_ms": 2.0}, END),
 ]  # fmt: skip
 
@@ -135,9 +133,7 @@ async def test_any_change_of_a_finished_call_is_found(recorded):
 @pytest.mark.both_databases
 async def test_a_refused_call_that_was_changed_is_found(recorded):
     await db_call(change, REFUSED, agent_slug="eve", reason="It was granted.", state="succeeded")
-    assert sorted(await told()) == [
-        f"call {REFUSED}: {said}" for said in sorted((WHO, END, "its reason is none that was written"))
-    ]
+    assert sorted(await told()) == [f"call {REFUSED}: {said}" for said in sorted((WHO, END, "its reason was changed"))]
 
 
 def insert_copy(key: str) -> None:
@@ -153,17 +149,17 @@ def insert_copy(key: str) -> None:
 async def test_a_call_that_was_inserted_by_hand_is_found(recorded, monkeypatch: pytest.MonkeyPatch, key: str):
     assert await told(full=False) == []
     await db_call(insert_copy, key)
-    assert await told() == [f"call {key}: it has no entry in the log"]
+    assert await told() == [f"call {key}: it has no audit entry"]
     monkeypatch.setattr(verification, "ROWS", 2)  # of a turn
     found = [await told(full=False) for _ in range(2)]
-    assert [f"call {key}: it has no entry in the log"] in found
+    assert [f"call {key}: it has no audit entry"] in found
 
 
 @pytest.mark.both_databases
 async def test_a_call_that_was_taken_away_is_found_and_one_that_retention_took_is_not(recorded):
     await db_call(Configuration.objects.update, keep_calls_days=1, keep_payloads_days=1)
     await db_call(lambda: Invocation.objects.filter(pk=SENT).delete())
-    gone = [f"call {SENT}: its record is gone, and retention has not taken it away"]
+    gone = [f"call {SENT}: its record is missing, and retention has not deleted it"]
     assert await told() == gone
     await db_call(retention.prune, timezone.now())  # nothing is old enough, so nothing is said
     assert await told() == gone
@@ -220,7 +216,7 @@ def test_any_change_of_a_vote_is_found(voted):
     for columns in VOTES:
         was = mine.values(*columns).get()
         name = columns.get("name", "other")
-        found = (f"call {voted.call_id}: the vote of {name} is not what was written when it was cast",)
+        found = (f"call {voted.call_id}: the vote of {name} was changed",)
         for values, problems in ((columns, found), (was, ())):
             mine.update(**values)
             assert [verify(full=full).problems for full in (True, False)] == [problems, problems], columns
@@ -232,23 +228,23 @@ def test_forged_entry_of_a_vote_is_reported_and_hides_nothing(voted, body):
     entry = AuditEntry.objects.filter(kind="approval.vote", subject=f"call:{voted.call_id}").first()
     with unguarded():
         AuditEntry.objects.filter(pk=entry.pk).update(body=body)
-    assert f"{entry.writer} #{entry.seq}: its text does not fit its hash" in verify(full=True).problems
+    assert f"{entry.writer} #{entry.seq}: its text does not match its hash" in verify(full=True).problems
 
 
 def test_a_vote_that_was_given_to_somebody_else_is_found(voted):
     ApprovalVote.objects.filter(user__username="other").update(user=User.objects.get(username="root"))
-    assert "the vote of other is not what was written" in verify(full=True).problems[0]
+    assert "the vote of other was changed" in verify(full=True).problems[0]
 
 
 @pytest.mark.exhaustive
 def test_a_vote_that_was_taken_away_or_added_is_found(voted):
     vote = ApprovalVote.objects.get(user__username="other")
     vote.delete()
-    assert verify(full=True).problems == (f"call {voted.call_id}: a vote on it is gone",)
+    assert verify(full=True).problems == (f"call {voted.call_id}: one of its votes is missing",)
     ApprovalVote.objects.create(
         request=voted, name="Eve", approve=True, arguments_hash=vote.arguments_hash, via="web", at=vote.at
     )
-    assert "the vote of Eve is not what was written" in verify(full=True).problems[0]
+    assert "the vote of Eve was changed" in verify(full=True).problems[0]
 
 
 def test_a_vote_outlives_its_account(voted):

@@ -301,4 +301,4 @@ async def test_a_call_that_a_stopping_process_cuts_while_it_is_counted_is_not_sa
     pipeline.process_stops = True
     calling.cancel()
     row = await until(lambda: db_call(Invocation.objects.first))
-    assert (row.state, "stopped" in row.reason, "left" in row.reason) == (State.CANCELLED, True, False)
+    assert (row.state, "stopped" in row.reason, "disconnected" in row.reason) == (State.CANCELLED, True, False)

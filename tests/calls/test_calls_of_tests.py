@@ -90,7 +90,7 @@ def test_call_of_a_killed_test_ends_once(live_db: None, site_env: dict[str, str]
     assert child.wait(HANG_LIMIT) != 0
     call = Invocation.objects.get()
     assert (call.state, call.origin, call.outcome) == ("dispatched", "test", "allow")
-    assert "is responsible for it" in call.reason
+    assert "takes responsibility for it" in call.reason
     assert SiteProcess.objects.filter(pk=processes.base_of(call.writer)).exists(), "others see that it is dead"
     later = call.lease_until + timedelta(seconds=1)
     assert [reaping.reap_calls(later), reaping.reap_calls(later)] == [1, 0]

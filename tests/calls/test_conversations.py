@@ -95,7 +95,7 @@ async def test_a_foreign_an_unknown_and_an_ended_conversation_are_refused_in_wor
     for named in (foreign.pk, "nope", "x" * 4000, "\u202e"):
         with pytest.raises(NotFound, match="The agent 'ann' has no conversation"):
             await within(whole, named)
-    with pytest.raises(Conflict, match=f"The conversation {over.pk} has ended. Begin another one"):
+    with pytest.raises(Conflict, match=f"The conversation {over.pk} has ended. Start another conversation"):
         await within(whole, over.pk)
 
 
@@ -129,7 +129,7 @@ async def test_what_was_approved_does_not_run_in_a_conversation_that_sees_the_se
     await db_call(narrowed, opened, "multi")
     await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
     outcome = await call
-    assert (outcome.state, "no longer sees the server" in outcome.message) == (State.VOID, True)
+    assert (outcome.state, "can no longer use the server" in outcome.message) == (State.VOID, True)
     assert here.sent() == []
 
 
@@ -137,19 +137,19 @@ async def test_what_was_approved_does_not_run_in_a_conversation_that_sees_the_se
 def test_a_runs_held_call_is_bound_by_a_conversation_of_its_own_agent_alone(live_db: None) -> None:
     two_servers()
     call = Invocation(conversation=begun("multi"), origin="run", agent_slug="ann", server_slug="echo")
-    assert "no longer sees" in out_of_sight(call)
+    assert "can no longer use" in out_of_sight(call)
     call.server_slug = "multi"
     assert out_of_sight(call) == ""
     call.server_slug, call.agent_slug = "echo", "of-the-expert"
     assert out_of_sight(call) == "", "the whitelist of an expert tool says what its runs call"
     call.origin = "http"
-    assert "no longer sees" in out_of_sight(call)
+    assert "can no longer use" in out_of_sight(call)
 
 
 @pytest.mark.one_database
 def test_a_server_that_is_not_there_and_an_ended_conversation_are_told(live_db: None) -> None:
     two_servers()
-    with pytest.raises(ConfigInvalid, match="There is no server 'nowhere'"):
+    with pytest.raises(ConfigInvalid, match='No server named "nowhere"'):
         begun("echo", "nowhere")
     row = begun("echo", "echo", title="x")
     assert row.servers == ["echo"]

@@ -102,7 +102,9 @@ async def test_calls_at_once_do_not_all_pass_on_one_balance(site: Make, journal:
     assert (len(refused), len(here.sent())) == (2, 2)
     assert {outcome.error_code for outcome in refused} == {"INSUFFICIENT_ENERGY"}
     assert "estimated to cost 4.0 units" in refused[0].message
-    assert "when what is out has ended" in refused[0].remedy, "nothing comes back by itself, but what was set aside"
+    assert "when the calls in progress have ended" in refused[0].remedy, (
+        "nothing comes back by itself, but what was set aside"
+    )
     assert len(await db_call(books)) == 2
 
 

@@ -69,7 +69,7 @@ async def test_without_a_rule_a_call_is_asked_about(site: Any, journal: Any):
     decision = here.engine.pipeline.policy(
         Question(catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, {})
     )
-    assert (decision.outcome, decision.reason) == ("ask", "no rule fits")
+    assert (decision.outcome, decision.reason) == ("ask", "no rule matches")
     await db_call(lambda: auto_approve(tool=Tool.objects.get(), actor=ACTOR))
     await counts(here, 1)
     assert (await here.call("echo__echo", {})).state == "succeeded"

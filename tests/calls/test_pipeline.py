@@ -111,7 +111,7 @@ async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Mak
     outcome = await here.call("echo__refuse")
     assert (outcome.state, outcome.error_code) == (State.TOOL_ERROR, "TOOL_CALL_FAILED")
     assert "no such thing" in outcome.message
-    assert "correct the call as it says" in outcome.remedy
+    assert "Correct the call as described in the server's message" in outcome.remedy
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
 
 
@@ -691,7 +691,7 @@ async def test_a_process_that_cannot_write_its_last_ends_stops_all_the_same_and_
     assert await db_call(reap_calls, row.lease_until + timedelta(seconds=1)) == 1
     row, _ = await recorded()
     assert row.state == "unknown"
-    assert row.reason == f"No end of this call was recorded in time. {LOOK_FIRST}"
+    assert row.reason == f"No outcome of this call was recorded in time. {LOOK_FIRST}"
 
 
 # -- changes under way ---------------------------------------------------------------------------------

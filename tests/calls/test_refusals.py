@@ -26,7 +26,7 @@ from tests.waiting import until
 
 __all__ = ["asking", "bob"]  # fixtures
 
-SAID = "REFUSED by Bob: not on a Friday. The call was not made. Do not retry it unchanged."
+SAID = "REJECTED by Bob: not on a Friday. The call was not made. Do not retry it unchanged."
 
 
 async def refused(here: Site, bob: User, arguments: dict[str, Any] | None = None) -> ApprovalRequest:
@@ -55,7 +55,7 @@ async def test_the_identical_call_gets_the_refusal_and_nobody_is_asked(site: Mak
     holds_until = (first.decided_at + timedelta(seconds=300)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for again in (await here.call("echo__echo", {"n": 1}), await there.call("echo__echo", {"n": 1})):
         assert (again.state, again.error_code, again.message, again.ticket) == (State.REJECTED, "REJECTED", SAID, None)
-        assert "Nobody was asked again" in again.remedy
+        assert "No approver was asked again" in again.remedy
         assert f"after {holds_until}" in again.remedy
         row = await db_call(Invocation.objects.get, pk=again.invocation_id)
         assert (row.state, row.outcome) == ("rejected", "ask")
@@ -152,7 +152,7 @@ async def test_who_may_not_decide_takes_nothing_back_and_what_waits_is_no_refusa
     request = await refused(here, bob)
     call = calling(here, {"n": 2})
     (waiting,) = await held()
-    with pytest.raises(Conflict, match="No refusal"):
+    with pytest.raises(Conflict, match="No rejection"):
         await db_call(votes.lift_refusal, request_id=waiting.pk, user=bob)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)

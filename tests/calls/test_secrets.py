@@ -49,7 +49,7 @@ async def test_secrets_are_replaced_before_host_and_record_see_them(live_db, sit
     assert base64.b64encode(b"x:" + SECRET.encode()).decode()[4:-4] not in whole
     notes = await db_call(lambda: list(ServerEvent.objects.filter(kind="secrets").values_list("message", flat=True)))
     assert len(notes) == 1
-    assert "Answers held secrets of this server" in notes[0]
+    assert "Answers contained secrets of this server" in notes[0]
 
 
 async def test_a_changed_credential_ends_the_connections_that_hold_the_old_one(live_db, site):

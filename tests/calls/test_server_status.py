@@ -56,10 +56,10 @@ async def test_a_call_that_fails_stands_in_its_servers_status_at_once(site, home
     assert (await here.call("crash__crash")).state is State.UNKNOWN
     found = await until(lambda found: found.last_error)
     assert found.last_error_code == "CONNECTION_FAILED"
-    assert "ended its connection" in found.last_error
+    assert "closed the connection" in found.last_error
     assert found.last_error_time is not None
     assert found.last_error_time >= began
-    assert any("ended its connection" in error for error in found.errors)
+    assert any("closed the connection" in error for error in found.errors)
 
 
 async def test_the_status_tells_when_it_connected_and_how_often_it_failed(site, home: Path):
@@ -131,4 +131,4 @@ async def test_what_is_left_out_stands_in_the_status(site, home: Path):
     here = await site()
     await here.call("crash__crash")
     found = await until(lambda found: found.tools_left_out)
-    assert found.tools_left_out[0].startswith("1 beyond the limit of 1")
+    assert found.tools_left_out[0].startswith("1 over the limit of 1")

@@ -36,7 +36,7 @@ from tests.fakes.tampered import seal, sealed_anew, unguarded, verify
 __all__ = ["asking", "bob"]  # fixtures
 
 pytestmark = [pytest.mark.attack, pytest.mark.exhaustive(on="postgresql")]
-SIGNED = "Terms, votes and approvals are those that the audit log has."
+SIGNED = "Terms, votes and approvals match the audit log."
 
 
 @pytest.fixture
@@ -108,11 +108,11 @@ def sequence(*acts: Callable[[], Any]) -> Callable[[], None]:
 
 
 ONE_VOTE: dict[str, tuple[Callable[[], Any], str]] = {
-    "forged vote": (sequence(forge_vote, let_go), "the vote of Eve is not what was written"),
-    "vote of another call": (sequence(forge_vote_of_another_call, let_go), "the vote of Eve is not what was written"),
+    "forged vote": (sequence(forge_vote, let_go), "the vote of Eve was changed"),
+    "vote of another call": (sequence(forge_vote_of_another_call, let_go), "the vote of Eve was changed"),
     "same vote twice": (
         sequence(lambda: forge_vote(user=None, name="Bob"), let_go),
-        "the vote of Bob is not what was written",
+        "the vote of Bob was changed",
     ),
     "vote of a host": (
         sequence(
@@ -120,26 +120,29 @@ ONE_VOTE: dict[str, tuple[Callable[[], Any], str]] = {
             lambda: ApprovalRequest.objects.update(requester_may_confirm=True),
             let_go,
         ),
-        "whether the requester may confirm is not what was written",
+        "whether the requester can confirm was changed",
     ),
     "lowered quorum": (
         sequence(lambda: ApprovalRequest.objects.update(quorum=1), let_go),
-        "the number of people who must approve is not what was written",
+        "the number of required approvals was changed",
     ),
-    "let go": (let_go, "no entry says that it was approved"),
+    "let go": (let_go, "it has no audit entry about an approval"),
 }
 TWO_VOTES: dict[str, tuple[Callable[[], Any], str]] = {
     "more time": (
         lambda: ApprovalRequest.objects.update(execute_by=timezone.now() + timedelta(days=9)),
-        "until when it may run is not what was written",
+        "the expiry of the decision was changed",
     ),
-    "other group": (lambda: ApprovalRequest.objects.update(group=None), "the group that may decide is not"),
-    "other arguments": (replace_arguments, "its binding is none that was written"),
-    "other edit": (replace_by_edit, "its binding is none that was written"),
-    "other agent": (lambda: write_over(agent_slug="other"), "who asked what is not what was written"),
-    "other endpoint": (lambda: write_over(endpoint_slug="other"), "who asked what is not what was written"),
-    "other words of the agent": (lambda: ApprovalRequest.objects.update(said="x"), "what the agent said is not"),
-    "vote taken away": (lambda: ApprovalVote.objects.last().delete(), "a vote on it is gone"),
+    "other group": (lambda: ApprovalRequest.objects.update(group=None), "the group that can decide was changed"),
+    "other arguments": (replace_arguments, "its binding was changed"),
+    "other edit": (replace_by_edit, "its binding was changed"),
+    "other agent": (lambda: write_over(agent_slug="other"), "its requester or its request was changed"),
+    "other endpoint": (lambda: write_over(endpoint_slug="other"), "its requester or its request was changed"),
+    "other words of the agent": (
+        lambda: ApprovalRequest.objects.update(said="x"),
+        "the message of the agent was changed",
+    ),
+    "vote taken away": (lambda: ApprovalVote.objects.last().delete(), "one of its votes is missing"),
 }
 
 
@@ -193,7 +196,7 @@ async def test_quorum_that_was_lowered_before_the_last_vote_is_found(here: Site,
     await db_call(lambda: ApprovalRequest.objects.update(quorum=1))
     await vote(bob)
     assert (await Invocation.objects.aget()).state == State.READY
-    await refused(here, first.ticket, "the number of people who must approve is not what was written")
+    await refused(here, first.ticket, "the number of required approvals was changed")
 
 
 @pytest.mark.both_databases
@@ -206,7 +209,7 @@ async def test_call_that_was_never_asked_about_is_not_sent(here: Site, bob: User
     ticket = await db_call(held_calls.find, held_id=key, agent_slug="ann")
     outcome = await here.engine.approvals.run(ticket)
     assert (outcome.state, outcome.error_code) == (State.VOID, "APPROVAL_UNPROVEN")
-    assert "no entry says that people were asked about it" in outcome.message
+    assert "it has no audit entry about an approval request" in outcome.message
     assert here.sent() == []
 
 
@@ -233,7 +236,7 @@ async def test_call_that_has_run_is_not_sent_again(here: Site, bob: User, settin
     await db_call(tamper, lambda: Invocation.objects.update(state=State.READY, finished_at=None, fence=0))
     outcome = await here.engine.approvals.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (State.VOID, "APPROVAL_UNPROVEN")
-    assert "it was sent before, or has ended" in outcome.message
+    assert "it was already sent, or has ended" in outcome.message
     assert len(here.sent()) == 1
 
 
@@ -242,7 +245,7 @@ async def test_entry_without_the_key_proves_nothing(here: Site, bob: User, setti
     first = await pending(here, settings)
     await vote(bob)
     await db_call(tamper, forge_with_entries)
-    await refused(here, first.ticket, "its text does not fit its hash")
+    await refused(here, first.ticket, "its text does not match its hash")
 
 
 def forge_with_entries() -> None:

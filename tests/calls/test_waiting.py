@@ -100,7 +100,7 @@ async def test_no_hold_outlives_the_time_to_decide(site: Make, asking: Server) -
     host = Host(name="claude-code", transport="http", progress=True)
     outcome = await here.call("slow__count", {}, host=host, on_progress=ear)
     assert (outcome.state, outcome.error_code) == (State.EXPIRED, "EXPIRED")
-    assert "silence means no" in outcome.message
+    assert "was not approved in time" in outcome.message
     assert here.sent() == []
 
 
@@ -150,7 +150,7 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(site: M
     here.engine.approvals.away = slowly
     outcome = await here.call("slow__count", {}, host=HASTY)
     assert outcome.state is State.REJECTED
-    assert "REFUSED by Bob: no" in outcome.message
+    assert "REJECTED by Bob: no" in outcome.message
 
 
 @pytest.mark.parametrize(

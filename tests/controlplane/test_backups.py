@@ -442,7 +442,7 @@ def test_a_restored_log_is_read_once_and_a_broken_place_is_named(monkeypatch):
     found = [problem for problem in loading.problems() if "audit chain" in problem]
     assert len(walked) == 1
     assert found == [
-        f"Failed 1 times: Every audit chain is whole. {entry.writer} #{entry.seq}: its text does not fit its hash"
+        f"Failed 1 times: Every audit chain is complete. {entry.writer} #{entry.seq}: its text does not match its hash"
     ]
 
 

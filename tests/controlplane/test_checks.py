@@ -135,5 +135,5 @@ def test_doctor_says_with_what_packages_are_installed(monkeypatch, tmp_path):
     assert any(message.startswith("packages can be installed with uv") for message in said)
     monkeypatch.setenv("PATH", str(tmp_path))
     without = [*doctor._installers()][1]
-    assert (without.ok, "Node.js is needed" in without.what) == (True, True)
+    assert (without.ok, "Node.js is required" in without.what) == (True, True)
     assert without.remedy

@@ -111,5 +111,5 @@ def test_a_server_of_somebody_else_is_left_alone(monkeypatch):
     said: list[str] = []
     made = demo.set_up_demo(say=said.append, patience=0, resume=True)
     assert "time" not in made.approved
-    assert "time: left out, there is a server of that name" in said
+    assert "time: left out, another server already has this name" in said
     assert Server.objects.get(slug="time").command == ["/bin/true"]

@@ -51,7 +51,7 @@ def test_names_and_sizes_are_checked_one_by_one():
     tools, problems = check_tools(listed, 7, Limits())
     assert [tool["name"] for tool in tools] == ["good"]
     assert len(problems) == 5
-    assert problems[-1].startswith("7 beyond the limit")
+    assert problems[-1].startswith("7 over the limit")
 
 
 def test_prompts_are_bounded_like_tools_and_their_arguments_have_names():
@@ -118,7 +118,7 @@ def test_definitions_beyond_the_limit_of_bytes_are_left_out_and_named():
     kept, problems = limit_bytes(listed, "", Limits(definition_bytes=1_000))
     assert [tool["name"] for tool in kept["tool"]] == ["t1", "t0"]
     assert kept["prompt"] == ()
-    assert [said.partition(":")[0] for said in problems] == ["2 of 4 tools", "1 of 1 prompts"]
+    assert [said.partition(":")[0] for said in problems] == ["2 of 4 tools are not used", "1 of 1 prompts are not used"]
 
 
 def test_definitions_within_the_limit_of_bytes_stay_in_their_order():

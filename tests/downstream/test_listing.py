@@ -64,7 +64,7 @@ async def test_a_tool_that_runs_only_as_an_older_task_is_left_out_and_said(bench
         found = await here.pool.discover(1)
         assert [each["name"] for each in found.tools] == ["optional", "forbidden"]
         assert found.tools[0]["execution"] == {"taskSupport": "optional"}
-        assert found.problems == ("Tool required runs only as a task of MCP 2025-11-25, which is not spoken here.",)
+        assert found.problems == ("Tool required runs only as a task of MCP 2025-11-25, which is not supported.",)
         await here.pool.close()
 
 

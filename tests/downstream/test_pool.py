@@ -233,7 +233,7 @@ async def test_an_eager_server_comes_back_by_itself(bench: Make, tmp_path: Path)
 
 async def test_a_manual_server_is_not_started_by_a_call(bench: Make):
     here = bench(stdio_target("echo", connect="manual"))
-    with pytest.raises(ConnectionFailed, match="by hand") as caught:
+    with pytest.raises(ConnectionFailed, match="connected manually") as caught:
         await here.call("echo")
     assert not caught.value.sent
     await here.pool.connect(1)
@@ -302,7 +302,7 @@ async def test_of_more_tools_than_the_limit_the_first_by_name_are_taken_and_it_i
     discovery = await bench(stdio_target("many", env=env, limits={"max_tools": 4})).pool.discover(1)
     assert [tool["name"] for tool in discovery.tools] == ["tool_0", "tool_1", "tool_2", "tool_3"]
     (said,) = discovery.problems
-    assert said.startswith("5 beyond the limit of 4: ")
+    assert said.startswith("5 over the limit of 4; ")
 
 
 @pytest.mark.attack
@@ -521,7 +521,7 @@ async def test_connections_in_use_and_kept_ones_are_not_closed(bench: Make):
     sent = asyncio.Event()
     call = asyncio.create_task(here.pool.call(1, "count", b'{"steps":1000,"pause":0.05}', on_sent=sent.set))
     await sent.wait()
-    with pytest.raises(Busy, match="holds 2 connections") as refused:
+    with pytest.raises(Busy, match="All 2 connections of this process") as refused:
         await here.pool.call(3, "echo", b"{}")
     assert "SLIPSNISSE_MAX_CONNECTIONS" in refused.value.remedy
     assert sorted(alive(here)) == [1, 2]

@@ -74,7 +74,7 @@ async def test_the_words_of_an_error_reach_the_caller_whatever_its_status_is(ben
         (500, b"<html><h1>Oops</h1></html>", "text/html", "HTTP 500", ConnectionFailed),
         (500, b"z" * 100_000, "text/plain", "zzz", ConnectionFailed),
         (500, b"", "application/json", "HTTP 500", ConnectionFailed),
-        (429, b"", "application/json", "for now (HTTP 429).", ToolRefused),
+        (429, b"", "application/json", "too many requests (HTTP 429).", ToolRefused),
     ],
 )  # fmt: skip
 async def test_other_bodies_of_errors_are_told_bounded_and_without_secrets(
@@ -116,7 +116,7 @@ def test_an_error_without_a_whole_number_as_its_code_is_read(code: Any, rpc_code
 
 @pytest.mark.parametrize("result", [None, [], "text", 5])
 def test_an_answer_that_cannot_be_read_says_that_the_request_ran(result: Any):
-    with pytest.raises(ProtocolError, match="ran, but its answer cannot be read") as caught:
+    with pytest.raises(ProtocolError, match="executed the request, but its answer") as caught:
         read_reply({"result": result})
     assert caught.value.sent
 
@@ -170,7 +170,7 @@ class Never(Echo):
 async def test_a_session_is_opened_again_once_for_a_call(bench: Make):
     async with fake_http(Never(era="legacy")) as server:
         here = bench(http_target(server.url))
-        with pytest.raises(ConnectionFailed, match="forgotten") as caught:
+        with pytest.raises(ConnectionFailed, match="no longer knows this session") as caught:
             await here.call("echo")
         assert not caught.value.sent
         assert len(server.calls()) == 2
@@ -186,7 +186,7 @@ async def test_a_pause_that_the_server_asks_for_in_the_handshake_is_kept(bench: 
 
     async with fake_http(Busy()) as server:
         here = bench(http_target(server.url))
-        with pytest.raises(DownstreamError, match="refuses more requests for now") as caught:
+        with pytest.raises(DownstreamError, match="too many requests") as caught:
             await here.call("echo")
         assert "30 seconds" in caught.value.remedy
         asked = len(server.requests)

@@ -48,14 +48,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 MAY = {"read given", "read kept", "write kept", "empty kept", "link", "command line of another", "runs"}
 # What a probe may get at besides where the page has these words.
 TOLD = {
-    "empty other": "emptied", "empty given": "emptied", "signal": "signals reach",
+    "empty other": "emptied", "empty given": "emptied", "signal": "signals can reach",
     **dict.fromkeys(("tcp", "tcp to another port", "fast open", "listens", "listens anywhere"), "TCP is open"),
-    "udp": "UDP", **dict.fromkeys(("raw", "ping", "multipath", "udp-lite"), "further protocols"),
+    "udp": "UDP", **dict.fromkeys(("raw", "ping", "multipath", "udp-lite"), "other protocols"),
     **dict.fromkeys(("path's socket", "path's datagrams", "abstract socket"), "sockets of other programs"),
     "unshare": "namespaces", "mount": "namespaces", "limits of another": "limits of other processes", "kernel's log": "the kernel's keys and log",
     "shared memory": "shared memory", **dict.fromkeys(("semaphores", "queue of messages", "named queue"), "queues"),
     "keyctl": "the kernel's keys",
-    **dict.fromkeys(("clone3", "io_uring", "userfaultfd", "32-bit calls", "x32 calls"), "no filter of system calls"),
+    **dict.fromkeys(("clone3", "io_uring", "userfaultfd", "32-bit calls", "x32 calls"), "system-call filter"),
 }  # fmt: skip
 LEVELS = [(99, True), (5, True), (2, True), (1, True), (99, False), (1, False), (0, True)]
 
@@ -285,7 +285,7 @@ async def test_without_landlock_a_confined_server_is_not_started(bench: Make, tm
 async def test_without_bubblewrap_a_strict_server_is_not_started_with_less(bench: Make, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(bubblewrap, "_answer", None)
     monkeypatch.setattr(bubblewrap, "PROGRAM", "bwrap-that-is-not-there")
-    with pytest.raises(ConnectionFailed, match="namespaces of its own, and bubblewrap is not installed") as caught:
+    with pytest.raises(ConnectionFailed, match="in its own namespaces: bubblewrap is not installed") as caught:
         await bench(confined(tmp_path, strict=True)).call("try")
     assert "apt install bubblewrap" in caught.value.remedy
     assert not caught.value.sent

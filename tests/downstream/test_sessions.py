@@ -59,7 +59,7 @@ async def test_beyond_the_limit_the_one_idle_longest_ends_and_none_that_is_busy(
     assert here.pool.states()[1].sessions == 2
     also = asyncio.create_task(here.call("count", ENDLESS, session="a/3", timeout=10_000.0))
     await asyncio.sleep(0)
-    with pytest.raises(Busy, match="2 sessions of its own, and all are in use"):
+    with pytest.raises(Busy, match="All 2 sessions of this server are in use"):
         await here.call("count", b'{"steps":1}', session="a/2")
     assert not busy.done()
     for call in (busy, also):

@@ -175,7 +175,7 @@ async def test_a_value_that_json_or_we_cannot_hold_ends_its_call_typed_and_at_on
 @pytest.mark.parametrize("kind", ["deep", "bottomless"])
 async def test_a_result_that_nests_too_deep_ends_its_call_typed_and_at_once(bench: Make, kind: str):
     here = bench(stdio_target("hostile"))
-    with pytest.raises(ResourceLimit, match="deeper") as caught:
+    with pytest.raises(ResourceLimit, match="levels deep") as caught:
         await here.call("poison", json.dumps({"kind": kind}).encode(), timeout=HANG_LIMIT)
     assert caught.value.sent
     assert await here.call("big", b'{"size": 1}')

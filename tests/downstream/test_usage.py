@@ -36,6 +36,6 @@ def test_the_ports_that_it_is_connected_to_and_listens_on_are_seen_and_told() ->
     start = Start(era="modern", network="open", ok=True, tools=1, connected=[443, 5432], listened=[8080])
     told = [each["text"] for each in findings([start], []) if each["kind"] == "ports"]
     assert [text.partition(".")[0] for text in told] == [
-        "It was seen connected to TCP ports 443, 5432",
-        "It was seen listening on TCP ports 8080",
+        "During the trial, the server was connected to TCP ports 443, 5432",
+        "During the trial, the server was listening on TCP ports 8080",
     ]

@@ -31,7 +31,7 @@ _count = itertools.count()
 
 
 def terms(rule: PolicyRule | None = None, **more: Any) -> Terms:
-    facts = {"rule_id": rule.pk if rule else None, "rule": rule.name if rule else "no rule fits"}
+    facts = {"rule_id": rule.pk if rule else None, "rule": rule.name if rule else "no rule matches"}
     return Terms(**(facts | {"fingerprint": digest("rule", str(facts["rule"]))} | more))
 
 

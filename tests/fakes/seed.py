@@ -227,7 +227,7 @@ def _trial(site: Site, now: datetime) -> None:
     for minutes in (60, 0):
         TrialReport.objects.create(
             server=server, request=None if minutes else request, verdict="attention", version="1.2", starts=[start],
-            tools=[tool], findings=[{"severity": "note", "kind": "era", "tool": "", "text": "It does not speak MCP 2026-07-28."}],
+            tools=[tool], findings=[{"severity": "note", "kind": "era", "tool": "", "text": "The server does not support MCP 2026-07-28."}],
             figures={"eras": ["legacy"], "tools": 1, "memory_kb": 41_000 + minutes, "calls": {"ok": 1}, "written": ["cache"]},
             differences=[] if minutes else ["New tools: git_log."], behaves_otherwise=not minutes,
             unobserved=["What the server tried to open."], proposed={"tools": [], "fields": {"idle_timeout": 60.0}},

@@ -209,7 +209,7 @@ async def narrowed(cell: Cell) -> None:
 async def rejected(cell: Cell) -> None:
     await cell.begin()
     await cell.vote(approve=False, reason="Not today.")
-    await cell.never_ran(State.REJECTED, "REFUSED by Bob: Not today. The call was not made.")
+    await cell.never_ran(State.REJECTED, "REJECTED by Bob: Not today. The call was not made.")
 
 
 async def expired(cell: Cell) -> None:
@@ -281,7 +281,7 @@ async def definition_changed(cell: Cell) -> None:
     await outside(_describe, cell.place, "Something else.")
     try:
         await cell.vote()
-        await cell.void(request, "The approval no longer holds: the tool")
+        await cell.void(request, "The approval is no longer valid: the tool")
     finally:
         await outside(_describe, cell.place, "")
 
@@ -326,7 +326,7 @@ async def second_approver(cell: Cell) -> None:
     await cell.begin()
     await cell.vote("bob")
     for approve in (True, False):
-        with pytest.raises(AlreadyDecided, match="Bob approved this call already"):
+        with pytest.raises(AlreadyDecided, match="Bob already approved this call"):
             await cell.vote("eve", approve)
     await cell.ran()
 
@@ -336,7 +336,7 @@ async def self_approval(cell: Cell) -> None:
     if cell.way.may_confirm:
         await cell.vote("owner")
     else:
-        with pytest.raises(Denied, match="yours, so somebody else"):
+        with pytest.raises(Denied, match="own the agent of this call"):
             await cell.vote("owner")
         await cell.vote()
     await cell.ran()

@@ -127,7 +127,7 @@ async def test_an_answer_that_comes_after_the_clock_gave_the_call_up_is_its_end(
     await db_call(agrees, outcome, len(here.sent()))
     row = await db_call(Invocation.objects.get)
     assert (row.error_code, row.result_bytes > 0, row.lease_until) == ("", True, None)
-    assert "No end of this call was recorded" not in row.reason
+    assert "No outcome of this call was recorded" not in row.reason
     (entry,) = await db_call(corrections, row.pk)
     assert (entry["was"], entry["state"], entry["actor"]) == ("unknown", "succeeded", "ann")
 

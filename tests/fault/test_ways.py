@@ -49,7 +49,7 @@ async def test_refused_it_never_runs_and_the_caller_has_the_reason(stage, site, 
         await case.reject("the ledger is closed")
         end = await waiter.end()
     assert end.is_error
-    assert "REFUSED by Ann Lee: the ledger is closed" in end.text
+    assert "REJECTED by Ann Lee: the ledger is closed" in end.text
     assert case.sent() == []
     (call,) = await case.calls()
     assert call.state == State.REJECTED

@@ -87,10 +87,10 @@ async def test_a_conversation_that_is_not_the_agents_or_over_is_refused_and_noth
     said = {
         "unknown": ([("slipsnisse-conversation", "nope")], {}, "has no conversation 'nope'. Begin one with POST"),
         "foreign": ([("slipsnisse-conversation", ids["foreign"])], {}, "has no conversation"),
-        "ended": ([], {KEY: ids["ended"]}, "has ended. Begin another one"),
+        "ended": ([], {KEY: ids["ended"]}, "has ended. Start another conversation"),
         "a number": ([], {KEY: 7}, "must be the id of a conversation"),
-        "two": ([("slipsnisse-conversation", ids["open"])], {KEY: ids["foreign"]}, "names two conversations"),
-        "twice": ([("slipsnisse-conversation", ids["open"])] * 2, {}, "is there twice"),
+        "two": ([("slipsnisse-conversation", ids["open"])], {KEY: ids["foreign"]}, "names two different conversations"),
+        "twice": ([("slipsnisse-conversation", ids["open"])] * 2, {}, "was sent twice"),
     }
     async with doors(slug, stage.tokens[slug]) as both:
         for name, (headers, meta, words) in said.items():

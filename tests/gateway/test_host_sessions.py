@@ -108,7 +108,7 @@ async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, mon
         with monkeypatch.context() as patched:  # what its host is told has failed does not stand
             patched.setattr(host_sessions, "subscribe", busy)
             refused = (await told(other, session, "resources/subscribe", uri="repo://me/issues/7"))[1]
-            assert "does not answer" in refused[-1]["error"]["message"]
+            assert "database is unavailable" in refused[-1]["error"]["message"]
 
         async def one_left() -> bool:
             _, lines = await told(other, session, "tools/call", name=f"{scene.slug}__count", arguments={})
@@ -168,7 +168,7 @@ async def test_a_websocket_whose_row_cannot_be_made_is_refused_with_the_reason(s
         start, body = heard
         assert (start["type"], start["status"]) == ("websocket.http.response.start", 503)
         refusal = json.loads(body["body"])["error"]
-        assert (refusal["data"]["code"], "does not answer" in refusal["message"]) == ("BUSY", True)
+        assert (refusal["data"]["code"], "database is unavailable" in refusal["message"]) == ("BUSY", True)
         assert not both.app._connections._taken
 
 
@@ -209,7 +209,7 @@ async def test_kept_answers_and_messages_are_sealed_and_bounded(stage, slug, mon
         for most, value in (("MOST_WAITING", 1), ("MOST_SAID", 100)):
             with monkeypatch.context() as patched:
                 patched.setattr(host_sessions, most, value)
-                with pytest.raises(Busy, match="keep for each other"):
+                with pytest.raises(Busy, match="waiting to be delivered"):
                     host_sessions.send(slug, "{}")
                 count = HostMessage.objects.filter(session_id=slug).count
                 waiting = count()

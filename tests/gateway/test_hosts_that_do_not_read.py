@@ -147,7 +147,7 @@ async def test_one_connection_has_a_bounded_number_of_requests_without_an_answer
                 await post(message(number, "tools/call", name=f"{slug}-s__count", arguments=arguments))
             ).status == 202
         await until(lambda: len(stream.messages) == 3)
-        assert ["no answer yet" in each["error"]["message"] for each in stream.messages[1:]] == [True, True]
+        assert ["not answered yet" in each["error"]["message"] for each in stream.messages[1:]] == [True, True]
         (tmp_path / "done").touch()
         await until(lambda: len(stream.messages) == 6)
         assert (await post(message(9))).status == 202

@@ -45,7 +45,7 @@ def test_a_key_that_stands_twice_in_an_object_is_refused(data: bytes):
     assert refusal is not None
     assert refusal["error"]["code"] == -32600
     assert refusal["id"] == (None if b"result" in data else 1)
-    assert "stands twice in one object" in refusal["error"]["message"]
+    assert "appears twice in one object" in refusal["error"]["message"]
 
 
 def test_equal_keys_of_several_objects_are_no_problem():

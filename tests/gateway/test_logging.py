@@ -73,9 +73,7 @@ async def test_a_flood_of_lines_costs_no_call_and_the_operator_sees_the_last(sta
         tails = Connection.objects.filter(server=scene.server).values_list("log_tail", flat=True)
 
         def seen() -> bool:  # not at once: it is told every two seconds, of a flood that goes on too
-            return any(
-                max(numbers(tail), default=-1) >= newest and "more came too fast)" in tail for tail in tails.all()
-            )
+            return any(max(numbers(tail), default=-1) >= newest and "arrived too fast)" in tail for tail in tails.all())
 
         await until(lambda: outside(seen))
 

@@ -323,7 +323,7 @@ async def test_the_answer_of_a_process_that_died_is_in_the_record_of_the_call(st
             await asyncio.wait_for(each.task, HANG_LIMIT)
     result, unknown = found[0].messages[-1], found[1].messages[-1]
     assert (result["id"], result["result"]["structuredContent"]["arguments"]) == (7, {"text": "kept"})
-    assert (unknown["id"], "not kept" in unknown["error"]["message"]) == (7, True)
+    assert (unknown["id"], "not stored" in unknown["error"]["message"]) == (7, True)
 
 
 async def test_one_session_too_many_ends_the_one_that_idled_longest(stage, slug, monkeypatch):

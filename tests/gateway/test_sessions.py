@@ -118,7 +118,7 @@ async def test_a_request_that_names_two_sessions_is_refused(stage: Stage):
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         modern = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
         answer = await named.send("POST", body, **modern)
-        assert answer.json()["error"]["message"].startswith("The request names two sessions.")
+        assert answer.json()["error"]["message"].startswith("The request names two different sessions.")
         transport = httpx2.ASGITransport(app=both.app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as http:
             twice = [*(named.headers | modern).items(), ("slipsnisse-session", "y")]

@@ -36,14 +36,14 @@ def test_a_person_types_what_was_shown_or_gives_it_with_the_command(
     content = ProjectFile.objects.get().content
     assert f"Content hash {content}, state: waiting." in shown
     monkeypatch.setattr("builtins.input", lambda _: "yes")
-    with pytest.raises(CommandError, match="changed after it was shown"):
+    with pytest.raises(CommandError, match="changed after you opened it"):
         run(str(tmp_path))
     monkeypatch.setattr("builtins.input", lambda _: content[:12])
     assert "Confirmed." in run(str(tmp_path))
     assert "already confirmed" in run(str(tmp_path))
     assert "starting" in run("--list")
     write(tmp_path, "npx")
-    with pytest.raises(CommandError, match="changed after it was shown"):
+    with pytest.raises(CommandError, match="changed after you opened it"):
         run(str(tmp_path), "--hash", content)
     assert "was revoked" in run(str(tmp_path), "--take-back")
     assert not ProjectFile.objects.get().confirmed

@@ -171,9 +171,9 @@ def deep(levels: int) -> Any:
                                      {"argument_pins": {"a": deep(61)}}], ids=["NUL", "half", "key", "deep"])  # fmt: skip
 def test_what_no_document_could_hold_is_not_saved(columns: dict[str, Any]):
     grant = Grant(agent=new_agent("ann"), server=new_server("s"), **columns)
-    with pytest.raises(ConfigInvalid, match="NUL character, half a surrogate pair"):
+    with pytest.raises(ConfigInvalid, match="NUL character, an incomplete surrogate pair"):
         grants.save_grant(grant=grant, actor=ACTOR)
-    with pytest.raises(ConfigInvalid, match="description: it holds a NUL character"):
+    with pytest.raises(ConfigInvalid, match="description: the value contains a NUL character"):
         saved("t", command=["/bin/echo"], description="a\0b")
 
 

@@ -53,13 +53,13 @@ def test_trigger_that_the_site_has_not_made_is_named():
         sql(f"CREATE TRIGGER drops BEFORE INSERT ON {AUDIT} BEGIN SELECT RAISE(IGNORE); END")
     found = {f"drops on {AUDIT}", f"keeps on {AUDIT}"} if connection.vendor == "postgresql" else {f"drops on {AUDIT}"}
     assert {*unknown_guards()} == found
-    assert {each for each in _guard_findings() if each.endswith("is not one of the site")} == {
-        f"{name} is not one of the site" for name in found
+    assert {each for each in _guard_findings() if each.endswith("does not belong to the site")} == {
+        f"{name} does not belong to the site" for name in found
     }
 
 
 def _guard_findings() -> tuple[str, ...]:
-    return next(each.examples for each in check(timezone.now()) if each.rule.startswith("The database's own guards"))
+    return next(each.examples for each in check(timezone.now()) if each.rule.startswith("The triggers of the database"))
 
 
 @pytest.mark.attack

@@ -93,8 +93,8 @@ def test_a_persons_token_is_told_of_as_the_persons(django_user_model: Any):
     token, _ = tokens.issue_token(name="n", user=kim, actor=ACTOR)
     tokens.issue_token(name="n", user=other, actor=ACTOR)
     told = " ".join(consequences.revoking_token(token))
-    assert "Whoever connects as 'kim'" in told
-    assert "The person has no other token" in told
+    assert "The token of 'kim' is refused" in told
+    assert "'kim' has no other token" in told
     tokens.revoke_token(token=token, actor=ACTOR)
     assert AuditEntry.objects.get(kind="token.revoked").subject == "user:kim"
 
@@ -106,7 +106,7 @@ def test_a_token_is_rotated_once_and_its_successor_lives_as_long(agent: Agent, o
     token.refresh_from_db()
     assert token.expires_at is not None
     assert token.expires_at <= timezone.now() + overlap
-    with pytest.raises(ConfigInvalid, match="rotated already"):
+    with pytest.raises(ConfigInvalid, match="already rotated"):
         tokens.rotate_token(token=token, actor=ACTOR)
     third, _ = tokens.rotate_token(token=successor, actor=ACTOR)
     assert third.expires_at is not None
@@ -161,17 +161,17 @@ def test_a_server_that_comes_later_gives_no_agent_more_than_it_had():
     serving("git", "push", "pull")
     agent = agents.save_agent(agent=Agent(slug="ann", capabilities=["mcp_git_push"]), actor=ACTOR)
     assert may_use("ann") == {"git::push"}
-    with pytest.raises(ConfigInvalid, match="could mean another thing") as refused:
+    with pytest.raises(ConfigInvalid, match="would have a second meaning") as refused:
         serving("git_push", "anything")
     assert "Write mcp_git::push in" in refused.value.remedy
-    with pytest.raises(ConfigInvalid, match="could mean another thing"):
+    with pytest.raises(ConfigInvalid, match="would have a second meaning"):
         serving("other", slug_later="git_push")
     agent.capabilities = ["mcp_git::push"]
     agents.save_agent(agent=agent, actor=ACTOR)
     serving("git_push", "anything")
     assert may_use("ann") == {"git::push"}
     agent.capabilities = ["mcp_git_push"]
-    with pytest.raises(ConfigInvalid, match="more than one way") as refused:
+    with pytest.raises(ConfigInvalid, match="more than one meaning") as refused:
         agents.save_agent(agent=agent, actor=ACTOR)
     assert "Write mcp_git::push or mcp_git_push::* in" in refused.value.remedy
 

@@ -114,7 +114,7 @@ def test_a_tool_that_is_too_new_to_tell_stays_granted(ann: Agent) -> None:
     Tool.objects.filter(server__slug="git", name="t7").update(first_seen_at=NOW - timedelta(days=1))
     (found,) = proposed(server__slug="git")
     assert [str(row.tool) for row in found.after] == ["git::t1", "git::t7"]
-    assert "Too new to tell, so kept: t7." in found.says
+    assert "New ones are kept: t7." in found.says
 
 
 def test_calls_of_other_kinds_are_not_counted(ann: Agent) -> None:
@@ -284,7 +284,7 @@ def test_pins_of_a_busy_tool_are_what_all_its_calls_had_in_common(ann: Agent, mo
     grant = one_tool(monkeypatch, {"repo": "code", "deep": True, "n": 0})
     (guess,) = proposed(pk=grant.pk)
     assert guess.is_guess
-    assert guess.says.startswith("In the newest 10 calls")
+    assert guess.says.startswith("In the latest 10 calls")
     assert set(guess.pins) == {"repo", "deep"}
     with pytest.raises(Conflict):
         apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)

@@ -88,7 +88,7 @@ def test_a_file_that_was_changed_is_found(folder, how):
 def test_a_file_that_is_missing_is_found(folder):
     file = files(folder)[0]
     file.unlink()
-    assert f"{file.name} is missing, with 8 entries. Name the folder" in told("--archive", str(folder))
+    assert f"{file.name} is missing, with 8 entries. Enter the folder" in told("--archive", str(folder))
     assert "The audit log is intact" in told()
 
 
@@ -97,8 +97,8 @@ def test_a_changed_file_with_its_digest_put_into_the_record_is_found(folder):
     written_anew(file, lambda lines: [*lines[:1], *lines[2:]])
     with unguarded():
         AuditArchive.objects.filter(file=file.name).update(digest=archive_files.digest_of(file))
-    assert "it does not fit its signature" in told()
-    assert "it does not fit its signature" in told("--full", "--archive", str(folder))
+    assert "it does not match its signature" in told()
+    assert "it does not match its signature" in told("--full", "--archive", str(folder))
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -108,15 +108,15 @@ def test_a_record_that_was_removed_is_found(folder, full):
         AuditArchive.objects.filter(pk=last.pk).delete()
         AuditVerification.objects.all().delete() if full else None
     said = told()
-    assert "was verified, and is gone or changed" in said or full
+    assert "is missing or was changed since it was verified" in said or full
     assert f"{last.writer} #{last.to_seq + 1}: the entries from " in told("--full")
-    assert f"holds {last.writer} #{last.to_seq}, which is gone from the log" in told("--archive", str(folder))
+    assert f"contains {last.writer} #{last.to_seq}, which is missing from the log" in told("--archive", str(folder))
 
 
 def test_a_record_that_was_removed_in_the_middle_is_found(folder):
     with unguarded():
         AuditArchive.objects.filter(number=2).delete()
-    assert "Record 3 of the archives: the records from 2 to the one before it are missing" in told()
+    assert "Archive record 3: the records from 2 to the one before it are missing" in told()
 
 
 @pytest.mark.parametrize("column", ["at", "writer", "from_seq", "to_seq", "head", "head_key", "file", "prev", "hash"])
@@ -125,7 +125,7 @@ def test_a_record_that_was_changed_is_found(folder, column):
     value = {"at": timezone.now(), "from_seq": 2, "to_seq": 7}.get(column, "f" * 64)
     with unguarded():
         AuditArchive.objects.filter(pk=2).update(**{column: value})
-    assert "Record 2 of the archives: it " in told()
+    assert "Archive record 2: it " in told()
     assert record.pk == 2
 
 
@@ -142,7 +142,7 @@ def test_a_record_by_hand_lets_entries_be_removed_and_is_found(folder):
     )  # fmt: skip
     made.save(force_insert=True)
     assert AuditEntry.objects.filter(writer="web:3", seq__lte=4).delete()[0] == 4
-    assert f"Record {made.number} of the archives: it does not fit its signature" in told()
+    assert f"Archive record {made.number}: it does not match its signature" in told()
     assert "web:3 #5: the entries from 1 to the one before it are missing" in told("--full")
 
 
@@ -152,14 +152,14 @@ def test_a_signature_of_something_else_is_none_of_a_record(folder):
     )
     entry = AuditEntry.objects.first()
     record.hash = entry.hash
-    assert archives.Archives([record]).problems == ["Record 9 of the archives: it does not fit its signature."]
+    assert archives.Archives([record]).problems == ["Archive record 9: it does not match its signature."]
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_entries_that_were_removed_by_hand_after_what_is_archived_are_found(folder, full):
     with unguarded():
         AuditEntry.objects.filter(writer="web:1").delete()
-    assert "web:1 #6: it came after what was archived, and is gone" in told(*(["--full"] if full else []))
+    assert "web:1 #6: it followed the archived entries, and is missing" in told(*(["--full"] if full else []))
 
 
 def test_entries_that_were_removed_without_an_archive_are_found(folder):
@@ -170,14 +170,14 @@ def test_entries_that_were_removed_without_an_archive_are_found(folder):
     first = AuditEntry.objects.filter(writer="configuration").order_by("seq").first()
     with unguarded():
         AuditEntry.objects.filter(pk=first.pk).delete()
-    assert f"configuration #{first.seq}: it came after what was archived, and is gone" in told()
+    assert f"configuration #{first.seq}: it followed the archived entries, and is missing" in told()
 
 
 def test_an_archived_entry_that_is_put_back_is_found(folder):
     with gzip.open(files(folder)[0], "rt") as stream:
         entry = archive_files._entry(json.loads(stream.readline()))
     entry.save()
-    assert "it was archived, and is here again" in told("--full")
+    assert "it was archived, but it is in the database again" in told("--full")
 
 
 def test_an_entry_after_the_archive_that_was_changed_is_found(folder):
@@ -193,7 +193,7 @@ def test_an_export_and_seals_of_before_are_compared_with_the_archives(folder, tm
     kept.write_text("".join(f"{line}\n" for line in [*lines, *chains.export()]))
     assert "The audit log is intact" in told("--against", str(kept), "--archive", str(folder))
     kept.write_text(kept.read_text().replace(json.loads(lines[1])["hash"], "f" * 64))
-    assert "was exported and is gone" in told("--against", str(kept), "--archive", str(folder))
+    assert "it was exported, and is missing" in told("--against", str(kept), "--archive", str(folder))
     assert "The audit log is intact" in told("--against", str(kept))  # which says that the archives were not read
 
 
@@ -207,7 +207,7 @@ def test_rotated_keys_leave_archives_readable_and_a_lost_one_is_named(folder, se
 
 def test_a_file_of_something_else_is_told_of(folder):
     (folder / "audit-notes.jsonl.gz").write_bytes(b"hello")
-    assert "audit-notes.jsonl.gz is no whole archive of an audit log" in told("--archive", str(folder))
+    assert "audit-notes.jsonl.gz is not a complete archive of an audit log" in told("--archive", str(folder))
 
 
 BODY = '{"at":"2026-01-01T00:00:00Z","kind":"k","actor":"a","subject":"s"}'
@@ -243,7 +243,7 @@ def test_files_under_other_names_and_copies_of_them_are_known_by_their_digests(f
 
 
 def test_a_place_that_is_not_there_is_said(folder):
-    with pytest.raises(CommandError, match=r"absent is not there\. Name a file"):
+    with pytest.raises(CommandError, match=r"absent does not exist\. Enter an archive file"):
         run("verify", "--archive", str(folder / "absent"))
 
 

@@ -50,7 +50,10 @@ def test_old_entries_move_into_a_file_and_the_log_holds_without_and_with_it(tmp_
     assert (told.subject, json.loads(told.body)["entries"]) == (f"file:{file.name}", 16)
     holds(tmp_path)
     _, said = run("verify")
-    assert f"16 entries of 3 chains are in archives ({file.name}), not read; give --archive" in said
+    assert (
+        f"16 entries of 3 chains are in archives ({file.name}), which were not read. To read them, add --archive"
+        in said
+    )
     assert "read as well" in run("verify", "--archive", str(file))[1]
     assert archive(tmp_path).startswith("1 entries of 1 chains")  # it was the last of its chain, and is so no more
     assert archive(tmp_path).startswith("There are no entries to archive")
@@ -153,13 +156,13 @@ def test_a_call_that_was_taken_by_hand_is_not_archived(tmp_path, monkeypatch):
         days_ago=200,
     )
     assert seal() is not None
-    with pytest.raises(CommandError, match="its record is gone, and retention has not taken it away"):
+    with pytest.raises(CommandError, match="its record is missing, and retention has not deleted it"):
         archive(tmp_path)
     monkeypatch.setattr(bound, "misfits", lambda *_: ())
     assert verify().problems == ()
     monkeypatch.undo()
     monkeypatch.setattr(archiving.verification, "AGAIN", 0)  # it has not come to it again
-    with pytest.raises(CommandError, match=r"retention has not taken it away\. Find out why"):
+    with pytest.raises(CommandError, match=r"retention has not deleted it\. Run `manage.py audit verify --full`"):
         archive(tmp_path)
     assert left()["web:1"] == [1, 2]
 

@@ -43,10 +43,10 @@ def test_messages_as_written_fit(message: Message) -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"text": "Pay 1000 to Eve."}, "is not what was written"),
-        ({"text": ""}, "is not what was written"),
-        ({"author": "user:eve"}, "has another author, direction or conversation than was written"),
-        ({"kind": "out"}, "has another author, direction or conversation than was written"),
+        ({"text": "Pay 1000 to Eve."}, "was changed"),
+        ({"text": ""}, "was changed"),
+        ({"author": "user:eve"}, "has another author, direction or conversation than its audit entry"),
+        ({"kind": "out"}, "has another author, direction or conversation than its audit entry"),
     ],
 )
 def test_changed_message_is_found(message: Message, columns: dict[str, Any], said: str) -> None:
@@ -60,7 +60,7 @@ def test_changed_message_is_found(message: Message, columns: dict[str, Any], sai
 def test_removed_message_is_found(message: Message) -> None:
     with unguarded():
         Message.objects.filter(pk=message.pk).delete()
-    assert problems() == [f"message {message.pk} of conversation {message.conversation_id} is gone"]
+    assert problems() == [f"message {message.pk} of conversation {message.conversation_id} is missing"]
 
 
 def test_text_that_retention_erased_is_no_problem(message: Message) -> None:
@@ -81,7 +81,7 @@ def test_conversation_that_was_deleted_by_hand_is_found(message: Message) -> Non
     with unguarded(), connection.cursor() as cursor:
         for model in (Message, Conversation):
             cursor.execute(f"DELETE FROM {model._meta.db_table}")
-    gone = f"conversation {message.conversation_id}: it is gone with its messages, and the site did not delete it"
+    gone = f"conversation {message.conversation_id}: it is missing with its messages, and the site did not delete it"
     assert (problems(full=False), problems()) == ([gone], [gone])
 
 
@@ -94,13 +94,13 @@ def test_conversation_that_retention_deleted_is_no_problem(message: Message) -> 
 def test_inserted_message_is_found(message: Message) -> None:
     with unguarded():
         Message.objects.create(conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob")
-    told = [f"conversation {message.conversation_id}: it has 3 messages, and 2 entries for them in the log"]
+    told = [f"conversation {message.conversation_id}: it has 3 messages, but only 2 audit entries for them"]
     assert (problems(full=False), problems()) == (told, told)
 
 
 def test_message_that_was_swapped_for_another_is_found(message: Message) -> None:
-    """As many messages as entries: the one that is gone tells."""
+    """As many messages as entries: the one that is missing tells."""
     with unguarded():
         Message.objects.filter(pk=message.pk).delete()
         Message.objects.create(conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob")
-    assert problems() == [f"message {message.pk} of conversation {message.conversation_id} is gone"]
+    assert problems() == [f"message {message.pk} of conversation {message.conversation_id} is missing"]

@@ -114,8 +114,8 @@ def test_calls_pass_up_to_the_hard_mark_and_are_then_refused_with_the_time_when_
     assert (refusal.code, standing(row)) == ("BUDGET_SPENT", (3, 0, Level.SPENT))
     tomorrow = (timezone.now() + timedelta(days=1)).strftime("%Y-%m-%d 00:00 UTC")
     assert str(refusal) == (
-        "The budget 'daily' is 3 calls each day: 3 calls are spent. "
-        f"It resets at {tomorrow}. To go on before then, ask an operator for a higher limit."
+        "The budget 'daily' allows 3 calls each day: 3 calls are spent. "
+        f"It resets at {tomorrow}. To continue earlier, ask an operator for a higher limit."
     )
 
 
@@ -177,7 +177,7 @@ def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_so
     assert reserve(reference=one, hears=False).remarks == (), "what has no room for it leaves it to the next"
     second = reserve(reference=one)
     assert [each.said for each in second.remarks] == [
-        "Budget 'daily': 2 calls of 3 calls are used in this day; then such calls are refused until 2026-11-03 00:00 UTC."
+        "Budget 'daily': 2 calls of 3 calls are used in this day. After that, such calls are refused until 2026-11-03 00:00 UTC."
     ]
     end(one)
     spending.settle(call_id=one)
@@ -207,7 +207,9 @@ def test_an_endpoint_pays_for_all_that_comes_by_it_beside_the_budgets_of_its_age
         spending.settle(call_id=one)
     refused = reserve(door="endpoint:team").refusal
     assert refused is not None
-    assert str(refused).startswith("The budget 'door' of the endpoint 'team' is 2 calls each day: 2 calls are spent.")
+    assert str(refused).startswith(
+        "The budget 'door' of the endpoint 'team' allows 2 calls each day: 2 calls are spent."
+    )
     assert (standing(own)[0], standing(door)) == (1, (2, 0, Level.SPENT))
     assert set(door.entries.values_list("agent_slug", flat=True)) == {"ann", "eve"}
     told = json.loads(Delivery.objects.get(event="budget_spent").body)["data"]
@@ -218,10 +220,10 @@ def test_an_endpoint_pays_for_all_that_comes_by_it_beside_the_budgets_of_its_age
 def test_a_budget_is_of_one_agent_or_one_endpoint_and_stays_so():
     door, owner = budget_of_endpoint(), Agent.objects.create(slug="ann")
     for wrong in (Budget(slug="n", hard=1), Budget(slug="b", hard=1, agent=owner, endpoint=door.endpoint)):
-        with pytest.raises(ConfigInvalid, match="one agent, or of one endpoint"):
+        with pytest.raises(ConfigInvalid, match="one agent or to one endpoint"):
             books.save_budget(budget=wrong, actor="test")
     door.endpoint = Endpoint.objects.create(slug="other")
-    with pytest.raises(ConfigInvalid, match="another agent or endpoint"):
+    with pytest.raises(ConfigInvalid, match="agent, endpoint and unit of a budget cannot change"):
         books.save_budget(budget=door, actor="test")
 
 
@@ -284,7 +286,7 @@ def test_a_budget_that_begins_anew_otherwise_counts_what_was_spent_since_then(cl
     made(1)
     assert standing(row)[0] == 5, "also the day that it had begun with"
     row.unit = "tokens"
-    with pytest.raises(ConfigInvalid, match="make another"):
+    with pytest.raises(ConfigInvalid, match="add a new one"):
         books.save_budget(budget=row, actor="test")
 
 
@@ -324,7 +326,7 @@ def test_a_turn_spends_what_it_has_cost_and_one_whose_worker_died_the_money_that
     for _ in range(2):
         spending.lose_turn(run="run", reference="run:lost:2")
     assert [standing(each)[:2] for each in (money, tokens)] == [(523_456, 0), (321, 0)]
-    assert "never enough" in str(spending.reserve(kind=Kind.TURN, reference="run", needs=turn(2_000_000, 1)).refusal)
+    assert "can never cover" in str(spending.reserve(kind=Kind.TURN, reference="run", needs=turn(2_000_000, 1)).refusal)
 
 
 def test_entries_outlive_no_record_but_those_of_periods_that_go_on():

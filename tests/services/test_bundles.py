@@ -103,7 +103,7 @@ def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_s
     wish = adding.Wish(0, "notes", {}, entry.sha256)
     made = adding.add(entry=entry, wish=wish, user=User.objects.get(), actor="user:ann")
     install = installed(work.work(install_id=made.pk) or made)
-    assert [str(change) for change in requests.changes_of(install)] == ["notes 1.0.0 is new"]
+    assert [str(change) for change in requests.changes_of(install)] == ["notes 1.0.0 was added"]
     form = reverse("admin:mcpregistry_install_configure", args=[install.pk])
     page = admin_client.get(reverse("admin:mcpregistry_install_change", args=[install.pk])).content.decode()
     assert form in page
@@ -153,30 +153,30 @@ def launch(**said: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"x" * 1_000, "no archive"),
-        (bundle()[:-30], "no archive"),
-        (bundle(files={"../../evil": "x"}), "would lie outside"),
-        (bundle(files={"/etc/evil": "x"}), "would lie outside"),
-        (bundle(files={"a\\..\\evil": "x"}), "would lie outside"),
-        (with_link("/etc/passwd"), "is a link"),
-        (bundle(files={"a": "x", "a/b": "x"}), "lies in a file"),
-        (bundle(files={f"{'a/' * 120}b": "x"}), "lies in more than 100 folders"),
+        (b"x" * 1_000, "not a valid ZIP archive"),
+        (bundle()[:-30], "not a valid ZIP archive"),
+        (bundle(files={"../../evil": "x"}), "a path outside of the bundle"),
+        (bundle(files={"/etc/evil": "x"}), "a path outside of the bundle"),
+        (bundle(files={"a\\..\\evil": "x"}), "a path outside of the bundle"),
+        (with_link("/etc/passwd"), "is not a regular file"),
+        (bundle(files={"a": "x", "a/b": "x"}), "a file in place of its folder"),
+        (bundle(files={f"{'a/' * 120}b": "x"}), "more than 100 folders deep"),
         (bundle(files={"bomb": b"\0" * (30 << 20)}), "100 times its packed size"),
-        (bundle({}), "not as the format"),
-        (bundle(without("name")), "not as the format"),
-        (bundle(launch(command="sh", args=["-c", "x"])), "started by 'sh'"),
-        (bundle(launch(args=["-e", "x"])), "is not in it"),
-        (bundle(launch(args=["${__dirname}/none.js"])), "is not in it"),
-        (bundle(launch(args=["${__dirname}/../../../x.js"])), "leads out of its folder"),
-        (bundle(launch(command="${__dirname}/../../../keys.json", args=["${__dirname}/server/index.js"])), "leads out of its folder"),
-        (bundle(launch(command="${__dirname}/../../bin/sh", args=["-c", "x"])), "leads out of its folder"),
-        (bundle(launch(env={"X": "${__dirname}/.."})), "leads out of its folder"),
-        (bundle(launch(env={"X": "${cred:other}"})), "a server here does not have"),
-        (bundle(launch(env={"X": "${HOME}"})), "a server here does not have"),
-        (bundle(launch(env={"X": "${user_config.none}"})), "does not say what that is"),
+        (bundle({}), "does not follow the bundle format"),
+        (bundle(without("name")), "does not follow the bundle format"),
+        (bundle(launch(command="sh", args=["-c", "x"])), "starts 'sh'"),
+        (bundle(launch(args=["-e", "x"])), "is not in the bundle"),
+        (bundle(launch(args=["${__dirname}/none.js"])), "is not in the package"),
+        (bundle(launch(args=["${__dirname}/../../../x.js"])), "is outside its folder"),
+        (bundle(launch(command="${__dirname}/../../../keys.json", args=["${__dirname}/server/index.js"])), "is outside its folder"),
+        (bundle(launch(command="${__dirname}/../../bin/sh", args=["-c", "x"])), "is outside its folder"),
+        (bundle(launch(env={"X": "${__dirname}/.."})), "is outside its folder"),
+        (bundle(launch(env={"X": "${cred:other}"})), "this site does not support"),
+        (bundle(launch(env={"X": "${HOME}"})), "this site does not support"),
+        (bundle(launch(env={"X": "${user_config.none}"})), "does not define it"),
         (bundle(launch(args=["${__dirname}/server/index.js", "${user_config.api_key}"])), "secret on its command line"),
-        (bundle(manifest(compatibility={"platforms": ["win32"]})), "made for win32"),
-        (bundle(manifest(server={**manifest()["server"], "type": "uv"})), "anew at each start"),
+        (bundle(manifest(compatibility={"platforms": ["win32"]})), "supports only win32"),
+        (bundle(manifest(server={**manifest()["server"], "type": "uv"})), "at each start"),
     ],
 )  # fmt: skip
 def test_a_bundle_that_is_none_or_means_harm_fails_with_its_reason_and_leaves_nothing(
@@ -198,7 +198,7 @@ def test_another_file_or_another_place_than_was_named_is_refused(
     place: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = bundle()
-    assert "SHA-256 is another" in asked(place, content, version="0" * 64).reason
+    assert "SHA-256 hash is different" in asked(place, content, version="0" * 64).reason
     assert (
         "allowed networks" in asked(place, content, networks=[]).reason
         or "http address" in Install.objects.first().reason
@@ -206,12 +206,12 @@ def test_another_file_or_another_place_than_was_named_is_refused(
     row = asked(place, content)
     place.otherwise = (200, {}, bundle(files={"more": "x"}))
     requests.approve(install=row, lock_sha256=row.lock_sha256, actor="user:ann")
-    assert "SHA-256 is another" in (work.work(install_id=row.pk) or row).reason
+    assert "SHA-256 hash is different" in (work.work(install_id=row.pk) or row).reason
     for answer, reason in [
-        ((302, {"Location": "http://169.254.169.254/latest"}, b""), "cannot be fetched"),
-        ((302, {"Location": "file:///etc/passwd"}, b""), "cannot be fetched"),
-        ((302, {"Location": "/again"}, b""), "leads on and on"),
-        ((404, {}, b""), "answered 404"),
+        ((302, {"Location": "http://169.254.169.254/latest"}, b""), "cannot be downloaded"),
+        ((302, {"Location": "file:///etc/passwd"}, b""), "cannot be downloaded"),
+        ((302, {"Location": "/again"}, b""), "redirects more than 5 times"),
+        ((404, {}, b""), "answered HTTP 404"),
     ]:
         address = published(place, content)
         place.otherwise = answer

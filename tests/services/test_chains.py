@@ -79,7 +79,7 @@ def test_a_removed_and_a_moved_entry_are_found(entries):
 def test_a_rehashed_entry_breaks_its_successor(entries):
     body = json.dumps(json.loads(entries[1].body) | {"number": 99}, sort_keys=True, separators=(",", ":"))
     rewrite(entries[1], body=body, hash=hashlib.sha256((entries[1].prev + body).encode()).hexdigest())
-    assert "configuration #2: its text does not fit its hash" in list(verify())
+    assert "configuration #2: its text does not match its hash" in list(verify())
     rewrite(entries[1], hash=entry_hash(entries[1].prev, body, newest_key()))
     assert list(verify()) == ["configuration #3: it does not follow the entry before it"]
 
@@ -89,7 +89,7 @@ def test_an_export_shows_a_tail_that_was_cut_off_and_a_log_written_anew(entries)
     lines = list(export())
     AuditEntry.objects.filter(pk=entries[5].pk).delete()
     assert list(verify()) == []
-    assert list(missing_from_log(lines)) == ["configuration #6: was exported and is gone"]
+    assert list(missing_from_log(lines)) == ["configuration #6: it was exported, and is missing"]
     AuditEntry.objects.all().delete()
     for number in range(6):
         audit.record(kind="test", actor="ann", subject="x", number=number)
@@ -116,7 +116,7 @@ def test_entry_without_a_key_is_reported():
     process_wrote("web:1", 1)
     with unguarded():
         rewrite_without_key([AuditEntry.objects.get(writer="web:1")])
-    assert list(verify()) == ["web:1 #1: it has no key, so anyone could have written it"]
+    assert list(verify()) == ["web:1 #1: it is not signed with a key, so anyone could have written it"]
 
 
 def test_every_key_of_the_ring_verifies_and_the_newest_signs(settings, entries):

@@ -80,8 +80,8 @@ def test_deleted_checkpoints_are_found_though_new_ones_were_made(renew: Callable
     assert AuditSeal.objects.exists()
     for full in (False, True):
         in_file, problem = verify(full=full).problems[:2]
-        assert in_file.startswith("Seal 1 of ")
-        assert problem.startswith("All seals were deleted before ")
+        assert in_file.startswith("Checkpoint 1 of ")
+        assert problem.startswith("All checkpoints before ")
 
 
 def test_processes_look_anew_after_triggers_were_missing() -> None:
@@ -98,7 +98,7 @@ def test_an_interrupted_migrate_is_known_though_nothing_is_missing() -> None:
     assert completeness.missing() == "", "processes of the former version go on serving while `migrate` works"
     assert "was interrupted" in completeness.interrupted()
     Configuration.objects.update(complete_for="0.0.1")
-    assert "that of version 0.0.1" in completeness.interrupted()
+    assert "for version 0.0.1" in completeness.interrupted()
     call_command("migrate", verbosity=0)
     assert completeness.interrupted() == ""
 

@@ -115,7 +115,7 @@ def test_reverting_an_approval_goes_back_to_the_text_before_it(server: Server):
 
 def test_a_first_text_cannot_be_reverted(server: Server):
     observe(server, "one")
-    with pytest.raises(Conflict, match="No other text of this tool was ever approved"):
+    with pytest.raises(Conflict, match="No other definition of this tool was ever approved"):
         decisions.revert(definition=newest().latest, actor=ACTOR)  # type: ignore[arg-type]
     assert newest().latest.decided_at is None  # type: ignore[union-attr]
 

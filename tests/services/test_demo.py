@@ -65,7 +65,7 @@ def test_an_empty_site_serves_two_real_servers_to_a_new_agent(site_env, broker, 
 def test_a_site_in_use_is_left_alone(said):
     draft()
     assert set_up_demo(say=said.append) is None
-    assert said == ["the registry is not empty: no demo servers added"]
+    assert said == ["the site already has servers or agents: no demo servers added"]
     assert not Agent.objects.exists()
 
 
@@ -76,7 +76,7 @@ def test_what_cannot_work_here_is_left_out_and_said(said, settings, tmp_path, mo
     made = set_up_demo(say=said.append, patience=0)
     assert (made.approved, Server.objects.count()) == ({}, 0)
     assert any("mcp-server-time is not installed" in line for line in said)
-    assert any(f"{tmp_path} is no git repository" in line for line in said)
+    assert any(f"{tmp_path} is not a git repository" in line for line in said)
     assert find_token(made.token) is not None
 
 
@@ -85,7 +85,7 @@ def test_without_a_worker_the_servers_wait_for_a_person(said):
     made = set_up_demo(say=said.append, patience=0)
     assert set(made.approved.values()) == {0}
     assert any("the worker has not tested it yet" in line for line in said)
-    assert any("nobody may approve calls yet" in line for line in said)
+    assert any("no user can approve calls yet" in line for line in said)
     assert ServerTest.objects.filter(verdict="queued").count() == len(made.approved)
 
 

@@ -111,7 +111,7 @@ def test_bad_server_keeps_a_whole_file_of_our_own_format_out() -> None:
 )
 def test_import_of_nothing_is_refused(data: dict[str, Any]) -> None:
     outcome = take(data)
-    assert ["nothing to import" in note.sentence for note in outcome.refused] == [True]
+    assert ["no servers to import" in note.sentence for note in outcome.refused] == [True]
     assert not outcome.saved
     assert take(data, may_be_empty=True).saved
 
@@ -348,7 +348,7 @@ def test_an_existing_credential_keeps_its_value() -> None:
 
 def test_what_later_features_will_use_is_kept_and_said_so() -> None:
     outcome = import_file(raw=sample("slipsnisse/worked_example.yaml"), path="s.yaml", actor="test")
-    assert any(note.sentence.startswith("Kept, not made") for note in outcome.notes)
+    assert any(note.sentence.startswith("Kept, but not created") for note in outcome.notes)
     assert not ExpertTool.objects.exists()
     import_file(raw=sample("ai-agent/ai-agent.json"), path=".ai-agent.json", actor="test")
     tools = export_config(format_name="slipsnisse-extended", actor="test").data["tools"]

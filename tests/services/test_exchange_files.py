@@ -21,7 +21,7 @@ def put(path: Path, content: str = "{}") -> Path:
 def test_an_ai_agent_file_is_looked_for_here_and_then_at_home(tmp_path: Path) -> None:
     here, home = tmp_path / "here", tmp_path / "home"
     options = {"format_name": "ai-agent", "workspace": None, "environ": {"HOME": str(home)}, "here": here}
-    with pytest.raises(NotFound, match="Name the file"):
+    with pytest.raises(NotFound, match="Enter the path of the file"):
         locate(**options)
     at_home = put(home / ".ai-agent.json")
     assert locate(**options).path == at_home

@@ -84,7 +84,7 @@ def test_asking_twice_waits_for_the_same_test(live_db, sent):
 @pytest.mark.django_db
 @pytest.mark.parametrize("ask", [request_test, request_refresh, request_reconnect])
 def test_a_draft_is_never_started(ask, sent):
-    with pytest.raises(Conflict, match="nobody has confirmed"):
+    with pytest.raises(Conflict, match="is not confirmed"):
         ask(server=draft(), actor="test")
     assert (ServerTest.objects.count(), sent) == (0, [])
 
@@ -100,7 +100,7 @@ def test_a_test_calls_only_approved_tools_that_only_read(sent):
     observe.observe(server=server, listed=listed)
     for tool in server.tools.exclude(name="new"):
         decisions.approve(definition=tool.latest, actor="test")
-    with pytest.raises(Denied, match="no rule fits"):
+    with pytest.raises(Denied, match="no rule matches"):
         request_test(server=server, actor="test", call_tool="look")
     PolicyRule.objects.create(name="reading runs", outcome="allow", server=server)
     assert request_test(server=server, actor="test", call_tool="look").call_tool == "look"

@@ -107,7 +107,7 @@ def test_a_token_that_was_given_is_used_and_never_revoked(tmp_path: Path) -> Non
     assert bearer_in(file) == raw
     disconnect(file=file, key="slipsnisse", actor="connect")
     assert find_token(raw) is not None
-    with pytest.raises(ConfigInvalid, match="no live token of the agent “local”"):
+    with pytest.raises(ConfigInvalid, match="not a valid token of the agent “local”"):
         put(file, "local", signing=Signing(raw))
 
 
@@ -125,7 +125,7 @@ def test_a_projects_file_never_gets_a_token(tmp_path: Path) -> None:
     assert not Token.objects.exists()
     with pytest.raises(ConfigInvalid, match="belongs to a project"):
         put(file, signing=Signing("slp_x"))
-    with pytest.raises(ConfigInvalid, match="no file in a project"):
+    with pytest.raises(ConfigInvalid, match="does not support project files"):
         of_project(HOSTS["windsurf"], tmp_path)
 
 
@@ -166,7 +166,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_there_are_refused_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"There is: .*ann"):
+    with pytest.raises(NotFound, match=r"Available: .*ann"):
         put(file_of(tmp_path), "nobody")
     Endpoint.objects.update(enabled=False)
     with pytest.raises(NotFound, match="none yet"):
@@ -285,12 +285,12 @@ def test_an_address_that_has_changed_and_a_token_that_has_ended_are_mended(tmp_p
     file = file_of(tmp_path)
     put(file)
     settings.SITE_URL = "http://127.0.0.1:9000"
-    assert "address is http://127.0.0.1:9000/mcp/default now" in only(file).problem
+    assert "is now http://127.0.0.1:9000/mcp/default" in only(file).problem
     mend(entry=only(file), actor="connect")
     token = find_token(bearer_in(file))
     assert token is not None
     revoke_token(token=token, actor="ann")
-    assert only(file).problem == "Its token was revoked."
+    assert only(file).problem == "The token of the entry was revoked."
     mend(entry=only(file), actor="connect")
     assert find_token(bearer_in(file)) is not None
     assert only(file).problem == ""
@@ -319,7 +319,7 @@ def test_an_agent_that_is_gone_is_told_and_not_mended(tmp_path: Path) -> None:
     put(file, http=False)
     Agent.objects.filter(slug="ann").delete()
     entry = only(file)
-    assert "no enabled agent “ann”" in entry.problem
+    assert 'No enabled agent named "ann"' in entry.problem
     assert not entry.mendable
 
 

@@ -38,7 +38,7 @@ def test_key_of_a_call_that_may_have_run_is_not_released(state: str):
         ended("c", state=state, finished_at=timezone.now())
     idempotency.release(**KEY)
     if state == "dispatched":
-        with pytest.raises(Conflict, match="has not ended"):
+        with pytest.raises(Conflict, match="is still in progress"):
             claim("d")
     else:
         again = claim("d")
@@ -57,5 +57,5 @@ def test_abandoned_key_goes_to_one_of_two_who_find_it(monkeypatch: pytest.Monkey
         return take(*args)
 
     monkeypatch.setattr(idempotency, "_never_begun", take_second)
-    with pytest.raises(Conflict, match="has not ended"):
+    with pytest.raises(Conflict, match="is still in progress"):
         claim("e")

@@ -69,7 +69,7 @@ def test_the_form_shows_it_and_adds_what_was_shown(registry: images.Images, dock
     assert f"{registry.host}/acme/notes@{registry.digest}" in Server.objects.get().command
     registry.receiver.otherwise = (503, {}, b"")
     failed = html.unescape(admin_client.get(page).content.decode())
-    assert "The image of the tag could not be found: The image's registry answered 503." in failed
+    assert "The image of the tag could not be found: The container registry answered HTTP 503." in failed
 
 
 def _no(registry: images.Images, **lies: Any) -> Callable[[Received], Answer]:
@@ -86,14 +86,14 @@ def _no(registry: images.Images, **lies: Any) -> Callable[[Received], Answer]:
 @pytest.mark.parametrize(
     ("lies", "why"),
     [
-        ({"manifests": (200, {"Docker-Content-Digest": "sha256:short"}, b"")}, "no digest of SHA-256"),
-        ({"manifests": (302, {"Location": "http://127.0.0.1:1/"}, b"")}, "answered 302"),
-        ({"manifests": (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")}, "wants a password"),
-        ({"manifests": (401, {"WWW-Authenticate": 'Bearer realm="file:///etc/passwd"'}, b"")}, "wants a password"),
+        ({"manifests": (200, {"Docker-Content-Digest": "sha256:short"}, b"")}, "not return a SHA-256 digest"),
+        ({"manifests": (302, {"Location": "http://127.0.0.1:1/"}, b"")}, "answered HTTP 302"),
+        ({"manifests": (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")}, "requires a password"),
+        ({"manifests": (401, {"WWW-Authenticate": 'Bearer realm="file:///etc/passwd"'}, b"")}, "requires a password"),
         ({"manifests": (401, {"WWW-Authenticate": 'Bearer realm="http://10.0.0.1/token"'}, b"")}, "is private"),
-        ({"token": (200, {}, b'{"token": ["x"]}')}, "a token that is none"),
-        ({"token": (200, {}, b'{"token": "a\\u000d\\u000ab: c"}')}, "a token that is none"),
-        ({"token": (200, {}, b"[" * 10_000)}, "without an account"),
+        ({"token": (200, {}, b'{"token": ["x"]}')}, "an invalid token"),
+        ({"token": (200, {}, b'{"token": "a\\u000d\\u000ab: c"}')}, "an invalid token"),
+        ({"token": (200, {}, b"[" * 10_000)}, "requires an account"),
         ({"token": (200, {}, b"x" * 100_000)}, "bytes"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_registry_that_lies_is_refused_with_a_reason(
 
 
 def test_what_is_not_there_is_said_and_a_private_registry_is_not_asked(registry: images.Images, docker: str) -> None:
-    with pytest.raises(NotFound, match="no image acme/notes:2"):
+    with pytest.raises(NotFound, match='no image named "acme/notes:2'):
         asked(entry_of(registry.host, "2.0.0"))
     RegistryEntry.objects.all().delete()
     entry = entry_of(registry.host)

@@ -98,10 +98,10 @@ def test_a_python_package_is_locked_approved_installed_and_started_without_a_net
     install = resolved("small-server", "1.0", ecosystem="pypi")
     assert nothing_left()
     assert [str(change) for change in requests.changes_of(install)] == [
-        "small-dep 1.0 is new",
-        "small-server 1.0 is new",
+        "small-dep 1.0 was added",
+        "small-server 1.0 was added",
     ]
-    with pytest.raises(Conflict, match="not the one that was shown"):
+    with pytest.raises(Conflict, match="changed after you opened it"):
         requests.approve(install=install, lock_sha256="0" * 64, actor=PERSON)
     person = User.objects.create(username="ann")
     requests.approve(install=install, lock_sha256=install.lock_sha256, actor=PERSON, user=person)
@@ -145,7 +145,7 @@ def test_an_npm_package_is_replaced_by_a_newer_one_and_rolled_back(packages: Pac
     )
     packages.npm.clear()
     assert started(server) == ["ping"]
-    with pytest.raises(Conflict, match="starts it"):
+    with pytest.raises(Conflict, match="uses this package"):
         requests.remove(install=new, actor=PERSON)
     server = requests.roll_back(server=server, actor=PERSON)
     assert (server.lifecycle, server.command[1:]) == (
@@ -229,7 +229,7 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     assert "did not start in a sandbox" in broken.not_offered
     assert offers.comparison(broken) is None
     settings.STDIO_ENABLED = False
-    assert "switched off on this site" in installed("@small/server", "1.1.0", server=server).not_offered
+    assert "disabled on this site" in installed("@small/server", "1.1.0", server=server).not_offered
     requests.use(install=new, actor=PERSON)
     assert offers.comparison(Install.objects.get(pk=new.pk)) is None, "there is nothing to compare any more"
 
@@ -240,15 +240,15 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
 @pytest.mark.parametrize(
     ("ecosystem", "package", "version", "reason"),
     [
-        ("pypi", "sdist-only", "1.0", "sdist-only==1.0 has a source distribution only"),
+        ("pypi", "sdist-only", "1.0", "sdist-only==1.0 is only available as a source distribution"),
         ("pypi", "from-git", "1.0", "needs small-dep from an address or a git repository"),
-        ("pypi", "small-server", "9.9", "There is no version small-server==9.9"),
-        ("npm", "with-script", "1.0.0", "wants to run a script while it is installed"),
+        ("pypi", "small-server", "9.9", "No version small-server==9.9"),
+        ("npm", "with-script", "1.0.0", "needs to run a script during installation"),
         ("npm", "from-git", "1.0.0", "from a git repository or another address"),
         ("npm", "from-address", "1.0.0", "from a git repository or another address"),
-        ("npm", "small-dep", "1.0.0", "has no program that could be started"),
-        ("npm", "@small/server", "9.9.9", "There is no version @small/server@9.9.9"),
-        ("npm", "not-there", "", "has no package not-there"),
+        ("npm", "small-dep", "1.0.0", "contains no program to start"),
+        ("npm", "@small/server", "9.9.9", "No version @small/server@9.9.9"),
+        ("npm", "not-there", "", 'No package named "not-there'),
     ],
 )
 def test_what_may_not_be_installed_fails_with_its_reason_and_leaves_nothing(
@@ -281,7 +281,7 @@ def test_another_file_than_the_approved_one_is_never_installed(packages: Package
     failed = work.work(install_id=install.pk)
     assert failed is not None
     assert failed.state == InstallState.FAILED
-    assert "is not the one that was approved" in failed.reason
+    assert "than the approved one" in failed.reason
     assert nothing_left()
 
 
@@ -293,7 +293,7 @@ def _killed(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
                     each.kill()
 
     packages.before = lambda path: kill(path) if path.startswith("/files/") else None
-    return "not known here"
+    return "unknown reason"
 
 
 def _full(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -440,7 +440,7 @@ def test_an_installation_that_every_worker_dies_of_fails(var: Path, monkeypatch:
         assert sweeping.take_back_of("worker@here:47", database_now()) == 1
     install.refresh_from_db()
     assert install.state == InstallState.FAILED
-    assert "Ask again" in install.reason
+    assert "Try again" in install.reason
 
 
 def test_a_worker_that_was_thought_dead_leaves_the_folder_to_the_next(
@@ -493,7 +493,7 @@ def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:
     dead.refresh_from_db()
     assert (dead.state, dead.reason) == (
         InstallState.FAILED,
-        "The worker or its installer ended before it was done. Ask again.",
+        "The worker or its installer stopped before the installation was finished. Try again.",
     )
     assert sorted(os.listdir(var / "installs")) == sorted([str(busy.uid), str(done.uid)])
     assert os.listdir(done.place) == ["f" * 64]
@@ -546,7 +546,7 @@ def test_what_is_no_name_is_refused_before_any_program_sees_it(var: Path) -> Non
 def test_many_requests_wait_for_those_before_them(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MOST_OPEN", 1)
     installs.resolve(ecosystem="npm", package="a", actor=PERSON)
-    with pytest.raises(Conflict, match="being resolved already"):
+    with pytest.raises(Conflict, match="already being resolved"):
         installs.resolve(ecosystem="npm", package="b", actor=PERSON)
 
 

@@ -39,7 +39,7 @@ def test_a_site_at_work_and_at_rest_breaks_nothing():
     ended("done")
     dispatched("out", lease=MINUTE)
     assert broken() == set()
-    assert broken(strict=True) == {"Nothing is left open."}
+    assert broken(strict=True) == {"No call is open."}
     Invocation.objects.filter(pk="out").update(lease_until=timezone.now())
     reap_calls(timezone.now())
     assert broken(strict=True) == set()
@@ -47,11 +47,11 @@ def test_a_site_at_work_and_at_rest_breaks_nothing():
 
 def test_what_became_due_after_the_site_was_stopped_is_not_late():
     dispatched("out", lease=-20 * MINUTE)
-    assert broken() == {"No lease is stuck."}
+    assert broken() == {"No lease is overdue."}
     reaping.settled(timezone.now() - 30 * MINUTE)
     assert broken() == set()
     reaping.settled(timezone.now())
-    assert broken() == {"No lease is stuck."}
+    assert broken() == {"No lease is overdue."}
 
 
 def test_an_answer_that_comes_after_the_reaper_is_no_second_end():
@@ -65,7 +65,7 @@ def test_a_guard_that_is_missing_is_named():
     drop_guards()
     (finding,) = [found for found in check(timezone.now()) if found.violations]
     install_guards()
-    assert finding.rule == "The database's own guards are in place."
+    assert finding.rule == "The triggers of the database are in place."
     assert finding.violations > len(finding.examples) == 5
     assert check(timezone.now())[0].violations == 0
 
@@ -74,7 +74,7 @@ def test_a_guard_that_is_missing_is_named():
 @pytest.mark.parametrize(
     ("rule", "violate"),
     [
-        ("Whatever was sent has its audit entry.", lambda: call_without_audit()),
+        ("Every sent call has its audit entry.", lambda: call_without_audit()),
         (
             "No call was sent twice.",
             lambda: (ended("c1"), audit.record(kind="call.dispatched", actor="a", subject="call:c1")),
@@ -83,28 +83,28 @@ def test_a_guard_that_is_missing_is_named():
             "No call ended twice.",
             lambda: (ended("c1"), audit.record(kind="call.succeeded", actor="a", subject="call:c1")),
         ),
-        ("What was refused, held back or undecided was never sent.", lambda: ended("c1", state="cancelled")),
-        ("What was refused, held back or undecided was never sent.", lambda: ended("c1", outcome="deny")),
+        ("Denied, rejected and undecided calls were never sent.", lambda: ended("c1", state="cancelled")),
+        ("Denied, rejected and undecided calls were never sent.", lambda: ended("c1", outcome="deny")),
         (
-            "A call has ended if and only if the audit log says how.",
+            "A call has ended if and only if the audit log contains its outcome.",
             lambda: (dispatched("c1", lease=MINUTE), audit.record(kind="call.unknown", actor="a", subject="call:c1")),
         ),
         (
-            "A call has ended if and only if the audit log says how.",
+            "A call has ended if and only if the audit log contains its outcome.",
             lambda: dispatched("c1", state="unknown", lease_until=None, finished_at=timezone.now()),
         ),
-        ("An ended call has a time and holds no lease.", lambda: ended("c1", lease_until=timezone.now() + MINUTE)),
-        ("An ended call has a time and holds no lease.", lambda: ended("c1", finished_at=None)),
-        ("A call succeeded only with an answer.", lambda: ended("c1", result="", result_bytes=0)),
-        ("A call that is out has a lease.", lambda: dispatched("c1", lease_until=None)),
-        ("No lease is stuck.", lambda: dispatched("c1", lease=-MINUTE)),
+        ("An ended call has an end time and no lease.", lambda: ended("c1", lease_until=timezone.now() + MINUTE)),
+        ("An ended call has an end time and no lease.", lambda: ended("c1", finished_at=None)),
+        ("Every succeeded call has an answer.", lambda: ended("c1", result="", result_bytes=0)),
+        ("Every call in progress has a lease.", lambda: dispatched("c1", lease_until=None)),
+        ("No lease is overdue.", lambda: dispatched("c1", lease=-MINUTE)),
         (
-            "Every active server runs as it was confirmed.",
+            "The launch of every active server is confirmed.",
             lambda: (confirmed(), Server.objects.update(command=["evil"])),
         ),
-        ("Secrets are stored sealed only.", lambda: Credential.objects.create(name="x", sealed_value="plain text")),
+        ("Secrets are only stored encrypted.", lambda: Credential.objects.create(name="x", sealed_value="plain text")),
         (
-            "No test waits for a dead worker.",
+            "No test waits for a stopped worker.",
             lambda: ServerTest.objects.create(
                 server=confirmed(),
                 verdict="running",
@@ -125,7 +125,7 @@ def test_an_unapproved_definition_must_not_be_served():
     tool = server.tools.get()
     tool.pinned = tool.latest
     tool.save()
-    assert broken() == {"Only approved definitions of the tool itself are served."}
+    assert broken() == {"Only approved definitions of the same tool are offered."}
 
 
 def test_a_connection_of_a_dead_process_is_noticed():
@@ -133,7 +133,7 @@ def test_a_connection_of_a_dead_process_is_noticed():
     record_event(event(server), "web@box:1")
     assert broken() == set()
     server.connections.update(seen_at=timezone.now() - 5 * MINUTE)
-    assert broken() == {"No connection of a dead process is shown."}
+    assert broken() == {"No connection of a stopped process is listed."}
 
 
 def test_many_calls_are_judged_in_as_many_queries_as_few():

@@ -132,7 +132,7 @@ def test_asking_for_folders_is_confirmed_anew(db: None):
 def test_whoever_changed_a_launch_does_not_confirm_it_alone_where_four_eyes_are_asked_for(db: None, settings: Any):
     settings.FOUR_EYES = True
     server = saved(Server(slug="mine", command=["evil"]))
-    with pytest.raises(Denied, match="somebody else confirms"):
+    with pytest.raises(Denied, match="another user must confirm"):
         confirm(server, "user:ann")
     saved(server, "user:stooge", cwd="/tmp")  # another's small change after it does not make it another's
     for own in ("user:ann", "user:stooge"):
@@ -155,7 +155,7 @@ def test_new_user_name_makes_nobody_a_second_person(db: None, settings: Any):
     ann.save()
     server.refresh_from_db()
     assert server.launch_by == ["user:bob"]
-    with pytest.raises(Denied, match="somebody else confirms"):
+    with pytest.raises(Denied, match="another user must confirm"):
         confirm(server, "user:bob")
 
 

@@ -60,7 +60,7 @@ def run(*words: str) -> tuple[int, str]:
 @pytest.mark.parametrize("full", [False, True], ids=["usual", "full"])
 def test_log_cut_back_together_with_the_note_is_found(site, full):
     cut_back()
-    assert any(found.startswith("Seal 3 of ") for found in verify(full=full).problems)
+    assert any(found.startswith("Checkpoint 3 of ") for found in verify(full=full).problems)
     code, said = run("verify")
     assert code == 1
     assert "audit accept-restore" in said
@@ -73,7 +73,7 @@ def test_cut_log_stays_a_fault_after_new_seals(site):
         tasks.seal_audit()
     assert AuditSeal.objects.count() > 3
     assert kept().number == 3
-    assert any(found.startswith("Seal 3 of ") for found in verify().problems)
+    assert any(found.startswith("Checkpoint 3 of ") for found in verify().problems)
 
 
 def test_sealing_logs_that_the_log_was_cut(site):
@@ -87,7 +87,7 @@ def test_missing_note_is_a_fault_until_everything_was_read(site):
     AuditVerification.objects.all().delete()
     for _ in range(2):
         (problem,) = verify().problems
-        assert problem.startswith("The note of what was verified is gone")
+        assert problem.startswith("The state of the last verification is missing")
     assert verify(full=True).problems == ()
     assert verify().problems == ()
 
@@ -95,7 +95,7 @@ def test_missing_note_is_a_fault_until_everything_was_read(site):
 def test_note_with_an_unknown_key_is_a_fault(site):
     AuditVerification.objects.update(key_id="other")
     (problem,) = verify().problems
-    assert problem.startswith("The note of what was verified cannot be verified")
+    assert problem.startswith("The state of the last verification cannot be verified")
 
 
 def test_machine_without_the_file_says_so_once(site):
@@ -147,7 +147,7 @@ def test_forged_file_does_not_fit_its_signature(site):
     said = json.loads(newest_seal.path().read_text())
     newest_seal.path().write_text(json.dumps(said | {"newest_seal": said["newest_seal"].replace("3", "2")}))
     (problem,) = verify().problems
-    assert "does not fit its signature" in problem
+    assert "does not match its signature" in problem
 
 
 def test_folder_that_cannot_be_written_is_noted(site, monkeypatch, tmp_path):

@@ -140,11 +140,11 @@ def test_parts_of_the_access_that_are_not_given_stay():
         ({"kind": "webhook", "allowed_networks": ["10.0.0.0/99"]}, {"url": URL, "signing": telling.SIGNING}, "CIDR"),
         ({"kind": "webhook", "events": ["asked", "sneezed"]}, {"url": URL, "signing": telling.SIGNING}, "sneezed"),
         ({"kind": "webhook", "events": "asked"}, {"url": URL, "signing": telling.SIGNING}, "list of texts"),
-        ({"kind": "email"}, {}, "No e-mail address"),
-        ({"kind": "email", "addresses": ["ann@example.org\nBcc: x@y.z"]}, {}, "no e-mail address"),
+        ({"kind": "email"}, {}, "An e-mail address is required"),
+        ({"kind": "email", "addresses": ["ann@example.org\nBcc: x@y.z"]}, {}, "not a valid e-mail address"),
         ({"kind": "slack", "room": "C1"}, {}, "bot token"),
         ({"kind": "slack"}, {"token": "xoxb-1"}, "bot token"),
-        ({"kind": "pigeon"}, {}, "no such kind"),
+        ({"kind": "pigeon"}, {}, "not a kind of channel"),
     ],
 )
 def test_what_could_never_be_delivered_is_refused_with_the_remedy(fields, access, says):
@@ -160,13 +160,13 @@ def test_a_test_message_and_a_repetition_by_hand():
     channel = webhook(URL)
     delivery = outbox.send_test(channel=channel, actor="test")
     assert (delivery.event, delivery.state) == ("test", "waiting")
-    with pytest.raises(Conflict, match="still being tried"):
+    with pytest.raises(Conflict, match="still being sent"):
         outbox.redeliver(delivery=delivery, actor="test")
     Delivery.objects.update(state="given up", next_at=None, last_error="HTTP 500")
     again = outbox.redeliver(delivery=delivery, actor="test")
     assert (again.state, again.last_error, again.uid) == ("waiting", "", delivery.uid)
     channel.enabled = False
-    with pytest.raises(Conflict, match="switched off"):
+    with pytest.raises(Conflict, match="disabled"):
         outbox.send_test(channel=channel, actor="test")
 
 
@@ -207,7 +207,7 @@ def test_a_server_in_trouble_is_told_once_and_so_is_its_return():
     for _ in range(5):
         checks.mark_failed(server_id=server.pk, code="TIMEOUT", message="No answer within 30 s.")
     (down,) = Delivery.objects.filter(event="unavailable")
-    assert down.facts["data"]["reason"] == "Failed 3 times in a row: No answer within 30 s."
+    assert down.facts["data"]["reason"] == "The server failed 3 times in a row: No answer within 30 s."
     assert down.facts["data"]["url"].endswith(f"/admin/mcpregistry/server/{server.pk}/change/")
     assert mail(Event.UNAVAILABLE, down.facts["data"]).subject == "[Slipsnisse] A server does not answer: echo"
     for _ in range(2):

@@ -102,7 +102,7 @@ def test_a_webhook_gets_the_facts_signed(receiver):
     [
         ((500, {}, b"canary-in-answer"), "HTTP 500"),
         ((404, {}, b""), "HTTP 404"),
-        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "HTTP 302, which is not followed"),
+        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "HTTP 302, a redirect, which is not followed"),
     ],
 )
 def test_a_refusal_is_noted_and_tried_again_with_the_same_id(receiver, answer, says):
@@ -189,7 +189,7 @@ def test_one_that_never_answers_delays_nobody_else(receiver, monkeypatch):
     good, bad = (Delivery.objects.filter(channel__name=name) for name in ("a good one", "a dead one"))
     assert set(good.values_list("state", flat=True)) == {"sent"}
     assert sorted(bad.values_list("attempts", flat=True)) == [0] * 19 + [1], "the others were not even tried"
-    assert bad.get(attempts=1).last_error == "It took too long."
+    assert bad.get(attempts=1).last_error == "The message could not be sent in time."
     assert not bad.filter(next_at__lte=timezone.now()).exists()
 
 
@@ -230,7 +230,7 @@ def test_secrets_that_do_not_open_are_told_and_end_in_time(receiver):
     tell("asked", held())
     deliver()
     assert only().state == "failed"
-    assert "sealed with the key 'lost'" in only().last_error
+    assert 'encrypted with the key "lost"' in only().last_error
 
 
 # Many at once, and deaths
@@ -290,7 +290,7 @@ def test_a_failure_told_late_does_not_disturb_the_next_one_who_tries(receiver):
     due_again()
     second = claim(Channel.objects.get().pk, timezone.now())
     assert (first.attempt, second.attempt) == (1, 2)
-    late = senders.Receipt("It took too long.", reached=False)
+    late = senders.Receipt("The message could not be sent in time.", reached=False)
     settle(first.id, first.attempt, late, timezone.now())
     assert (only().state, only().last_error) == ("waiting", "")
     settle(second.id, second.attempt, senders.Receipt(code=200), timezone.now())
@@ -351,9 +351,9 @@ def test_hostile_names_neither_forge_headers_nor_markup(post_office):
 @pytest.mark.parametrize(
     ("verb", "reply", "says", "code"),
     [
-        ("DATA", b"451 canary later", "refused it", 451),
-        ("RCPT", b"550 canary no such box", "refuses every address", 550),
-        ("MAIL", b"421 canary closing", "refused it", 421),
+        ("DATA", b"451 canary later", "rejected the message", 451),
+        ("RCPT", b"550 canary no such box", "rejected all addresses", 550),
+        ("MAIL", b"421 canary closing", "rejected the message", 421),
     ],
 )
 def test_a_mail_server_that_refuses_is_tried_again(post_office, verb, reply, says, code):
@@ -477,7 +477,7 @@ def test_an_odd_answer_of_slack_is_a_failure():
         fake.answers += [(200, {}, b"<html>canary</html>"), (200, {}, b'{"ok": false, "error": "canary token!"}')]
         slack_room(fake.url)
         tell("asked", held())
-        for says in ("no JSON object", "an error without a name"):
+        for says in ("not a JSON object", "an error without a name"):
             deliver()
             assert only().last_error == f"Slack answered: {says}."
             due_again()

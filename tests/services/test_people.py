@@ -158,7 +158,9 @@ def test_only_the_same_password_hashed_anew_is_told_as_such(settings: Settings):
     ann = User.objects.create(username="ann", password=make_password("canary-Xyz-9", hasher="pbkdf2_sha1"))
     ann, before = User.objects.get(pk=ann.pk), now()
     assert ann.check_password("canary-Xyz-9")
-    assert since(before) == [("user.password_changed", "system", "user:ann", {"only": "the same one, hashed anew"})]
+    assert since(before) == [
+        ("user.password_changed", "system", "user:ann", {"only": "the same password, hashed again"})
+    ]
     before = now()
     for new in ("another-Xyz-9", None):  # the last: one that opens nothing
         ann.set_password(new)

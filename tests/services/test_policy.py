@@ -63,7 +63,7 @@ def test_a_broken_condition_is_refused_with_its_column():
 
 def test_a_rule_about_a_tool_of_another_server_is_refused():
     other = Server.objects.create(slug="other", command=["x"])
-    with pytest.raises(ConfigInvalid, match="never fit"):
+    with pytest.raises(ConfigInvalid, match="never match"):
         save(outcome="deny", tool=new_tool(), server=other)
 
 
@@ -111,21 +111,21 @@ def only_the_owner_of_every_agent() -> dict[str, Any]:
 
 
 FOR_EVER = [
-    (nobody, "nobody is active and may approve"),
-    (inactive, "nobody is active"),
-    (viewers, "nobody is active and may approve"),
-    (empty_group, "nobody in the group 'ops'"),
-    (group_without_right, "nobody in the group 'ops'"),
-    (too_many, "it asks 3 people, and only 2 may"),
-    (only_the_owner, "besides the owner"),
-    (only_the_owner_of_every_agent, "besides the owner"),
+    (nobody, "no active user can approve"),
+    (inactive, "no active user"),
+    (viewers, "no active user can approve"),
+    (empty_group, "no active user in the group 'ops'"),
+    (group_without_right, "no active user in the group 'ops'"),
+    (too_many, "it requires 3 approvals, but only 2 users can"),
+    (only_the_owner, "owners cannot approve calls of their own agents"),
+    (only_the_owner_of_every_agent, "owners cannot approve calls of their own agents"),
 ]
 
 
 @pytest.mark.parametrize(("make", "says"), FOR_EVER, ids=lambda p: getattr(p, "__name__", ""))
 def test_a_rule_that_would_ask_for_ever_is_refused_with_the_reason(make: Any, says: str):
     fields = make()
-    with pytest.raises(ConfigInvalid, match="would ask for ever") as caught:
+    with pytest.raises(ConfigInvalid, match="could never be approved") as caught:
         save(**fields)
     assert says in caught.value.message
     assert caught.value.remedy
@@ -209,7 +209,7 @@ def test_claims_count_only_once_confirmed():
 
 @pytest.mark.parametrize("annotations", [{}, {"readOnlyHint": "yes"}, {"title": "x"}])
 def test_what_claims_nothing_cannot_be_confirmed_in_one_click(annotations: dict[str, Any]):
-    with pytest.raises(ConfigInvalid, match="claims nothing"):
+    with pytest.raises(ConfigInvalid, match="declares no annotations"):
         behaviour.confirm_claims(tool=new_tool(**annotations), actor=ACTOR)
 
 
@@ -265,12 +265,12 @@ def test_rules_are_read_from_files_by_names():
     ("text", "says"),
     [
         ("- name: [", "line 1"),
-        ("3", "no list of rules"),
-        ("- 3", "no list of rules"),
-        ("- nmae: x", "no 'nmae'"),
-        ("- server: nobody", "no server 'nobody'"),
-        ("- tool: nobody::x", "no tool"),
-        ("- approvers: nobody", "no group 'nobody'"),
+        ("3", "does not contain a list of rules"),
+        ("- 3", "does not contain a list of rules"),
+        ("- nmae: x", "no field 'nmae'"),
+        ("- server: nobody", 'No server named "nobody"'),
+        ("- tool: nobody::x", "No tool"),
+        ("- approvers: nobody", 'No group named "nobody"'),
     ],
 )
 def test_files_that_cannot_be_read_say_why(text: str, says: str):
@@ -295,7 +295,7 @@ def test_a_draft_decides_nothing_until_it_is_made_live_once():
         switch_rule(rule=rule, enabled=True, actor="a")
     make_live(rule=rule, actor="user:ann")
     assert [spec.name for spec in load_snapshot().rules] == ["new"]
-    with pytest.raises(Conflict, match="no draft any more"):
+    with pytest.raises(Conflict, match="no longer a draft"):
         make_live(rule=rule, actor="user:ann")
     told = AuditEntry.objects.filter(subject=f"rule:{rule.pk}").order_by("id")
     assert [(each.kind, '"draft":true' in each.body) for each in told] == [
@@ -306,7 +306,7 @@ def test_a_draft_decides_nothing_until_it_is_made_live_once():
 
 def test_a_draft_may_ask_though_nobody_can_answer_yet_but_does_not_live_so():
     rule = save(outcome="ask", draft=True)
-    with pytest.raises(ConfigInvalid, match="would ask for ever"):
+    with pytest.raises(ConfigInvalid, match="could never be approved"):
         make_live(rule=rule, actor="a")
     rule.refresh_from_db()
     assert rule.draft

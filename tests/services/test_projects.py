@@ -104,7 +104,7 @@ def test_a_confirmation_is_refused_if_the_file_was_changed_after_it_was_shown(db
     write(tmp_path / "shop", git=entry("log"))
     shown = note(tmp_path / "shop")
     write(tmp_path / "shop", git=entry("log", "push"))
-    with pytest.raises(Conflict, match="changed after it was shown"):
+    with pytest.raises(Conflict, match="changed after you opened it"):
         projects.confirm_project(project=shown, shown=shown.content, actor=ACTOR)
     row = ProjectFile.objects.get()
     assert row.confirmed == ""
@@ -224,7 +224,7 @@ def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(l
     change_file_and_put_it_back(tmp_path / "shop")
     assert states() == {"git": Lifecycle.DRAFT}
     row = ProjectFile.objects.get()
-    assert (row.state, "on its own page" in row.problem) == ("starting", True)
+    assert (row.state, "on its page" in row.problem) == ("starting", True)
     lifecycle.confirm_launch(server=Server.objects.get(), actor=ACTOR, launch_hash=Server.objects.get().launch_hash())
     set_up_project(directory=tmp_path / "shop", environ={})
     assert (states(), ProjectFile.objects.get().state) == ({"git": Lifecycle.ACTIVE}, "confirmed")
@@ -331,7 +331,7 @@ def test_a_file_that_cannot_be_used_says_where_and_what_to_do(db: None, tmp_path
     assert "chmod o-w" in note(tmp_path / "shop").problem
     file.chmod(0o600)
     (tmp_path / "shop").chmod(0o777)
-    assert "every user" in note(tmp_path / "shop").problem
+    assert "Every user" in note(tmp_path / "shop").problem
     (tmp_path / "shop").chmod(0o700)
     monkeypatch.setattr(project_files.os, "geteuid", lambda: os.getuid() + 1)
     if os.getuid() != 0:
@@ -369,7 +369,7 @@ def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_pa
 
 def test_a_command_that_is_too_long_to_be_looked_at_is_refused(db: None, tmp_path: Path) -> None:
     write(tmp_path, git={"command": "sh", "args": ["-c", "true; " * 1000]})
-    assert "too many to be looked at" in note(tmp_path).problem
+    assert "too long to be reviewed" in note(tmp_path).problem
 
 
 def test_the_sites_clock_does_not_start_the_servers_of_a_project(live_db: None, tmp_path: Path) -> None:

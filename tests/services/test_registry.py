@@ -111,15 +111,18 @@ def test_entries_that_cannot_be_used_are_counted_and_the_others_kept(registry, s
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "sends us to another address"),
-        ((429, {}, b""), "ask too often"),
-        ((500, {}, b"<script>"), "answered 500"),
-        ((200, {}, b"[" * 100_000), "is no list of servers"),
-        (told({"servers": "many"}), "is no list of servers"),
+        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "redirects to another address"),
+        ((429, {}, b""), "too many requests"),
+        ((500, {}, b"<script>"), "answered HTTP 500"),
+        ((200, {}, b"[" * 100_000), "is not a list of servers"),
+        (told({"servers": "many"}), "is not a list of servers"),
         (told({"servers": [], "metadata": {"nextCursor": "1"}}), "an empty page"),
-        (told({"servers": [entry("io.example/n")] * 101}), "more than the 100 entries"),
-        (told({"servers": [], "more": "x" * 5_000_000}), "longer than 4 MiB"),
-        (told({"servers": [entry("io.example/n")], "metadata": {"nextCursor": "c" * 3_000}}), "is no list of servers"),
+        (told({"servers": [entry("io.example/n")] * 101}), "more than 100 entries"),
+        (told({"servers": [], "more": "x" * 5_000_000}), "larger than 4 MiB"),
+        (
+            told({"servers": [entry("io.example/n")], "metadata": {"nextCursor": "c" * 3_000}}),
+            "is not a list of servers",
+        ),
     ],
 )
 def test_a_registry_that_lies_is_refused_with_a_reason(registry, source, answer, reason):
@@ -136,7 +139,7 @@ def test_pages_in_a_circle_end_and_what_they_held_is_read_again(registry, source
     circle = told({"servers": [entry("io.example/a")], "metadata": {"nextCursor": "again"}})
     registry.receiver.answers = [circle, circle]
     after = read(source)
-    assert "in a circle" in after.error
+    assert "repeat themselves" in after.error
     assert (names(), after.watermark) == ({"io.example/a"}, None)
     registry.entries = [entry("io.example/b")]
     assert read(source).error == ""
@@ -148,8 +151,8 @@ def test_pages_in_a_circle_end_and_what_they_held_is_read_again(registry, source
 def test_a_private_address_is_not_asked(registry, source):
     RegistrySource.objects.update(allowed_networks=[])
     assert read(source).error == (
-        "The registry's address is private or reserved. "
-        "If that registry is yours, enter its network among the allowed networks on its page."
+        "The registry's IP address is private or reserved. "
+        "If you trust this registry, add its network to the allowed networks on its page."
     )
     assert registry.receiver.requests == []
 
@@ -169,12 +172,12 @@ def test_times_that_cannot_be_are_not_believed(registry, source):
 @pytest.mark.attack
 def test_a_reading_that_takes_too_long_ends(registry, source, monkeypatch):
     monkeypatch.setattr(sync, "MOST_SECONDS", -1.0)
-    assert "not read within half an hour" in read(source).error
+    assert "could not be read within 30 minutes" in read(source).error
 
 
 @pytest.mark.parametrize(("lease", "reading"), [(timedelta(hours=1), True), (timedelta(hours=-1), False)])
 def test_it_is_being_read_while_a_worker_has_it(source, lease, reading):
-    RegistrySource.objects.update(lease_until=database_now() + lease, error="It was not read to its end.")
+    RegistrySource.objects.update(lease_until=database_now() + lease, error="The registry was not read completely.")
     row = RegistrySource.objects.get()
     assert registry_out(row).reading is reading
     assert sources.state_of(row) == ("reading" if reading else "failed")
@@ -185,7 +188,7 @@ def test_a_registry_that_drips_is_left(registry, source):
     registry.receiver.answers = [lambda _: (gate.wait(HANG_LIMIT), told({"servers": []}))[1]]
     after = read(source, seconds=0.3)
     gate.set()
-    assert "gave no page within 0.3 s" in after.error
+    assert "did not answer within 0.3 s" in after.error
 
 
 def test_one_worker_reads_it_and_who_lost_it_writes_nothing(registry, source, monkeypatch):
@@ -199,7 +202,7 @@ def test_one_worker_reads_it_and_who_lost_it_writes_nothing(registry, source, mo
     assert sync.sync(source_id=source.pk) is None
     assert names() == set()
     assert sync.sync(source_id=source.pk) is None, "it is another's now"
-    assert RegistrySource.objects.get().error.startswith("It was not read to its end")
+    assert RegistrySource.objects.get().error.startswith("The registry was not read completely")
 
 
 def test_what_is_read_stays_when_somebody_saves_a_form_that_is_older(registry, source):
@@ -417,7 +420,7 @@ def test_another_address_is_another_registry(registry, source):
     source.base_url = f"{registry.url}/other"
     sources.save_source(source=source, actor="user:ann")
     assert names() == set()
-    assert "answered 404" in read(source).error
+    assert "answered HTTP 404" in read(source).error
 
 
 @pytest.mark.parametrize(
@@ -449,7 +452,7 @@ def test_a_token_goes_to_its_registry_alone_and_to_no_address_that_somebody_else
     assert registry.receiver.requests[-1].headers["authorization"] == "Bearer s3cret"
     registry.receiver.answers = [(302, {"Location": f"{registry.url}/elsewhere"}, b""), (403, {}, b"")]
     assert "another address" in read(source).error
-    assert "Enter a token" in read(source).error
+    assert "Enter a valid token" in read(source).error
     assert [each.path.partition("?")[0] for each in registry.receiver.requests] == ["/v0.1/servers"] * 3
     for change in ({"base_url": "https://evil.example"}, {"allowed_networks": [*LOOPBACK, "10.0.0.0/8"]}):
         row = RegistrySource.objects.get()
@@ -466,7 +469,7 @@ def test_a_token_goes_to_its_registry_alone_and_to_no_address_that_somebody_else
         with pytest.raises(ConfigInvalid):
             sources.save_source(source=row, actor="user:ann", token=odd)
     row.base_url = "http://moved.example"
-    with pytest.raises(ConfigInvalid, match="readable over http"):
+    with pytest.raises(ConfigInvalid, match="unencrypted over http"):
         sources.save_source(source=row, actor="user:ann", token="x")
     assert not [each for each in AuditEntry.objects.all() if "s3cret" in each.body]
     assert not hasattr(RegistrySource.history.first(), "sealed_token")

@@ -109,11 +109,11 @@ def test_nothing_is_left_where_it_is_refused() -> None:
 def test_what_was_taken_back_cannot_be_added() -> None:
     entry = listed(remotes=[REMOTE])
     RegistryEntry.objects.update(status="deleted")
-    with pytest.raises(Conflict, match="taken this entry back"):
+    with pytest.raises(Conflict, match="withdrawn this entry"):
         add(entry, **TOKEN)
     User.objects.all().delete()
     RegistrySource.objects.all().delete()
-    with pytest.raises(Conflict, match="taken this entry back"):
+    with pytest.raises(Conflict, match="withdrawn this entry"):
         add(entry, **TOKEN)
 
 
@@ -206,14 +206,22 @@ def test_an_image_becomes_a_draft_that_starts_it_by_its_digest_with_nothing_of_t
 @pytest.mark.parametrize(
     ("changed", "given", "why"),
     [
-        ({}, {"image digest": "latest"}, "digest is none"),
-        ({}, {"image network": "host"}, "none that it takes"),
-        ({"identifier": "--privileged"}, {}, "no whole name"),
-        ({"identifier": "docker.io/a/b --privileged"}, {}, "no whole name"),
-        ({"runtimeArguments": [{"name": "--mount", "value": "type=bind", "isRequired": True}]}, {}, "It needs --mount"),
-        ({"environmentVariables": [{"name": "DOCKER_HOST", "value": "tcp://evil.example"}]}, {}, "would steer"),
-        ({"runtimeArguments": [{"name": "-e", "value": "PATH=/evil"}]}, {}, "would steer"),
-        ({"environmentVariables": [{"name": "A=B --privileged", "value": "x"}]}, {}, "no name for an environment"),
+        ({}, {"image digest": "latest"}, "digest is not valid"),
+        ({}, {"image network": "host"}, "not one of its choices"),
+        ({"identifier": "--privileged"}, {}, "a full image name"),
+        ({"identifier": "docker.io/a/b --privileged"}, {}, "a full image name"),
+        (
+            {"runtimeArguments": [{"name": "--mount", "value": "type=bind", "isRequired": True}]},
+            {},
+            "needs the container option --mount",
+        ),
+        ({"environmentVariables": [{"name": "DOCKER_HOST", "value": "tcp://evil.example"}]}, {}, "would control"),
+        ({"runtimeArguments": [{"name": "-e", "value": "PATH=/evil"}]}, {}, "would control"),
+        (
+            {"environmentVariables": [{"name": "A=B --privileged", "value": "x"}]},
+            {},
+            "not a valid name for an environment",
+        ),
     ],
 )
 def test_an_image_gets_nothing_that_could_leave_its_container(
@@ -242,7 +250,7 @@ def test_where_only_listed_packages_are_wanted_no_other_is_asked_for() -> None:
     RegistryEntry.objects.update(kinds="pypi")
     Configuration.objects.update_or_create(id=1, defaults={"only_listed": True})
     for package, version in [("mcp-server-evil", "1.2.3"), ("mcp-server-time", "1.2.4"), ("mcp-server-time", "")]:
-        with pytest.raises(Denied, match="No registry that this site reads lists"):
+        with pytest.raises(Denied, match="no registry lists"):
             requests.resolve(ecosystem="pypi", package=package, version=version, actor="user:ann")
     assert requests.resolve(ecosystem="pypi", package="MCP_server.time", version="1.2.3", actor="user:ann").pk
     assert add(entry, **{"environment MODE": "m"}).pk

@@ -175,7 +175,7 @@ def test_something_else_in_its_place_is_told_and_not_written_over(bucket):
     made(2)
     path = "/seals/site%20a/0000000001.json"
     bucket.objects[path] = b"mine"
-    assert told() == [("bucket", "NotKept: another object lies where seal 1 belongs")]
+    assert told() == [("bucket", "NotKept: another object is stored in the place of checkpoint 1")]
     assert bucket.objects == {path: b"mine"}
 
 
@@ -225,7 +225,7 @@ def test_another_address_is_another_place(webhook, settings):
 @pytest.mark.parametrize(
     ("name", "url", "wrong"),
     [
-        ("bucket", "https://bucket.example.org", "must name the bucket"),
+        ("bucket", "https://bucket.example.org", "must contain the bucket"),
         ("bucket", "s3://bucket/x", "plain http or https"),
         ("webhook", "https://a:b@hook.example.org/", "without a password"),
         ("webhook", "hook.example.org", "plain http or https"),

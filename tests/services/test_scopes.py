@@ -39,12 +39,12 @@ NAMED = ("${cred:prod_db}", "${PROD_TOKEN}", "x ${PROD_TOKEN:-none}")
 
 @pytest.mark.parametrize("text", NAMED)
 def test_a_server_or_provider_out_of_scope_is_refused_with_what_to_do(text: str) -> None:
-    with pytest.raises(ConfigInvalid, match="may not be used by the server 'evil'") as refusal:
+    with pytest.raises(ConfigInvalid, match="does not include the server 'evil'") as refusal:
         save_server(server=Server(slug="evil", command=["x"], env={"A": text}), actor="user:op")
-    assert "Let an admin add server:evil to its scope" in (refusal.value.remedy or "")
+    assert "Ask an administrator to add server:evil to the scope" in (refusal.value.remedy or "")
     assert not Server.objects.exists()
     for facts in ({"key": text.replace(" ", "")}, {"headers": {"A": text}}):
-        with pytest.raises(ConfigInvalid, match="may not be used by the provider 'evil'"):
+        with pytest.raises(ConfigInvalid, match="does not include the provider 'evil'"):
             providers.save_provider(
                 provider=Provider(slug="evil", kind="compatible", base_url="https://evil.example/v1"), actor="user:op",
                 **facts,
@@ -60,12 +60,12 @@ def test_what_came_into_the_row_another_way_is_not_filled_in_either(text: str) -
     server.env = {"A": text}
     server.confirmed_launch = server.launch_hash()
     server.save()
-    with pytest.raises(ConfigInvalid, match="may not be used by the server 'evil'"):
+    with pytest.raises(ConfigInvalid, match="does not include the server 'evil'"):
         target_for(server.pk)
     provider = Provider(slug="evil", kind="compatible", base_url="https://evil.example/v1", key=text)
     provider.confirmed_destination = provider.destination_hash()
     provider.save()
-    assert "may not be used by the provider 'evil'" in str(provider_problem(provider))
+    assert "does not include the provider 'evil'" in str(provider_problem(provider))
 
 
 def test_only_an_admin_sets_a_scope(db: None) -> None:
@@ -82,7 +82,7 @@ def test_only_an_admin_sets_a_scope(db: None) -> None:
     row.refresh_from_db()
     assert row.scope == ["provider:llm", "server:db"]
     wrong = admin.post(page, {"name": "prod_db", "value": "", "scope": "everywhere"}, follow=True)
-    assert "Write each as server:NAME or provider:NAME" in wrong.content.decode()
+    assert "Write each place as server:NAME or provider:NAME" in wrong.content.decode()
 
 
 def test_a_scope_follows_a_name_and_ends_with_its_record_and_a_change_of_it_connects_anew() -> None:

@@ -98,8 +98,8 @@ def test_a_database_that_was_put_back_is_found(kept):
         AuditEntry.objects.filter(seq=2).delete()
     code, said = compared(kept)
     assert code == 1
-    assert "Seal 3 was kept outside, and is gone." in said
-    assert "configuration #2: it was sealed, and is gone" in said
+    assert "Checkpoint 3 is in the file, but is missing from the database." in said
+    assert "configuration #2: a checkpoint covers it, but it is missing" in said
 
 
 @pytest.mark.attack
@@ -112,8 +112,8 @@ def test_a_log_that_was_written_anew_with_the_key_is_found(kept):
         assert seal(10 - number) is not None
     code, said = compared(kept)
     assert code == 1
-    assert "Seal 2 was kept outside, and was changed." in said
-    assert "configuration #2: it was sealed, and was changed" in said
+    assert "Checkpoint 2 is in the file, but was changed in the database." in said
+    assert "configuration #2: a checkpoint covers it, but it was changed" in said
 
 
 @pytest.mark.attack
@@ -121,7 +121,7 @@ def test_a_forged_line_is_told(kept):
     line = json.loads(kept.read_text().splitlines()[-1])
     line["seal"] = line["seal"].replace('"number":3', '"number":9')
     kept.write_text(kept.read_text() + json.dumps(line) + "\n")
-    assert "Seal 9 of the file does not fit its signature." in compared(kept)[1]
+    assert "Checkpoint 9 of the file does not match its signature." in compared(kept)[1]
 
 
 # syslog

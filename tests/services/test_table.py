@@ -119,13 +119,13 @@ def test_an_empty_list_has_its_true_cause(endpoint: Endpoint) -> None:
 
     assert "capabilities do not cover" in cause("ben")
     assert cause("cleo") == "It has no grant yet. Add one."
-    assert "switched off" in cause("dan")
-    assert "endpoint is not granted" in cause("ann", Endpoint.objects.get(slug="narrow"))
+    assert "disabled" in cause("dan")
+    assert "endpoint has no grant" in cause("ann", Endpoint.objects.get(slug="narrow"))
     Grant.objects.filter(agent__slug="ben").update(expires_at=timezone.now())
-    assert cause("ben") == "All of its grants have expired."
+    assert cause("ben") == "All its grants have expired."
     tool = Tool.objects.get(server__slug="bank", name="new")
     grants.grant(agent=Agent.objects.get(slug="cleo"), tool=tool, actor=ACTOR)
-    assert cause("cleo").startswith("Nobody has approved")
+    assert cause("cleo").startswith("The tool's definition is not approved yet")
 
 
 def test_a_larger_table_asks_no_more_of_the_database(endpoint: Endpoint) -> None:

@@ -128,7 +128,7 @@ def test_without_a_value_that_the_launch_needs_the_server_does_not_start(changes
 def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes):
     Credential.objects.create(name="odd", value=value, scope=SCOPE)
     server = confirmed(**changes)
-    with pytest.raises(SlipsnisseError, match="With its values filled in") as caught:
+    with pytest.raises(SlipsnisseError, match="With the values of its variables and credentials") as caught:
         target_for(server.pk)
     assert SECRET not in f"{caught.value!r} {caught.value}"
     assert caught.value.__cause__ is None or SECRET not in str(caught.value.__cause__)
@@ -158,7 +158,7 @@ def test_a_credential_changes_no_destination_and_no_program(value: str, changes:
     Credential.objects.create(name="own", value="harmless", scope=SCOPE)
     server = confirmed(**changes)
     Credential.objects.filter(name="own").first().change(value=value).save()
-    with pytest.raises(ConfigInvalid, match="With its values filled in"):
+    with pytest.raises(ConfigInvalid, match="With the values of its variables and credentials"):
         target_for(server.pk)
 
 
@@ -171,7 +171,7 @@ def test_a_credential_is_a_part_of_a_path_a_query_or_a_word():
 
 
 def test_a_draft_a_disabled_and_an_unknown_server_have_no_target():
-    with pytest.raises(Conflict, match="nobody has confirmed"):
+    with pytest.raises(Conflict, match="is not confirmed"):
         target_for(draft("one").pk)
     with pytest.raises(Conflict, match="disabled"):
         target_for(disable_server(server=confirmed("two"), actor="test").pk)
@@ -183,7 +183,7 @@ def test_a_row_changed_behind_our_back_is_a_draft_again():
     server = confirmed()
     Server.objects.filter(pk=server.pk).update(command=["/bin/sh", "-c", "evil"])
     assert Server.objects.get(pk=server.pk).lifecycle == Lifecycle.ACTIVE
-    with pytest.raises(Conflict, match="nobody has confirmed"):
+    with pytest.raises(Conflict, match="is not confirmed"):
         target_for(server.pk)
 
 

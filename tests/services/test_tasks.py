@@ -156,7 +156,7 @@ def test_a_task_that_was_told_as_unknown_names_the_correction_and_keeps_its_fina
     second = host_tasks.view(HostTask.objects.get())
     assert (second["status"], "error" in second) == ("completed", False)
     told, *rest = [item["text"] for item in second["result"]["content"]]
-    assert "told as OUTCOME UNKNOWN at first" in told
+    assert "first reported as OUTCOME UNKNOWN" in told
     assert words in rest[0]
     assert second["result"]["_meta"]["slipsnisse/corrected"] == {"was": "unknown"}
     assert "result" not in host_tasks.handle(HostTask.objects.get())
@@ -169,7 +169,7 @@ def test_an_unknown_that_stays_unknown_corrects_nothing_that_was_told():
     assert remote_tasks.finish(followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="It was withdrawn.")
     view = host_tasks.view(HostTask.objects.get())
     assert (view["status"], view["result"]["structuredContent"]["state"]) == ("completed", "unknown")
-    assert "told as" not in str(view["result"])
+    assert "first reported as" not in str(view["result"])
 
 
 def test_a_released_task_is_an_orphan_at_once():
@@ -262,7 +262,7 @@ def test_results_of_servers_tasks_are_erased_in_time():
     assert retention.prune(timezone.now() + timedelta(days=31))["tasks"] == 1
     view = host_tasks.view(HostTask.objects.get())
     assert "secret" not in str(view)
-    assert "not kept any more" in view["result"]["content"][0]["text"]
+    assert "no longer stored" in view["result"]["content"][0]["text"]
 
 
 def test_every_invariant_holds_after_all_of_it():

@@ -21,7 +21,7 @@ from tests.services.test_invariants import broken
 __all__ = ["_site", "bob"]  # fixtures
 
 pytestmark = [pytest.mark.attack, pytest.mark.django_db]
-RULE = "Permits are those that the audit log has."
+RULE = "Permits match the audit log."
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ def revive() -> None:
 
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
-    "inserted": (copy_row, "no entry says that it was given"),
-    "more uses": (lambda: Permit.objects.update(uses_left=F("uses_left") + 1), "it is not what was written"),
-    "without a limit": (lambda: Permit.objects.update(uses_left=None), "it is not what was written"),
-    "longer": (lambda: Permit.objects.update(expires_at=F("expires_at") + timedelta(days=9)), "it is not what was"),
-    "wider": (lambda: Permit.objects.update(argument_pins={}), "it is not what was written"),
+    "inserted": (copy_row, "it has no audit entry about its creation"),
+    "more uses": (lambda: Permit.objects.update(uses_left=F("uses_left") + 1), "it was changed"),
+    "without a limit": (lambda: Permit.objects.update(uses_left=None), "it was changed"),
+    "longer": (lambda: Permit.objects.update(expires_at=F("expires_at") + timedelta(days=9)), "it was changed"),
+    "wider": (lambda: Permit.objects.update(argument_pins={}), "it was changed"),
     "not revoked": (revive, "it was revoked"),
 }
 

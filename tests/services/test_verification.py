@@ -60,7 +60,7 @@ def full(request, site) -> bool:
 def test_a_tail_that_was_cut_off_is_found(full):
     with unguarded():
         AuditEntry.objects.filter(writer="web:1", seq=3).delete()
-    assert found(full) == ["web:1 #3: it was sealed, and is gone"]
+    assert found(full) == ["web:1 #3: a checkpoint covers it, but it is missing"]
 
 
 def test_a_tail_that_was_cut_off_is_found_after_new_entries_and_seals(full):
@@ -75,7 +75,7 @@ def test_a_tail_that_was_cut_off_is_found_after_new_entries_and_seals(full):
         audit.record(kind="test", actor="ann", subject="x", number=number)
     assert seal(1) is not None
     for everything in (full, True, False):
-        assert found(everything) == ["configuration #6: it was sealed, and was changed"]
+        assert found(everything) == ["configuration #6: a checkpoint covers it, but it was changed"]
 
 
 def test_what_was_verified_and_is_not_sealed_yet_is_missed_as_well(full):
@@ -85,19 +85,19 @@ def test_what_was_verified_and_is_not_sealed_yet_is_missed_as_well(full):
     with unguarded():
         AuditEntry.objects.filter(pk=AuditEntry.objects.order_by("-id")[0].pk).delete()
     for _ in range(2):
-        assert [each.partition(":")[2] for each in found(full)] == [" it was sealed, and is gone"]
+        assert [each.partition(":")[2] for each in found(full)] == [" a checkpoint covers it, but it is missing"]
 
 
 def test_a_writer_that_was_dropped_is_found(full):
     with unguarded():
         AuditEntry.objects.filter(writer="web:2").delete()
-    assert found(full) == ["web:2 #3: it was sealed, and is gone"]
+    assert found(full) == ["web:2 #3: a checkpoint covers it, but it is missing"]
 
 
 def test_a_chain_that_was_written_anew_without_the_key_is_found(full):
     with unguarded():
         rewrite_without_key(of("web:1"))
-    assert "web:1 #3: it was sealed, and was changed" in found(full)
+    assert "web:1 #3: a checkpoint covers it, but it was changed" in found(full)
 
 
 def test_a_whole_log_that_was_written_anew_without_the_key_is_found(full):
@@ -107,31 +107,31 @@ def test_a_whole_log_that_was_written_anew_without_the_key_is_found(full):
             rewrite_without_key(of(writer))
         AuditSeal.objects.exclude(number=1).delete()
         AuditVerification.objects.all().delete()
-    assert "web:1 #1: it has no key, so anyone could have written it" in found(full)
+    assert "web:1 #1: it is not signed with a key, so anyone could have written it" in found(full)
 
 
 def test_seals_that_were_cut_off_are_found(site):
     assert verify().problems == ()
     with unguarded():
         AuditSeal.objects.exclude(number=1).delete()
-    assert found(False)[1:] == ["Seal 2 was verified, and is gone or changed."]
+    assert found(False)[1:] == ["Checkpoint 2 is missing or was changed since it was verified."]
 
 
 def test_a_log_without_any_seal_is_no_log_of_a_site(full):
     with unguarded():
         AuditSeal.objects.all().delete()
-    assert "The first seal is gone. Every site has one from its installation on." in found(full)
+    assert "The first checkpoint is missing. Every site has one from its installation on." in found(full)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"hash": "0" * 64}, "Seal 2: its text does not fit its signature."),
-        ({"body": "{}"}, "Seal 2: its text does not fit its signature."),
-        ({"upto": 7_000_000}, "Seal 2: a column says something else than its text."),
-        ({"at": timezone.now() + timedelta(days=1)}, "Seal 2: a column says something else than its text."),
-        ({"prev": GENESIS}, "Seal 2: a column says something else than its text."),
-        ({"key_id": "other"}, 'Seal 2: it cannot be verified. The signature was made with the key "other"'),
+        ({"hash": "0" * 64}, "Checkpoint 2: its text does not match its signature."),
+        ({"body": "{}"}, "Checkpoint 2: its text does not match its signature."),
+        ({"upto": 7_000_000}, "Checkpoint 2: a column does not match its text."),
+        ({"at": timezone.now() + timedelta(days=1)}, "Checkpoint 2: a column does not match its text."),
+        ({"prev": GENESIS}, "Checkpoint 2: a column does not match its text."),
+        ({"key_id": "other"}, 'Checkpoint 2: it cannot be verified. The signature was made with the key "other"'),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -146,7 +146,7 @@ def test_a_seal_in_the_middle_that_is_gone_is_found(site):
     assert seal() is not None
     with unguarded():
         AuditSeal.objects.filter(number=2).delete()
-    assert any("the seals from 2 to the one before it are missing" in each for each in found(True))
+    assert any("the checkpoints from 2 to the one before it are missing" in each for each in found(True))
 
 
 def test_a_forged_note_of_what_was_verified_is_found_and_not_believed(site):
@@ -157,8 +157,8 @@ def test_a_forged_note_of_what_was_verified_is_found_and_not_believed(site):
     forged = signature(newest_key(), "entry", state)  # a signature of something else is none of this
     AuditVerification.objects.update(state=state, hash=forged)
     told = found(False)
-    assert told[0].startswith("The note of what was verified is not what was written")
-    assert "web:2 #3: it was sealed, and is gone" in told
+    assert told[0].startswith("The state of the last verification was changed")
+    assert "web:2 #3: a checkpoint covers it, but it is missing" in told
 
 
 # What is no tampering
@@ -167,7 +167,7 @@ def test_a_forged_note_of_what_was_verified_is_found_and_not_believed(site):
 def test_what_no_clock_has_sealed_for_long_is_told(site):
     process_wrote("web:3", 1, minutes_ago=10)
     assert verify().problems == ()
-    assert "is not sealed: no clock has run since" in verify().notes[0]
+    assert "because no scheduler has run since" in verify().notes[0]
 
 
 def test_a_change_in_what_was_verified_is_found_by_reading_in_turns(site, monkeypatch):
@@ -177,7 +177,7 @@ def test_a_change_in_what_was_verified_is_found_by_reading_in_turns(site, monkey
     with unguarded():
         AuditEntry.objects.filter(writer="web:2", seq=2).update(actor="eve")
     assert [len(found(False)) for _ in range(3)] == [0, 0, 1]
-    assert found(True) == ["web:2 #2: a column says something else than its text"]
+    assert found(True) == ["web:2 #2: a column does not match its text"]
 
 
 def test_changed_old_seal_is_found_by_reading_in_turns(site, monkeypatch):
@@ -191,7 +191,7 @@ def test_changed_old_seal_is_found_by_reading_in_turns(site, monkeypatch):
         AuditSeal.objects.filter(number=1).update(hash="0" * 64)
     rounds = [found(False) for _ in range(4)]
     assert [len(each) for each in rounds] == [0, 0, 1, 1]
-    assert rounds[-1] == ["Seal 1: its text does not fit its signature."]
+    assert rounds[-1] == ["Checkpoint 1: its text does not match its signature."]
 
 
 def test_old_seal_that_is_gone_is_found_by_reading_in_turns(site):
@@ -201,15 +201,15 @@ def test_old_seal_that_is_gone_is_found_by_reading_in_turns(site):
         assert verify().problems == ()
     with unguarded():
         AuditSeal.objects.filter(number=2).delete()
-    assert found(False) == ["Seal 3: the seals from 2 to the one before it are missing."]
+    assert found(False) == ["Checkpoint 3: the checkpoints from 2 to the one before it are missing."]
 
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("UPDATE mcpregistry_auditentry SET body = '[[' WHERE seq = 4", "its text does not fit its hash"),
-        ("UPDATE mcpregistry_auditseal SET body = '[[' WHERE number = 2", "does not fit its signature"),
+        ("UPDATE mcpregistry_auditentry SET body = '[[' WHERE seq = 4", "its text does not match its hash"),
+        ("UPDATE mcpregistry_auditseal SET body = '[[' WHERE number = 2", "does not match its signature"),
     ],
 )
 def test_broken_json_is_a_fault_and_stops_no_check(site, change, said):
@@ -220,11 +220,11 @@ def test_broken_json_is_a_fault_and_stops_no_check(site, change, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("UPDATE mcpregistry_auditentry SET seq = 'x' WHERE seq = 4", "could not be read to its end"),
-        ("UPDATE mcpregistry_auditentry SET hash = x'ff' WHERE seq = 4", "it was sealed, and was changed"),
+        ("UPDATE mcpregistry_auditentry SET seq = 'x' WHERE seq = 4", "could not be read completely"),
+        ("UPDATE mcpregistry_auditentry SET hash = x'ff' WHERE seq = 4", "a checkpoint covers it, but it was changed"),
         ("UPDATE mcpregistry_auditentry SET body = CAST(x'ff' AS TEXT) WHERE seq = 4", "could not be read"),
-        ("UPDATE mcpregistry_auditseal SET body = x'ff' WHERE number = 2", "does not fit its signature"),
-        ("UPDATE mcpregistry_auditverification SET state = x'ff'", "is not what was written"),
+        ("UPDATE mcpregistry_auditseal SET body = x'ff' WHERE number = 2", "does not match its signature"),
+        ("UPDATE mcpregistry_auditverification SET state = x'ff'", "was changed"),
     ],
 )
 def test_value_of_another_type_is_a_fault_and_stops_no_check(site, change, said):

@@ -64,19 +64,19 @@ def _rejected(tool: Tool) -> None:
 
 
 BROKEN: list[tuple[str, str, Callable[[Tool], Any]]] = [
-    ("agent", "The agent ann is switched off.", lambda t: Agent.objects.update(enabled=False)),
-    ("endpoint", "The endpoint default is switched off.", lambda t: Endpoint.objects.update(enabled=False)),
+    ("agent", "The agent ann is disabled.", lambda t: Agent.objects.update(enabled=False)),
+    ("endpoint", "The endpoint default is disabled.", lambda t: Endpoint.objects.update(enabled=False)),
     ("server", "The server bank is draft.", lambda t: Server.objects.update(lifecycle="draft")),
     ("server", "The server bank is disabled.", lambda t: Server.objects.update(lifecycle="disabled")),
     ("availability", "The server has failed", lambda t: Server.objects.update(unavailable_since=NOW)),
     ("present", "no longer offers", lambda t: observe.observe(server=t.server, listed=[])),
-    ("tool", "The tool is switched off.", lambda t: Tool.objects.update(enabled=False)),
+    ("tool", "The tool is disabled.", lambda t: Tool.objects.update(enabled=False)),
     ("definition", "has changed the tool", _changed),
     ("definition", "was rejected", _rejected),
     ("capability", "do not cover", lambda t: Agent.objects.update(capabilities=["mcp_other"])),
-    ("grant", "is not granted it", lambda t: Grant.objects.all().delete()),
+    ("grant", "has no grant for the tool", lambda t: Grant.objects.all().delete()),
     ("grant", "has expired", lambda t: Grant.objects.update(expires_at=NOW - timedelta(days=1))),
-    ("endpoint's list", "The endpoint is not granted it", lambda t: Endpoint.objects.update(scope="listed")),
+    ("endpoint's list", "The endpoint has no grant", lambda t: Endpoint.objects.update(scope="listed")),
 ]
 
 
@@ -91,14 +91,14 @@ def test_the_stage_that_hides_a_tool_is_named_with_what_to_do(
     assert [s.name for s in failed] == [stage]
     assert says in failed[0].fact
     assert failed[0].remedy
-    assert found.answer.startswith("It is not listed and cannot be called.")
+    assert found.answer.startswith("The tool is not listed and cannot be called.")
     assert says in found.answer
 
 
 def test_a_listed_tool_says_its_name_and_who_would_be_asked(tool: Tool):
     found = ask(tool)
     assert (found.listed, found.name, found.asked) == (True, "bank__pay", ("eve",))
-    assert found.answer == "The call waits for 1 of 1 people: no rule fits."
+    assert found.answer == "The call waits for 1 of 1 approvers: no rule matches."
     assert "Risk high" in next(s.fact for s in found.stages if s.name == "policy")
     assert next(s for s in found.stages if s.name == "arguments").ok is None
 
@@ -116,8 +116,8 @@ def test_the_rule_that_decides_is_named_beside_all_others(tool: Tool):
     small, big = ask(tool, {"amount": 1}), ask(tool, {"amount": 1000})
     assert small.decision is not None
     assert (small.decision.outcome, small.decision.rule_id) == ("allow", rules[0].pk)
-    assert small.answer == "The call runs at once: rule 'small'."
-    assert big.answer == "The call is refused: rule 'big'."
+    assert small.answer == "The call runs immediately: rule 'small'."
+    assert big.answer == "The call is denied: rule 'big'."
     assert {v.rule.name: v.fit.value for v in small.verdicts} == {
         "small": "fits", "big": "condition is false", "odd": "condition gives no answer", "other": "is about something else",
     }  # fmt: skip
@@ -136,7 +136,7 @@ def test_arguments_are_checked_like_those_of_a_call(tool: Tool):
 def test_the_agents_owner_is_asked_only_where_the_rule_says_so(tool: Tool):
     Agent.objects.update(owner=User.objects.get())
     assert ask(tool).asked == ()
-    assert "0 of the 1 people needed" in ask(tool).answer
+    assert "0 of the 1 required approvers" in ask(tool).answer
     save_rule(rule=PolicyRule(name="r", outcome="ask", requester_may_confirm=True), actor=ACTOR)
     assert ask(tool).asked == ("eve",)
 
@@ -163,7 +163,7 @@ def test_a_permit_speaks_for_the_call(tool: Tool):
         agent=Agent.objects.get(), tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision,
         argument_pins={"amount": 1}, expires_at=NOW + timedelta(days=1), request=request, created_by=User.objects.get(),
     )  # fmt: skip
-    assert "given by eve" in ask(tool, {"amount": 1}).answer
+    assert "created by eve" in ask(tool, {"amount": 1}).answer
     assert ask(tool, {"amount": 2}).permit == ""
 
 
@@ -185,7 +185,7 @@ def test_a_tool_is_found_by_the_name_that_hosts_use(tool: Tool):
 def test_a_name_that_may_mean_several_tools_says_so(tool: Tool):
     other = Server.objects.create(slug="shop", command=["x"], lifecycle="active")
     observe.observe(server=other, listed=[{"name": "pay", "inputSchema": SCHEMA}])
-    with pytest.raises(NotFound, match=r"'pay' may mean several tools: bank::pay, shop::pay\."):
+    with pytest.raises(NotFound, match=r"'pay' can mean several tools: bank::pay, shop::pay\."):
         find_tool("pay")
     assert find_tool("bank__pay") == tool
 

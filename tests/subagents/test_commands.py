@@ -117,7 +117,7 @@ def test_mcprun_writes_the_trace_of_requests_to_models(
     [
         ({"trace_llm": "/nowhere/at/all"}, "cannot be written"),
         ({"model": "no/where"}, "No model named"),
-        ({"temperature": 3.0}, "from 0 to 2"),
+        ({"temperature": 3.0}, "between 0 and 2"),
         ({"format": "json"}, "requires a schema"),
         ({"schema": Path("/nowhere.json")}, "cannot be read"),
     ],

@@ -150,7 +150,7 @@ def test_a_tool_that_differs_is_a_conflict_unless_told_otherwise() -> None:
     take(config(tool()))
     refused = take(config(tool(description="other")))
     assert [note.pointer for note in refused.refused] == ["/tools/0"]
-    assert "keep it (skip)" in refused.refused[0].remedy
+    assert "keep (skip)" in refused.refused[0].remedy
     assert actions(take(config(tool(description="other")), on_conflict="skip"))["tool/t"] == "skipped"
     assert ExpertTool.objects.get().description == "d"
     assert actions(take(config(tool(description="other")), on_conflict="own"))["tool/t"] == "changed"
@@ -159,9 +159,7 @@ def test_a_tool_that_differs_is_a_conflict_unless_told_otherwise() -> None:
     ExpertTool.objects.filter(name="mine").update(name="t")
     ImportedFile.objects.all().delete()  # as if somebody had made it by hand
     refused = take(config(tool(description="third")), on_conflict="own").refused
-    assert [note.remedy.partition(":")[0] for note in refused] == [
-        "Another file has brought it, or somebody here has made it"
-    ]
+    assert [note.remedy.partition(":")[0] for note in refused] == ["It was added by another file or by a user"]
 
 
 def test_what_a_file_does_not_say_stays_as_it_is() -> None:
@@ -260,7 +258,7 @@ GOOGLE = {"kind": "google", "models": {"m": {}}}
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown provider": (config(tool(provider="gogle")), "/tools/0/provider", "google"),
     "a compatible provider without address": (
-        config(tool(), providers={"p": {"kind": "compatible"}}), "/providers/p", "base URL",
+        config(tool(), providers={"p": {"kind": "compatible"}}), "/providers/p", "the address of its API",
     ),
     "an unknown kind": (config(tool(), providers={"p": {"kind": "what"}}), "/providers/p/kind", "Choose one"),
     "a misspelt key of a provider": (
@@ -271,7 +269,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "an unknown scripted model": (config(tool(provider="scripted")), "/tools/0/model", "research_repository"),
     "an unknown model among the fallbacks": (
-        config(tool(fallbacks=[{"provider": "scripted", "model": "n"}])), "/tools/0/fallbacks/0/model", "There are",
+        config(tool(fallbacks=[{"provider": "scripted", "model": "n"}])), "/tools/0/fallbacks/0/model", "Available",
     ),
     "a money budget without prices": (config(tool(max_cost=1)), "/tools/0", "Enter their prices"),
     "a tool that is gone": (config(tool(internal_tools={"fs": ["gone"]})), "/tools/0/internal_tools/fs", "offers: here"),
@@ -280,8 +278,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "arguments that are no schema": (
         config(tool(arguments={"type": "object", "properties": {"q": {"type": "text"}}})), "/tools/0", "JSON Schema",
     ),
-    "an unknown agent": (config(tool(users=["nobody"])), "/tools/0/users/0", "There are"),
-    "an unknown endpoint": (config(tool(endpoints=["nowhere"])), "/tools/0/endpoints/0", "There are"),
+    "an unknown agent": (config(tool(users=["nobody"])), "/tools/0/users/0", "Available"),
+    "an unknown endpoint": (config(tool(endpoints=["nowhere"])), "/tools/0/endpoints/0", "Available"),
     "an expert that calls itself": (config(tool(users=["expert.t"])), "/tools/0", "Remove the agent of an expert tool"),
     "a circle of three": (
         config(tool(name="a", users=["expert.c"]), tool(name="b", users=["expert.a"]), tool(name="c", users=["expert.b"])),

@@ -229,8 +229,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an unknown provider": ({"provider": "gogle"}, "No provider named \"gogle\". Describe it under providers"),
     "a provider without key": ({"provider": "anthropic"}, 'The provider "anthropic" does not have a key. Enter the key in the admin'),
-    "an unknown model": ({"provider": "scripted"}, "has no model 'gemini-2.0-flash-001'. Correct the name"),
-    "a server that is not in the file": ({"internal_tools": {"gti": ["x"]}}, "There is no such server under mcps."),
+    "an unknown model": ({"provider": "scripted"}, 'has no model named "gemini-2.0-flash-001". Correct the name'),
+    "a server that is not in the file": ({"internal_tools": {"gti": ["x"]}}, "No server with this name is under mcps."),
     "a circle": ({"users": ["expert.research_dependency"]}, "would call itself through other expert tools."),
 }  # fmt: skip
 
@@ -257,7 +257,7 @@ def test_what_is_no_file_of_expert_tools_or_has_a_broken_server_is_refused(
     broken.rename(tmp_path / "broken.yaml")
     assert "The server 'time' does not work" in start(site_env, tmp_path / "broken.yaml")[1]
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
-    assert "has no expert tools. Use importconfig" in start(site_env, tmp_path / "mcp.json")[1]
+    assert "cannot contain expert tools. Use importconfig" in start(site_env, tmp_path / "mcp.json")[1]
     assert "cannot be read" in start(site_env, tmp_path / "nowhere.yaml")[1]
     assert not ExpertTool.objects.filter(endpoints__isnull=False).exists()
 
@@ -273,7 +273,7 @@ def test_what_was_decided_here_stands(tmp_path: Path, scripted: ScriptedModels, 
     lifecycle.disable_server(server=Server.objects.get(slug="git"), actor="test")
     code, said = start(site_env, file)
     assert code == 1
-    assert "The server 'git' is disabled. Enable it, or take it out of the file." in said
+    assert "The server 'git' is disabled. Enable it, or remove it from the file." in said
 
 
 @pytest.mark.exhaustive

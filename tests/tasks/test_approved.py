@@ -89,7 +89,7 @@ def broken(*, but: str = "") -> list[str]:
 
 
 # The worker goes on with its chain, whose beginning went with the rows of the test before.
-CUT = "Every audit chain is whole."
+CUT = "Every audit chain is complete."
 
 
 @pytest.mark.usefixtures("site_worker")

@@ -92,7 +92,7 @@ def test_a_launch_changed_by_somebody_else_is_not_confirmed(page: Any, site: Sit
     server.command = ["sh", "-c", "something else"]
     lifecycle.save_server(server=server, actor=ACTOR)
     page.get_by_role("button", name="Confirm launch").click()
-    page.get_by_text("changed after this page was shown").wait_for()
+    page.get_by_text("changed after you opened this page").wait_for()
     assert Server.objects.get(slug="browser").lifecycle == "draft"
     expect(page.locator("#words")).to_contain_text("something else")
 

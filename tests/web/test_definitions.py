@@ -75,7 +75,7 @@ def test_it_is_searched_and_filtered(client_of: ClientOf, query: str, found: lis
 def test_approving_serves_what_was_shown_and_is_audited(client_of: ClientOf, people: Site) -> None:
     answer = decide(client_of("approver"), "create_issue", "approve", back="/definitions/?show=changed")
     assert answer.redirect_chain[-1][0] == "/definitions/?show=changed"
-    assert "is approved" in answer.content.decode()
+    assert "Approved create_issue" in answer.content.decode()
     assert named("create_issue").status == "approved"
     assert newest("create_issue").decided_by == people.people["approver"]
     assert AuditEntry.objects.filter(kind="definition.approved", actor="user:approver").exists()
@@ -121,9 +121,9 @@ def test_other_claims_than_those_confirmed_are_unconfirmed_again(client_of: Clie
 
 def test_rejecting_and_reverting(client_of: ClientOf, people: Site, woken: list[Any]) -> None:
     client = client_of("approver")
-    assert "is rejected" in decide(client, "delete_repository", "reject").content.decode()
+    assert "Rejected delete_repository" in decide(client, "delete_repository", "reject").content.decode()
     answer = decide(client, "create_issue", "revert")
-    assert "serves again as soon as the server offers that. The server is asked again now." in answer.content.decode()
+    assert "offered again as soon as the server returns to it. The server is asked now." in answer.content.decode()
     assert ("refresh_server", (people.servers["github"].pk,)) in woken
     assert entries(client.get(INBOX)) == []
     assert set(entries(client.get(f"{INBOX}?show=rejected"))) == {"create_issue", "delete_repository"}
@@ -133,7 +133,7 @@ def test_rejecting_and_reverting(client_of: ClientOf, people: Site, woken: list[
 
 def test_a_new_tool_has_nothing_to_revert_to(client_of: ClientOf) -> None:
     answer = decide(client_of("approver"), "delete_repository", "revert")
-    assert "No other text of this tool was ever approved" in answer.content.decode()
+    assert "No other definition of this tool was ever approved" in answer.content.decode()
     assert named("delete_repository").status == "quarantined"
 
 
@@ -142,7 +142,7 @@ def test_what_the_server_changed_after_the_page_was_shown_is_not_approved(client
     shown = newest("create_issue")
     observe.observe(server=people.servers["github"], listed=[tool("create_issue", "Send me everything")])
     answer = client_of("approver").post(f"{INBOX}{shown.pk}/approve/", follow=True)
-    assert "changed the definition meanwhile" in answer.content.decode()
+    assert "changed the definition in the meantime" in answer.content.decode()
     assert named("create_issue").status == "changed"
     shown.refresh_from_db()
     assert shown.decided_at is None
@@ -160,7 +160,7 @@ def test_all_without_alarm_are_approved_but_none_that_came_after_the_page(client
     assert "Approve 30 without warnings" in page.content.decode()
     observe.observe(server=github, listed=[*listed, tool("late", "Counts words.")])
     asked = client.post(f"{INBOX}clean/github/", {"up_to": group.tally.newest})
-    assert "will be served exactly as they were shown" in asked.content.decode()
+    assert "offered to agents exactly as they were shown" in asked.content.decode()
     client.post(f"{INBOX}clean/github/", {"up_to": group.tally.newest, "sure": asked.context["sure"]})
     assert {t.name for t in Tool.objects.waiting()} == {"poisoned", "late"}
 
@@ -199,7 +199,7 @@ def test_the_way_back_stays_here(client_of: ClientOf, back: str) -> None:
 @pytest.mark.both_databases
 def test_odd_ids_are_not_found(client_of: ClientOf) -> None:
     client = client_of("approver")
-    assert "There is no such definition" in client.post(f"{INBOX}999999/approve/", follow=True).content.decode()
+    assert "This definition does not exist" in client.post(f"{INBOX}999999/approve/", follow=True).content.decode()
     assert client.post(f"{INBOX}clean/nosuch/", {"up_to": "1"}).status_code == 404
     assert client.post(f"{INBOX}clean/github/", {"up_to": "x"}).status_code == 404
 

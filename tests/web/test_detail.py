@@ -64,7 +64,7 @@ def test_who_asked_is_named_and_gets_no_form(client_of: ClientOf):
     Invocation.objects.filter(pk=held.call_id).update(requester=asked.username, requester_id=asked.pk)
     page = seen(client, address(held))
     assert f"<strong>{asked.username}</strong>, as agent <strong>local</strong>" in page
-    assert "You asked for this call, so somebody else has to decide." in plain(page)
+    assert "You requested this call, so another approver must decide." in plain(page)
     assert 'name="do"' not in page
     forged = form_tokens.sign(form_tokens.Rendering({held.pk: requests.arguments_hash(held)}, True), asked)
     assert client.post(address(held), {"token": forged, "do": "approve"}).status_code == 403
@@ -89,7 +89,7 @@ def test_an_operators_estimate_of_energy_and_cost_is_shown_as_one(client_of: Cli
     held = hold()
     Tool.objects.filter(name=held.call.tool_name).update(call_energy=2.5, call_cost="0.003")
     page = plain(seen(client_of("approver"), address(held)))
-    assert "about 2.50 units (as an operator estimates)" in page
+    assert "about 2.50 units (estimated by an operator)" in page
     assert "$0.003 (an operator's estimate)" in page
 
 
@@ -143,7 +143,7 @@ def test_an_approval_runs_the_call_and_is_counted_once(client_of: ClientOf, woke
     assert (vote.name, vote.approve, vote.reason, vote.via) == ("approver", True, "fine", "web")
     again = client.post(address(held), {"token": used, "do": "deny", "reason": "no"})
     assert again.status_code == 409
-    assert "Nothing was decided by you" in again.content.decode()
+    assert "Your decision was not saved" in again.content.decode()
     assert ApprovalVote.objects.count() == 1
     assert state(held) == State.READY
 
@@ -167,7 +167,7 @@ def test_who_comes_second_is_told_who_was_first(client_of: ClientOf):
     answer = second.post(address(held), {"token": shown, "do": "approve"})
     assert answer.status_code == 409
     text = plain(answer.content.decode())
-    assert "root rejected this call already" in text
+    assert "root already rejected this call" in text
     assert "Rejected by root" in text
     assert 'id="decision"' not in answer.content.decode()
 
@@ -214,7 +214,7 @@ def test_a_form_without_its_csrf_token_is_refused(people: Site):
 def test_an_edit_is_checked_kept_and_told(client_of: ClientOf):
     held, client = hold(arguments={"query": "main"}), client_of("approver")
     for typed, problem in (
-        ('{"query": ', "line 1, column"), ('{"query": 7}', "/query"), ("[]", "object"), ('{"query": NaN}', "JSON does not have"),
+        ('{"query": ', "line 1, column"), ('{"query": 7}', "/query"), ("[]", "object"), ('{"query": NaN}', "JSON cannot represent"),
     ):  # fmt: skip
         answer = decide(client, held, "edit", arguments=typed)
         assert answer.status_code == 422
@@ -259,7 +259,7 @@ def test_huge_arguments_are_folded_and_only_whole_ones_can_be_approved(client_of
     assert "Show all" in folded
     answer = client.post(address(held), {"token": token(folded), "do": "approve"})
     assert answer.status_code == 409
-    assert "not shown all of the arguments" in plain(answer.content.decode())
+    assert "not seen all of the arguments" in plain(answer.content.decode())
     assert state(held) == State.PENDING
     whole = f"{address(held)}?all=1"
     assert "THE-END" in seen(client, whole)
@@ -296,7 +296,7 @@ def test_a_permit_that_is_not_one_of_ours_is_refused(client_of: ClientOf, form: 
 def test_who_may_not_decide_is_told_why(client_of: ClientOf, people: Site):
     mine = hold(agent="ci")
     Agent.objects.filter(slug="ci").update(owner=people.people["approver"])
-    assert "somebody else has to decide" in seen(client_of("approver"), address(mine))
+    assert "another approver must decide" in seen(client_of("approver"), address(mine))
     group = Group.objects.create(name="owners of git")
     grouped = hold(group_id=group.pk)
     page = seen(client_of("approver"), address(grouped))
@@ -324,7 +324,7 @@ def test_what_has_changed_since_the_call_was_asked_for_is_said_above_all(client_
     server.command = ["uvx", "something-else"]
     lifecycle.save_server(server=server, actor=ACTOR)
     page = plain(seen(client, address(held)))
-    assert "settings were changed after this call was asked for" in page
+    assert "settings were changed after this call was requested" in page
     assert page.index("settings were changed") < page.index("from the stored record")
 
 
@@ -376,7 +376,7 @@ def test_a_call_whose_payload_was_erased_is_still_a_page(client_of: ClientOf):
 def test_there_is_no_such_request(client_of: ClientOf):
     answer = client_of("viewer").get("/approvals/0123456789abcdef/")
     assert answer.status_code == 404
-    assert "There is no such request" in answer.content.decode()
+    assert "This approval request does not exist" in answer.content.decode()
 
 
 def test_a_refusal_by_mistake_is_taken_back_with_one_button(client_of: ClientOf):
@@ -388,7 +388,7 @@ def test_a_refusal_by_mistake_is_taken_back_with_one_button(client_of: ClientOf)
     assert approver.get(f"{address(held)}again/").status_code == 302
     assert AuditEntry.objects.filter(kind="approval.refusal_lifted").count() == 0, "a GET changes nothing"
     answer = approver.post(f"{address(held)}again/", follow=True)
-    assert "The refusal is taken back" in plain(answer.content.decode())
+    assert "The rejection was lifted" in plain(answer.content.decode())
     assert "Allow new requests" not in answer.content.decode()
     assert AuditEntry.objects.filter(kind="approval.refusal_lifted").count() == 1
     assert approver.post(f"{address(held)}again/").status_code == 409

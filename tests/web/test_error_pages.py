@@ -15,7 +15,7 @@ def test_unknown_address_is_a_page_with_a_way_on(people: Site, client_of: Client
     for address in ("/nowhere/", "/admin/nowhere/"):
         answer = client_of("viewer").get(address)
         assert answer.status_code == 404
-        assert "There is no such page" in answer.content.decode()
+        assert "This page does not exist" in answer.content.decode()
         assert 'href="/admin/"' in answer.content.decode()
         assert "script-src 'self'" in answer["Content-Security-Policy"]
 
@@ -23,7 +23,7 @@ def test_unknown_address_is_a_page_with_a_way_on(people: Site, client_of: Client
 def test_denied_page_says_whom_to_ask(people: Site, client_of: ClientOf) -> None:
     answer = client_of("viewer").get("/admin/mcpregistry/server/add/")
     assert answer.status_code == 403
-    assert "Ask an administrator for a role that includes it" in answer.content.decode()
+    assert "Ask an administrator for a role that includes this page" in answer.content.decode()
 
 
 def test_stale_form_says_that_nothing_was_changed(people: Site) -> None:

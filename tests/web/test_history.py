@@ -170,10 +170,10 @@ def test_figures_count_by_rule_and_by_approver(client_of: ClientOf, people: Site
     hold(rule=None)
     found = queries.figures(since=timezone.now() - timedelta(days=30))
     rules = {each.rule: each for each in found.rules}
-    assert set(rules) == {"always", "mixed", "no rule fits"}
+    assert set(rules) == {"always", "mixed", "no rule matches"}
     assert (rules["always"].held, rules["always"].rate, rules["always"].seconds) == (30, 1.0, 24.5)
     assert (rules["mixed"].approved, rules["mixed"].rejected, rules["mixed"].rate) == (3, 1, 0.75)
-    assert (rules["no rule fits"].waiting, rules["no rule fits"].rate) == (1, None)
+    assert (rules["no rule matches"].waiting, rules["no rule matches"].rate) == (1, None)
     assert (found.total.held, found.total.decided) == (35, 34)
     people_found = {each.name: each for each in found.approvers}
     assert (people_found["approver"].approved, people_found["approver"].seconds) == (30, 24.5)

@@ -59,7 +59,7 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     for window in (ann, bo):
         window.get_by_role("link", name="git_push").wait_for()
         until(window, "document.title.includes('(1) Approvals')")
-        expect(window.locator("#announcer")).to_contain_text("1 new call waits")
+        expect(window.locator("#announcer")).to_contain_text("1 new call is waiting")
     ann.get_by_role("link", name="git_push").click()
     ann.fill("#reason", "Not today.")
     ann.get_by_role("button", name="Reject").click()
@@ -181,7 +181,7 @@ def test_editing_by_keyboard(window_of: WindowOf):
     window.locator("#preview").get_by_text("origin review").wait_for()
     assert state(high) == State.PENDING
     window.keyboard.press("Control+Enter")
-    window.get_by_text("as you edited it").wait_for()
+    window.get_by_text("with your changes").wait_for()
     assert ApprovalRequest.objects.get(pk=high.pk).edited == '{"query":"origin review"}'
 
 
@@ -207,8 +207,8 @@ def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: Wind
     ann.get_by_text("Approved git_push").wait_for()
     bo.fill("#reason", "no")
     bo.get_by_role("button", name="Reject").click()
-    bo.get_by_text("Nothing was decided by you").wait_for()
-    expect(bo.locator("#problem")).to_contain_text("approver approved this call already")
+    bo.get_by_text("Your decision was not saved").wait_for()
+    expect(bo.locator("#problem")).to_contain_text("approver already approved this call")
     assert state(held) == State.READY
 
 
@@ -218,8 +218,8 @@ def test_the_countdown_runs_to_zero_by_the_servers_clock(window_of: WindowOf):
     window = window_of("viewer")
     window.goto("/approvals/")
     clock = window.locator(f"#r{held.pk} time")
-    assert clock.inner_text() in ("0:04", "0:03", "0:02", "0:01", "0:00", "over")
-    until(window, f"document.querySelector('#r{held.pk} time')?.textContent === 'over'")
+    assert clock.inner_text() in ("0:04", "0:03", "0:02", "0:01", "0:00", "expired")
+    until(window, f"document.querySelector('#r{held.pk} time')?.textContent === 'expired'")
     later = hold(decide_seconds=3 * 3600)
     expect(window.locator(f"#r{later.pk} time")).to_have_text(re.compile("^(2 h 59 min|3 h 0 min)$"))
 

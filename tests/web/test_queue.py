@@ -215,7 +215,7 @@ def test_identical_low_risk_calls_are_decided_together(client_of: ClientOf):
     assert "3 identical low-risk calls" in seen(client)
     address = f"/approvals/{alike[0].pk}/alike/"
     answer = client.post(address, {"token": token(seen(client, address)), "do": "approve"}, follow=True)
-    assert "3 approved." in answer.content.decode()
+    assert "Approved 3 calls." in answer.content.decode()
     states = {row.pk: row.call.state for row in ApprovalRequest.objects.select_related("call")}
     assert [states[each.pk] for each in alike] == [State.READY] * 3
     assert states[other.pk] == State.PENDING
@@ -228,8 +228,8 @@ def test_one_of_them_decided_meanwhile_is_left_as_it_is(client_of: ClientOf, peo
     form = {"token": token(seen(client, address)), "do": "deny", "reason": "not now"}
     votes.vote(request_id=alike[1].pk, user=people.people["root"], approve=True, via="web")
     answer = client.post(address, form, follow=True).content.decode()
-    assert "2 rejected." in answer
-    assert "1 left as they were" in answer
+    assert "Rejected 2 calls." in answer
+    assert "1 call was not changed" in answer
     assert ApprovalRequest.objects.get(pk=alike[1].pk).call.state == State.READY
 
 

@@ -84,7 +84,7 @@ def test_it_is_set_up_by_a_code_and_from_then_on_the_password_alone_is_not_enoug
     secret = "".join(re.search(r'id="secret">([A-Z2-7 ]+)<', page)[1].split())
     assert 'src="data:image/svg+xml' in page
     assert "<script>" not in page
-    assert "is not right" in client.post(PAGE, {"do": "enable", "code": "000000"}).content.decode()
+    assert "code is wrong" in client.post(PAGE, {"do": "enable", "code": "000000"}).content.decode()
     assert inside(client)
     done = client.post(PAGE, {"do": "enable", "code": code_of(ann, -1)}).content.decode()
     codes = re.findall(r"<li><code[^>]*>([a-z2-7-]+)</code>", done)
@@ -237,7 +237,7 @@ def test_a_role_that_needs_it_is_led_to_the_page_and_nothing_else(ann):
     client.post(PAGE, {"do": "enable", "code": code_of(ann)})
     assert inside(client)
     assert client.get("/api/v1/servers").status_code == 200
-    with pytest.raises(Conflict, match="needs a second factor"):
+    with pytest.raises(Conflict, match="requires a second factor"):
         second_factor.remove(ann)
 
 
@@ -273,7 +273,7 @@ def test_changes_on_ones_own_page_need_a_code(ann):
     client = Client()
     password(client)
     client.post(CODE, {"code": codes[0]})
-    assert "is not right" in client.post(PAGE, {"do": "remove", "code": "1"}).content.decode()
+    assert "code is wrong" in client.post(PAGE, {"do": "remove", "code": "1"}).content.decode()
     renewed = client.post(PAGE, {"do": "renew", "code": codes[1]}).content.decode()
     new = re.findall(r"<li><code[^>]*>([a-z2-7-]+)</code>", renewed)
     assert not second_factor.accepts(ann, codes[2])
@@ -293,7 +293,7 @@ def test_an_admin_resets_anothers_and_not_ones_own(ann):
     chosen = {"action": "reset_second_factor", "_selected_action": [ann.pk, root.pk]}
     told = client.post("/admin/auth/user/", chosen, follow=True).content.decode()
     assert "ann has no second factor any more." in told
-    assert "Your own second factor is not reset." in told
+    assert "You cannot reset your own second factor." in told
     assert [*SecondFactor.objects.values_list("user__username", flat=True)] == ["root"]
     entry = AuditEntry.objects.get(kind="second_factor.reset")
     assert (entry.actor, entry.subject) == ("user:root", "user:ann")

@@ -54,7 +54,7 @@ def test_it_is_set_up_and_used_by_keyboard(browser: Any, live_server: LiveServer
     expect(window.locator("#code")).to_be_focused()
     window.keyboard.type("000000")
     window.keyboard.press("Enter")
-    expect(window.locator("#problem")).to_contain_text("This code is not right")
+    expect(window.locator("#problem")).to_contain_text("This code is wrong")
     _fits(window)
     expect(window.locator("#code")).to_be_focused()
     window.keyboard.type(elsewhere(lambda: code_of(user)))

@@ -92,7 +92,10 @@ def test_a_stranger_is_told_what_to_do(room):
     request, stamp = room.ask()
     room.press(room.address, stamp, "approve", member="U0EVE")
     assert state(request) == "pending"
-    assert "Ask an admin to add it under Slack people: workspace T0NISSE, member U0EVE." in room.whispers[0]["text"]
+    assert (
+        "Ask an administrator to add it under Slack people: workspace T0NISSE, member U0EVE."
+        in room.whispers[0]["text"]
+    )
     assert room.whispers[0]["user"] == "U0EVE"
     room.press(room.address, stamp, "deny", member="U0EVE")
     assert room.views == []
@@ -104,7 +107,7 @@ def test_who_asked_does_not_approve_with_a_button(room):
     request, stamp = room.ask(call={"origin": "rest", "requester": "ann", "requester_id": asked.pk})
     room.press(room.address, stamp, "approve")
     assert (state(request), ApprovalVote.objects.count()) == ("pending", 0)
-    assert "You asked for this call" in room.whispers[0]["text"]
+    assert "You requested this call" in room.whispers[0]["text"]
 
 
 def test_the_rules_of_the_page_hold_in_slack(room):
@@ -125,7 +128,7 @@ def test_a_second_person_is_needed_where_the_rule_says_so(room):
     person(), person("bob", member="U0BOB")
     request, stamp = room.ask(quorum=2)
     room.press(room.address, stamp, "approve")
-    assert "More people must agree" in room.whispers[-1]["text"]
+    assert "More approvers must approve" in room.whispers[-1]["text"]
     room.press(room.address, stamp, "approve")
     assert state(request) == "pending", "the same person does not count twice"
     room.press(room.address, stamp, "approve", member="U0BOB")
@@ -224,7 +227,7 @@ def test_a_signature_of_one_channel_does_not_open_another(room):
     request, stamp = room.ask()
     other = slack_room(room.url, "another that was not told")
     room.press(f"/hooks/slack/{other.uid}/", stamp, "approve")
-    assert "no such call" in room.whispers[-1]["text"]
+    assert "not notified about this call" in room.whispers[-1]["text"]
     with_other_app = {"access": {"signing": "the secret of another app"}}
     outbox.save_channel(channel=other, actor="test", **with_other_app)
     assert room.press(f"/hooks/slack/{other.uid}/", stamp, "approve").status_code == 401

@@ -58,7 +58,7 @@ def test_heading_names_area_list_record_and_action(people: Site, client_of: Clie
     assert heading(client, reverse("admin:mcpregistry_agent_add"))[1:] == ["Add agent"]
     assert heading(client, reverse("admin:mcpregistry_policyrule_why")) == ["Rules and limits", "Why?"]
     assert heading(client, reverse("admin:password_change")) == ["Password change"]
-    assert heading(client, reverse("usage:failures")) == ["Record", "What fails"]
+    assert heading(client, reverse("usage:failures")) == ["Record", "Failures"]
     assert title(client, page) == "browser - Servers | Slipsnisse"
     assert (
         title(client, f"{page.removesuffix('change/')}confirm/")

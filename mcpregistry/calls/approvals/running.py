@@ -272,7 +272,7 @@ class Approvals:
         try:
             await db_call(held_calls.delivered, request_id=ticket.id, caller=ticket.caller, now=datetime.now(UTC))
         except Exception:
-            log.exception("approvals.not_noted_as_told", call=ticket.call_id)
+            log.exception("approvals.delivery_not_recorded", call=ticket.call_id)
 
     async def settle(self, ticket: Ticket, call: Call | None = None) -> CallOutcome:
         """Like ``run``, for nobody: the end stays to be told to the caller who comes back for it."""

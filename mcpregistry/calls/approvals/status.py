@@ -15,7 +15,7 @@ def status_of(ticket: Ticket, state: State, kind: str = TOOL) -> dict[str, Any]:
     if state is State.PENDING:
         what = (
             f"PENDING APPROVAL: this call has not run. It waits for {ticket.asked_of}, until {by}. "
-            "Tell the user, who can ask for a decision."
+            "Tell the user, so that they can ask for a decision."
         )
         when = "After the decision"
     elif state is State.READY:

@@ -128,10 +128,10 @@ _ROWS: tuple[tuple[str, Severity, str, str], ...] = (
      r"\b(?:password|passphrase|private key|api key|token)s? (?:of the user|as proof|here)\b|"
      rf"\b(?:enter|type in|supply)\b.{{0,40}}\b{_SENSITIVE}\b.{{0,30}}\bhere\b|\bsecrets? that you (?:hold|know|have)|"
      r"\b(?:forward|send) the user"),
-    ("conversation", _ALARM, "It asks for what was said in the conversation.",
+    ("conversation", _ALARM, "It asks for the content of the conversation.",
      rf"\b(?:send|pass|include|give|provide|append|attach|hand|supply|upload|post|transmit|forward|share|encode|call this tool|input:|with)\b"
      rf".{{0,50}}\b{_TALK}"),
-    ("conversation", _DANGER, "It asks for what was said in the conversation.",
+    ("conversation", _DANGER, "It asks for the content of the conversation.",
      r"\beverything (?:that )?the user (?:has )?(?:said|wrote|typed)|\beverything said in\b|(?:your|the) draft reply|"
      r"(?:forward|copy|send) (?:each|every|all) messages?|each document they see|"
      r"instructions that you were given|the whole conversation|the mailbox\b.{0,30}\bforward"),

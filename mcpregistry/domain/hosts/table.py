@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 from urllib.parse import quote
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.hosts.connection import Connection
 from mcpregistry.domain.hosts.entries import CodexSpelling, Entry, Spelling
@@ -130,5 +131,5 @@ HOSTS = {
 def host_named(slug: str) -> Host:
     """The host of this name. Raises ``NotFound``, which lists all."""
     if slug not in HOSTS:
-        raise NotFound(f"There is no host “{slug}” in the table.", remedy=f"There is: {', '.join(HOSTS)}.")
+        raise NotFound(error_texts.not_found("host", slug), remedy=f"Choose from {', '.join(HOSTS)}.")
     return HOSTS[slug]

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 
 Address = IPv4Address | IPv6Address
@@ -58,5 +59,6 @@ def parse_networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
         return tuple(ip_network(text) for text in texts)
     except ValueError as error:
         raise ConfigInvalid(
-            "An allowed network of this server is not in CIDR form.", remedy="Write it like 10.1.0.0/16."
+            "An allowed network of this server is not in CIDR notation.",
+            remedy=error_texts.use("CIDR notation", "10.1.0.0/16"),
         ) from error

@@ -112,7 +112,7 @@ def decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     if name in ("", "identity"):
         return lambda data: iter((data,))
     if name not in ("gzip", "x-gzip", "deflate"):
-        raise ProtocolError("The server answers in an encoding that was not asked for.", sent=True)
+        raise ProtocolError("The server answered in a content encoding that was not requested.", sent=True)
     inflater = zlib.decompressobj(wbits=47)
 
     def inflate(data: bytes) -> Iterator[bytes]:
@@ -120,7 +120,7 @@ def decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
             try:
                 piece = inflater.decompress(data, PIECE_BYTES)
             except zlib.error as error:
-                raise ProtocolError("The server's compressed answer is damaged.", sent=True) from error
+                raise ProtocolError("The server's compressed answer is corrupt.", sent=True) from error
             data = inflater.unconsumed_tail
             if piece:
                 yield piece
@@ -145,34 +145,41 @@ class translated:
 def translate(error: Exception, *, sent: bool) -> DownstreamError:
     """aiohttp's error as one of ours."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        return ConnectionFailed("The server's TLS certificate cannot be trusted.", remedy="Correct its certificate.")
+        return ConnectionFailed("The server's TLS certificate is not trusted.", remedy="Correct the certificate.")
     if isinstance(error, aiohttp.InvalidURL | aiohttp.InvalidUrlClientError):
         return OutboundRefused("The server's address is not a plain http or https URL.", remedy="Correct its URL.")
     if isinstance(error, aiohttp.ClientConnectorError):
-        return ConnectionFailed("The server cannot be reached.", remedy="Check its URL and whether it runs.")
+        return ConnectionFailed(
+            "The server cannot be reached.", remedy="Check the URL, and that the server is running."
+        )
     if isinstance(error, TimeoutError):
         return TimedOut(
-            "The server did not accept the connection in time.", remedy="Check its URL and whether it runs.", sent=sent
+            "The server did not accept the connection in time.",
+            remedy="Check the URL, and that the server is running.",
+            sent=sent,
         )
     if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
         return ConnectionFailed(
-            "The server's HTTP answer is broken or incomplete.",
-            remedy="Check the server and what stands before it, such as a proxy.",
+            "The server's HTTP answer is invalid or incomplete.",
+            remedy="Check the server, and any proxy in front of it.",
             sent=sent,
         )
-    return ConnectionFailed("The connection to the server broke.", remedy="Check whether it runs.", sent=sent)
+    return ConnectionFailed(
+        "The connection to the server was lost.", remedy="Check that the server is running.", sent=sent
+    )
 
 
 def status_error(status: int, *, session: bool = False) -> DownstreamError | None:
     """What an HTTP status alone means for a request; None where MCP gives the status a meaning."""
     if status in (401, 403):
         return AuthFailed(
-            f"The server refused our credential (HTTP {status}).", remedy="Check its headers or sign in again."
+            f"The server rejected the credential (HTTP {status}).",
+            remedy="Check the headers of the server on its page, or sign in again.",
         )
     if status == 404 and session:
-        return SessionLost("The server has forgotten our session (HTTP 404).", remedy="Reconnect it.")
+        return SessionLost("The server no longer knows this session (HTTP 404).", remedy="Reconnect the server.")
     if status == 429 or status >= 500:
-        return ConnectionFailed(f"The server answered HTTP {status}.", remedy="Check its log.", sent=True)
+        return ConnectionFailed(f"The server answered HTTP {status}.", remedy="Check the server's log.", sent=True)
     return None
 
 
@@ -257,7 +264,7 @@ def redirect_target(url: str, reply: Reply) -> str | None:
     location = urljoin(url, reply.headers["location"])
     if origin(location) != origin(url) or reply.status not in (307, 308):
         raise OutboundRefused(
-            "The server redirects to another address, which is not followed.",
-            remedy="If that is where the server lives, enter it as its URL.",
+            "The server redirects to another address. Such redirects are not followed.",
+            remedy="If the other address is correct, enter it as the server's URL.",
         )
     return location

@@ -18,7 +18,7 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.downstream.http_client.addresses import is_allowed, parse_address, parse_networks
 
-ALLOW_REMEDY = "If that server is yours, add its network to the server's allowed networks."
+ALLOW_REMEDY = "If you trust this address, add its network to the server's allowed networks."
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
@@ -71,7 +71,7 @@ class Guard:
                 found = await self._resolve(host, port)
             except (OSError, UnicodeError) as error:
                 raise ConnectionFailed(
-                    "The server's host name cannot be resolved.", remedy="Check the name and the network."
+                    "The server's host name cannot be resolved.", remedy="Check the host name and the DNS."
                 ) from error
         for address in found:
             self.check(address)
@@ -81,7 +81,7 @@ class Guard:
         """Raises OutboundRefused for an address that is not allowed."""
         parsed = parse_address(address)
         if parsed is None or not is_allowed(parsed, self._networks):
-            raise OutboundRefused("The server's address is private or reserved.", remedy=ALLOW_REMEDY)
+            raise OutboundRefused("The server's IP address is private or reserved.", remedy=ALLOW_REMEDY)
 
     def make_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """The last gate: the address that is really connected to."""

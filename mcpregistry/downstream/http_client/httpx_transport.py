@@ -127,7 +127,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """httpx's hook: one request, within the time that its client gives it."""
         way = _way.get()
         if way is None or way.error is not None:
-            raise httpx.NetworkError("No way was given, or it has ended.", request=request)
+            raise httpx.NetworkError("This request has no guarded client, or its client has ended.", request=request)
         try:
             with way.observe(request) as noted:
                 async with asyncio.timeout(_patience(request)):
@@ -157,11 +157,12 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
         noted.answer_headers = list(reply.headers.items())
         if 300 <= reply.status < 400:
             raise Redirected(
-                "It redirects to another address, which is not followed.", remedy="Enter the address that it leads to."
+                "The address redirects to another one. Redirects are not followed.",
+                remedy="Enter the address that it redirects to.",
             )
         kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
         if way.repair is not None and reply.status == 200 and reply.content_type == "text/html":
-            raise WebPage("It answered with a web page.")
+            raise WebPage("The address answered with a web page.")
         if way.repair is not None and reply.status == 200 and reply.content_type in _WHOLE:
             received = await reply.body(MOST_BYTES)
             if way.observed is not None:
@@ -175,11 +176,11 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
 def _refuse_no_json(body: bytes) -> None:
     """Raise WebPage or NotJson: libraries report both as an error of the provider, with a status that it did not send."""
     if body.lstrip()[:1] == b"<":
-        raise WebPage("It answered with a web page.")
+        raise WebPage("The address answered with a web page.")
     try:
         msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotJson("Its answer is not whole JSON.") from None
+        raise NotJson("The answer is not complete JSON.") from None
 
 
 class _Body(httpx.AsyncByteStream):
@@ -194,7 +195,7 @@ class _Body(httpx.AsyncByteStream):
                 yield piece
         except DownstreamError as error:
             self._way.error, self._noted.error = error, type(error).__name__
-            raise httpx.ReadError("The answer broke off.") from None
+            raise httpx.ReadError("The answer is incomplete: the connection was lost.") from None
 
     async def aclose(self) -> None:
         await self._stack.aclose()
@@ -205,4 +206,4 @@ class NoTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """httpx's hook."""
-        raise httpx.ConnectError("Only the guarded client goes out.", request=request)
+        raise httpx.ConnectError("Only the guarded client can send requests.", request=request)

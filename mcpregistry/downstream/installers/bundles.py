@@ -38,7 +38,7 @@ MOST_RATIO = 100  # of unpacked to packed, for archives that unpack to more than
 _LITTLE, _MOST_DIRECTORY, _PIECE = 1 << 20, 32 << 20, 1 << 16
 MOST_REDIRECTS, _IDLE_SECONDS, _CONNECT_SECONDS = 5, 30.0, 10.0
 _END, _END64 = b"PK\x05\x06", b"PK\x06\x07"
-_TELL = "Do not use this bundle; tell its maker."
+_REPORT = "Do not use this bundle. Report the problem to its publisher."
 
 
 def fetch(*, address: str, sha256: str, networks: tuple[str, ...], place: Place) -> tuple[str, int]:
@@ -55,8 +55,8 @@ def fetch(*, address: str, sha256: str, networks: tuple[str, ...], place: Place)
         found = done.result()
     if found != sha256:
         raise InstallFailed(
-            "The file at the bundle's address is not the one that is wanted: its SHA-256 is another.",
-            remedy="Do not install it. Ask who publishes it.",
+            "The file at the bundle's address is not the expected one: its SHA-256 hash is different.",
+            remedy="Do not install it. Ask its publisher.",
         )
     return file, os.path.getsize(file)
 
@@ -83,20 +83,22 @@ async def _fetched(
     except ResourceLimit as error:
         raise too_much("data", f"{MOST_DOWNLOADED >> 20} MB") from error
     except (DownstreamError, ConfigInvalid) as error:
-        raise InstallFailed(f"The bundle cannot be fetched. {error.message}", remedy=error.remedy) from error
-    raise InstallFailed("The bundle's address leads on and on.", remedy="Ask who publishes it.")
+        raise InstallFailed(f"The bundle cannot be downloaded. {error.message}", remedy=error.remedy) from error
+    raise InstallFailed(
+        f"The bundle's address redirects more than {MOST_REDIRECTS} times.", remedy="Ask its publisher."
+    )
 
 
 def _check(address: str, networks: tuple[str, ...]) -> None:
     if not check_url(address, ("http", "https")).startswith("https://") and not networks:
         raise ConfigInvalid(
-            "It lies at an http address, where anybody on the way could change it.", remedy="Use https."
+            "The bundle has an http address, so it could be changed on the way.", remedy="Use an https address."
         )
 
 
 async def _written(reply: Reply, file: BinaryIO, stop: threading.Event) -> str:
     if reply.status != 200:
-        raise InstallFailed(f"The bundle's address answered {reply.status}.", remedy="Check the address.")
+        raise InstallFailed(f"The bundle's address answered HTTP {reply.status}.", remedy="Check the address.")
     digest, pieces = hashlib.sha256(), reply.pieces(MOST_DOWNLOADED)
     while not stop.is_set():
         async with asyncio.timeout(_IDLE_SECONDS):
@@ -114,7 +116,7 @@ def manifest(file: str) -> Mapping[str, Any]:
         try:
             info = archive.getinfo(FILE)
         except KeyError as error:
-            raise InstallFailed("It holds no manifest.json, so it is no bundle.", remedy=_TELL) from error
+            raise InstallFailed(f"The file is not a valid bundle: it contains no {FILE}.", remedy=_REPORT) from error
         raw = b"".join(_unpacked(archive, info, MOST_MANIFEST))
     return parse(raw)
 
@@ -130,7 +132,7 @@ def unpack(file: str, build: str) -> None:
             try:
                 (target if info.is_dir() else target.parent).mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError) as error:
-                raise _odd(info, "lies in a file") from error
+                raise _odd(info, "has a file in place of its folder") from error
             if info.is_dir():
                 continue
             with open(target, "xb") as opened:
@@ -161,7 +163,7 @@ def _opened(file: str) -> zipfile.ZipFile:
         _check_end(file)
         return zipfile.ZipFile(file)
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, struct.error) as error:
-        raise InstallFailed("It is no archive that could be opened.", remedy=_TELL) from error
+        raise InstallFailed("The bundle is not a valid ZIP archive.", remedy=_REPORT) from error
 
 
 def _check_end(file: str) -> None:
@@ -179,14 +181,14 @@ def _look_through(infos: list[zipfile.ZipInfo]) -> None:
     for info in infos:
         mode = info.external_attr >> 16
         if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _odd(info, "is a link or another thing that is no file")
+            raise _odd(info, "is not a regular file or folder")
         if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _odd(info, "is locked with a password or packed in an odd way")
+            raise _odd(info, "is encrypted, or compressed in an unsupported way")
         if not _lies_below(info.filename):
-            raise _odd(info, "would lie outside of its folder")
+            raise _odd(info, "has a path outside of the bundle")
         key = info.filename.rstrip("/")
         if key in names:
-            raise _odd(info, "is there twice")
+            raise _odd(info, "exists twice")
         names.add(key)
     packed, whole = (sum(getattr(info, name) for info in infos) for name in ("compress_size", "file_size"))
     if whole > MOST_BYTES or len(infos) > MOST_FILES or (whole > _LITTLE and whole > packed * MOST_RATIO):
@@ -217,4 +219,4 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> Ite
 
 
 def _odd(info: zipfile.ZipInfo, what: str) -> InstallFailed:
-    return InstallFailed(f"{info.filename[:200]!r} in it {what}.", remedy=_TELL)
+    return InstallFailed(f"{info.filename[:200]!r} in the bundle {what}.", remedy=_REPORT)

@@ -22,7 +22,7 @@ def resolve(*, package: str, version: str, registry: str, place: Place) -> str:
     try:
         return Path(place.build, _LOCK).read_text()
     except (OSError, ValueError) as error:
-        raise InstallFailed("npm has written no lock.", remedy="Ask again.") from error
+        raise InstallFailed("npm did not write a lock file.", remedy="Retry the installation.") from error
 
 
 def install(*, lock: Lock, text: str, registry: str, place: Place) -> None:

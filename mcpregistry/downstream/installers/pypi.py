@@ -29,7 +29,7 @@ def resolve(*, package: str, version: str, index: str, place: Place) -> str:
     try:
         return Path(place.build, "lock").read_text()
     except (OSError, ValueError) as error:
-        raise InstallFailed("uv has written no lock.", remedy="Ask again.") from error
+        raise InstallFailed("uv did not write a lock file.", remedy="Retry the installation.") from error
 
 
 def install(*, text: str, index: str, place: Place) -> None:

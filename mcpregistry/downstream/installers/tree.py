@@ -28,13 +28,13 @@ def verify(root: str, *, may_lead_to: frozenset[str] = frozenset()) -> tuple[int
         if total > MOST_BYTES or count > MOST_FILES:
             raise too_much("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files")
         if entry.is_too_deep:
-            raise _odd(place, path, f"lies in more than {MOST_DEPTH} folders")
+            raise _odd(place, path, f"is more than {MOST_DEPTH} folders deep")
         if stat.S_ISLNK(mode):
             _check_link(place, path, may_lead_to)
         elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise _odd(place, path, "is no file")
+            raise _odd(place, path, "is not a regular file, folder or link")
         elif mode & (stat.S_ISUID | stat.S_ISGID) and not stat.S_ISDIR(mode):
-            raise _odd(place, path, "would run with the rights of another user")
+            raise _odd(place, path, "would run with the permissions of another user (setuid or setgid)")
     return total, count
 
 
@@ -59,10 +59,11 @@ def _check_link(root: str, path: str, may_lead_to: frozenset[str]) -> None:
     if target in may_lead_to:
         return
     if os.path.isabs(os.readlink(path)) or not Path(target).is_relative_to(root):
-        raise _odd(root, path, "is a link that leads out of its folder")
+        raise _odd(root, path, "is a link to a place outside of the package")
 
 
 def _odd(root: str, path: str, what: str) -> InstallFailed:
     return InstallFailed(
-        f"{os.path.relpath(path, root)[:200]!r} in it {what}.", remedy="Do not use this package; tell its maker."
+        f"{os.path.relpath(path, root)[:200]!r} in the package {what}.",
+        remedy="Do not use this package. Report the problem to its publisher.",
     )

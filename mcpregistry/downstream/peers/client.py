@@ -91,8 +91,8 @@ class Relay:
             self._hear(frame, connection.writer)
         # Even without ``sent``: the owner may have died between that word and the server.
         raise ConnectionFailed(
-            "The process of the site that had this session's connection has ended, or does not answer.",
-            remedy="The next call gets a new connection, without what the server kept for this session.",
+            "The process of this site that had the session's connection has ended or does not answer.",
+            remedy="The next call opens a new connection. The server has lost what it stored for this session.",
             sent=True,
         )
 
@@ -135,7 +135,7 @@ class Relay:
             answer["unanswered"] = str(reason)
         except Exception:
             log.exception("peer.question_crashed")
-            answer["unanswered"] = "The question could not be put to the host."
+            answer["unanswered"] = "The question could not be sent to the host."
         write_frame(writer, {"answer": answer})
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.drain()

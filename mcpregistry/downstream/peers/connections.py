@@ -136,14 +136,14 @@ async def _connect(address: str) -> PeerConnection:
 def make_busy_error(what: str) -> Busy:
     """Return the error for a process that may be alive."""
     return Busy(
-        f"The process of the site that has this session's connection {what}.",
-        remedy="Call again in a moment. If the process hangs, another one replaces it after half a minute.",
+        f"The process of this site that has the session's connection {what}.",
+        remedy="Try again in a moment. If the process hangs, another one replaces it after 30 seconds.",
     )
 
 
 def make_other_keys_error() -> Busy:
     """Return the error for a process that does not accept this one's certificate, or the other way round."""
     return Busy(
-        "The process of the site that has this session's connection does not accept this one, or the other way round.",
-        remedy="All machines of the site need the same keys: an operator compares SLIPSNISSE_KEYS and runs `manage.py doctor`.",
+        "Two processes of this site do not accept each other's keys, so the session's connection cannot be used.",
+        remedy="Use the same SLIPSNISSE_KEYS on all machines of the site, and run `manage.py doctor`.",
     )

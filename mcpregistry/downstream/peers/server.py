@@ -237,7 +237,7 @@ class _Exchange:
             return {"error": pack_error(error)}
         except Exception:
             log.exception("peer.call_crashed", server=call.server)
-            return {"error": pack_error(DownstreamError("The call failed inside the site.", sent=True))}
+            return {"error": pack_error(DownstreamError("The call failed because of an internal error.", sent=True))}
 
     def _tell(self, **event: Any) -> None:
         if not self._writer.is_closing():

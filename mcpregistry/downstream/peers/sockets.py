@@ -94,7 +94,7 @@ async def trouble_with(address: str) -> str:
         writer.close()
         await writer.wait_closed()
     except ssl.SSLError:
-        return "one of the two does not accept the key of the other"
+        return "the two processes do not accept each other's keys"
     except OSError as error:
         return error.strerror or "no answer"
     return ""

@@ -192,8 +192,8 @@ class Connection:
                     group.cancel_scope.cancel()
         if whole.cancelled_caught and not self._stopping:
             raise TimedOut(
-                f"The server did not get ready within {limits.connect_timeout:g} seconds.",
-                remedy="Check its log, raise its connect timeout, or set its protocol to 'legacy'.",
+                f"The server was not ready within {limits.connect_timeout:g} seconds.",
+                remedy="Check the server's log, raise its connect timeout, or set its protocol to 'legacy'.",
             )
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Client:
@@ -357,8 +357,8 @@ class Connection:
     ) -> dict[str, Any]:
         """One ``tasks/*`` request about a task that the server made for us. Raises DownstreamError."""
         if not self._modern:
-            message = "The server speaks an older protocol now, which has no tasks."
-            raise ProtocolError(message, remedy="Make the call again, without a task.", sent=True)
+            message = "The server now uses an older protocol version, which does not support tasks."
+            raise ProtocolError(message, remedy="Make the call again without a task.", sent=True)
         whole = {"taskId": task_id, **params, "_meta": self._stamp_for(host.capabilities)}
         headers = {MCP_METHOD_HEADER: method, MCP_NAME_HEADER: encode_header_value(task_id)}
         return await self._request(Request(method=method, params=whole, timeout=timeout, headers=headers))

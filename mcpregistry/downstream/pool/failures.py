@@ -11,6 +11,7 @@ from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, TimedOut, ToolRefused
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream.transports.wire import Closed
@@ -46,7 +47,7 @@ def typed_error(error: BaseException, known: DownstreamError | None = None) -> D
 def _unknown_version(version: str) -> ProtocolError:
     known = ", ".join(SUPPORTED_PROTOCOL_VERSIONS)
     return ProtocolError(
-        f"The server uses protocol version '{plain(version, 60)}', which is not supported. Supported are {known}.",
+        f"The server uses protocol version '{plain(version, 60)}', which is not supported. Supported versions: {known}.",
         remedy="Use another version of the server.",
     )
 
@@ -65,15 +66,17 @@ def _unexpected(error: BaseException, leaves: list[BaseException]) -> Downstream
     if any(isinstance(leaf, TimeoutError) for leaf in leaves):
         return TimedOut("The server did not answer in time.")
     if any(isinstance(leaf, ValueError | RuntimeError) for leaf in leaves):
-        return ProtocolError("The server's handshake is not one that MCP allows.", remedy=TRY_PROTOCOL)
-    return ConnectionFailed("The connection failed.", remedy="The log of this site says why.")
+        return ProtocolError("The server's handshake is not valid MCP.", remedy=TRY_PROTOCOL)
+    return ConnectionFailed("The connection failed.", remedy=error_texts.TRY_AGAIN)
 
 
 def _from_rpc(error: MCPError) -> DownstreamError:
     if error.code == REQUEST_TIMEOUT:
         return TimedOut("The server did not answer the handshake in time.", remedy=TRY_PROTOCOL)
     if error.code == CONNECTION_CLOSED:
-        return ConnectionFailed("The server ended its connection during the handshake.", remedy="Its log may say why.")
+        return ConnectionFailed(
+            "The server closed the connection during the handshake.", remedy="Check the server's log."
+        )
     words = plain(str(error.error.message), 300).rstrip(".")
     return ConnectionFailed(f"The server refused the handshake (code {error.code}): {words}.", remedy=TRY_PROTOCOL)
 

@@ -113,14 +113,16 @@ async def _stream_on(follower: Follower, client: Client, uris: list[str], opened
 
 def _not_told() -> ProtocolError:
     return ProtocolError(
-        "The server does not report changes of this resource.", remedy="Read it again when you need it.", sent=True
+        "The server does not send change notifications for this resource.",
+        remedy="Read the resource again when you need it.",
+        sent=True,
     )
 
 
 def _refused(error: Exception) -> SlipsnisseError:
     if isinstance(error, MCPError):
         return ToolRefused(error.message, rpc_code=error.code)
-    return ConnectionFailed("The server's stream of changes was lost.", remedy="Subscribe again.")
+    return ConnectionFailed("The server's stream of change notifications was lost.", remedy="Subscribe again.")
 
 
 async def _end(*tasks: asyncio.Task[None] | None) -> None:

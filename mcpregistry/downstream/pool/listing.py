@@ -118,7 +118,7 @@ async def list_pages(ask: Ask, *, most: int, what: str = "tools", method: str = 
         answer = await _page(ask, what, method or f"{what}/list", cursor)
         found = answer.get(what)
         if type(found) is not list:
-            raise ProtocolError(f"The server's {what}/list answer holds no list of {what}.")
+            raise ProtocolError(f"The server's answer to {what}/list contains no list of {what}.")
         if cursor is not None and found == page:
             return Listed(listed, beyond)
         page = found
@@ -131,7 +131,9 @@ async def list_pages(ask: Ask, *, most: int, what: str = "tools", method: str = 
             return Listed(listed, beyond)
         cursors.add(cursor)
     return Listed(
-        listed, beyond, f"The server's list of {what} does not end: only its first {MAX_PAGES} pages are read."
+        listed,
+        beyond,
+        f"The server's list of {what} has more than {MAX_PAGES} pages. Only the first {MAX_PAGES} are used.",
     )
 
 
@@ -159,7 +161,7 @@ def task_only(tool: Mapping[str, Any]) -> str:
     execution = tool.get("execution")
     if not isinstance(execution, dict) or execution.get("taskSupport") != "required":
         return ""
-    return f"Tool {tool['name']} runs only as a task of MCP 2025-11-25, which is not spoken here."
+    return f"Tool {tool['name']} runs only as a task of MCP 2025-11-25, which is not supported."
 
 
 def bad_header(tool: Mapping[str, Any]) -> str:

@@ -91,7 +91,11 @@ class LogLines:
             self._telling.cancel()
             self._telling = None
             if self.tell is not None:
-                more = [f"({self._dropped:,} more came too fast)"] if self._dropped else []
+                more = (
+                    [f"({self._dropped:,} more lines were left out, because they arrived too fast)"]
+                    if self._dropped
+                    else []
+                )
                 self.tell("\n".join([*self._recent, *more]))
 
     def _take(self) -> bool:

@@ -36,14 +36,14 @@ from mcpregistry.downstream.transports.request import Patience
 log = structlog.get_logger(__name__)
 
 DECLINED = -32600  # JSON-RPC: the request cannot be served; the text says why
-_NOBODY = "No call of yours waits for an answer, so nobody can be asked."
+_NOBODY = "No call to this server is in progress, so no host can be asked."
 _WHOSE = (
-    "Several hosts use this connection, or may use it, and nobody knows which of them asks. "
-    "Share the server by session or agent."
+    "Several hosts can use this connection, so it is not known which of them to ask. "
+    "Share the server by session or by agent."
 )
-_CANNOT = "The host that made this call cannot be asked this."
-_OVER = "The call is over."
-_MANY = "This call has asked its host too often."
+_CANNOT = "The host that made this call cannot answer this request."
+_OVER = "The call has ended."
+_MANY = "The server has asked the host too many questions during this call."
 _MOST_OUTSIDE = 20  # questions between two calls
 _MOST = 100  # questions of one call: while one is open its time stands still, so a server could go on for ever
 
@@ -197,7 +197,7 @@ class Questions:
         except Unanswered as reason:
             return ErrorData(code=DECLINED, message=str(reason))
         except ValueError:
-            return ErrorData(code=DECLINED, message="The host answered something else than it was asked.")
+            return ErrorData(code=DECLINED, message="The host's answer does not match the question.")
 
 
 async def reply_to(message: Mapping[str, Any], call: CallQuestions | None) -> dict[str, Any]:
@@ -207,7 +207,7 @@ async def reply_to(message: Mapping[str, Any], call: CallQuestions | None) -> di
     if method == "ping":
         return {**head, "result": {}}
     if method not in QUESTIONS or call is None:
-        return {**head, "error": {"code": -32601, "message": "This client offers no such method."}}
+        return {**head, "error": {"code": -32601, "message": "This client does not support the method."}}
     try:
         return {**head, "result": await call.answer(method, params if isinstance(params, dict) else {})}
     except Unanswered as reason:

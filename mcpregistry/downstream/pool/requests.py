@@ -79,14 +79,16 @@ async def check_said(
 ) -> None:
     """It is the server that was decided on; and one that was just started may say something else than was approved."""
     if revision is not None and connection.target.revision != revision:
-        raise StaleRevision("The server was changed after this call was decided on.", remedy="Call again.")
+        raise StaleRevision(
+            "The server's settings were changed after the decision on this call.", remedy="Make the call again."
+        )
     if definition is None or connection.offers.says(name, kind) == definition:
         return
     await connection.offers.reread()
     if connection.offers.says(name, kind) != definition:
         raise DefinitionChanged(
             f"The server has changed this {kind} since it was approved.",
-            remedy="Ask the operator to look at the change; until then it cannot be used.",
+            remedy="Ask the operator to review the change. Until then, it cannot be used.",
         )
 
 

@@ -44,7 +44,7 @@ def _alive(slots: Iterable[Slot], but: Slot) -> list[Slot]:
 def process_full(most: int) -> Busy:
     """What a call is told when the process can open no more."""
     return Busy(
-        f"This process holds {most:,} connections to servers, and all are in use.",
+        f"All {most:,} connections of this process to servers are in use.",
         remedy="Try again in a moment, or raise SLIPSNISSE_MAX_CONNECTIONS.",
     )
 
@@ -52,6 +52,6 @@ def process_full(most: int) -> Busy:
 def server_full(most: int) -> Busy:
     """What a call is told when its server can have no more sessions."""
     return Busy(
-        f"This server has {most:,} sessions of its own, and all are in use.",
+        f"All {most:,} sessions of this server are in use.",
         remedy="Try again in a moment, or raise the server's limit of sessions.",
     )

@@ -224,8 +224,8 @@ def _other_way(version: str, *, is_open: bool) -> InputNeeded:
     setting = "legacy" if version == "older" else "modern"
     remedy = f"Ask the operator to set the server's protocol to '{setting}'."
     if is_open:
-        remedy = "Check whether this call has had an effect, then call again: the tool can ask in the next call."
+        remedy = "Check whether this call had an effect, then call again: in the next call, the tool can ask."
     return InputNeeded(
-        f"The tool has a question for the host, and can only ask it in the {version} version of the protocol.",
+        f"The tool has a question for the host that it can ask only in the {version} version of the protocol.",
         remedy=remedy,
     )

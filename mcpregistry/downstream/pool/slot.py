@@ -90,7 +90,9 @@ class Slot:
             async with asyncio.timeout(seconds_left(deadline)):
                 await self.gate.enter()
         except TimeoutError:
-            raise TimedOut("The call waited too long for its turn at this server.", remedy="Try again later.") from None
+            raise TimedOut(
+                "The call waited too long for other calls to this server.", remedy="Try again later."
+            ) from None
         try:
             async with asyncio.timeout(seconds_left(deadline)):
                 return await self.connected()
@@ -112,7 +114,7 @@ class Slot:
         if connection is not None and connection.usable:
             return connection
         if not by_hand and self._manual:
-            raise ConnectionFailed("The server is only connected by hand.", remedy="Press Reconnect on its page.")
+            raise ConnectionFailed("The server is set to be connected manually.", remedy="Press Reconnect on its page.")
         if connection is not None and connection.ended:
             await self.left()
         self._refuse(by_hand)
@@ -128,7 +130,7 @@ class Slot:
         await asyncio.shield(self._up)
         connection = self.connection
         if connection is None or not connection.usable:
-            raise ConnectionFailed("The server ended right after it had started.", remedy="Its log may say why.")
+            raise ConnectionFailed("The server ended immediately after its start.", remedy="Check the server's log.")
         return connection
 
     @property
@@ -189,7 +191,7 @@ class Slot:
         left = 0.0 if by_hand else health.refusal_seconds(self.health, now=time.monotonic())
         if left:
             raise ConnectionFailed(
-                f"The server is down: {self.health.detail}", remedy=f"The next try is due in {left:.0f} seconds."
+                f"The server is down: {self.health.detail}", remedy=f"The site tries again in {left:.0f} seconds."
             )
 
     async def load(self) -> Target:
@@ -316,7 +318,7 @@ class Slot:
         now = time.monotonic()
         if found and now >= self._secrets_told + TELL_SECRETS_SECONDS:
             times = "once" if self._secrets_found == 1 else f"{self._secrets_found} times"
-            detail = f"Answers held secrets of this server ({times}, last the one of {what}). They were replaced."
+            detail = f"Answers contained secrets of this server ({times}, most recently in an answer of {what}). They were replaced."
             self._emit("secrets", detail=detail)
             self._secrets_found, self._secrets_told = 0, now
 

@@ -158,7 +158,7 @@ async def _call_each(
     for name, arguments in chosen.items():
         left = until - time.monotonic()
         if left <= 0 or connection.ended:
-            why = "the time for calls was over" if left <= 0 else "its connection had ended"
+            why = "the time for calls was used up" if left <= 0 else "the connection had ended"
             called[name] = Called(outcome="skipped", why=why)
             continue
         called[name] = await _call(connection, name, arguments, plan, min(CALL_SECONDS, left))

@@ -253,7 +253,9 @@ class Watches:
             raise ConnectionFailed("This process is shutting down.", remedy="Try again in a moment.")
         watched = self.of(server_id, session)
         if len(watched.wanted) >= MOST and uri not in watched.wanted:
-            raise ConnectionFailed("Too many resources of this server are subscribed to.", remedy="End some first.")
+            raise ConnectionFailed(
+                f"This server has the maximum of {MOST:,} subscriptions.", remedy="End a subscription first."
+            )
         watched.opener = opener or watched.opener
         is_kept = watched.keeper is not None and not watched.keeper.done() and bool(watched)
         watched.is_joining = watched.is_joining or (not is_kept and is_ours and self._is_shared(watched))

@@ -13,8 +13,8 @@ from mcpregistry.domain.text.canonical import plain
 PROGRAM = "bwrap"
 TRIED_SECONDS, KEPT_SECONDS = 5.0, 60.0
 REMEDY = (
-    "Install bubblewrap of 0.10 or newer, or of a distribution that has brought its --ro-bind-fd back (apt install bubblewrap),"
-    " and let this site's user make user namespaces; or choose 'Enforced' instead of 'Strict'."
+    "Install bubblewrap 0.10 or newer, or a package of it that supports --ro-bind-fd (apt install bubblewrap), and allow "
+    "this site's user to create user namespaces. Or choose 'Enforced' instead of 'Strict'."
 )
 _TRIAL = [
     "--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--die-with-parent", "--cap-drop",
@@ -41,7 +41,7 @@ def missing() -> str:
 def check() -> None:
     """Raises ConnectionFailed (nothing sent) where a server that is to have namespaces cannot have them."""
     if why := missing():
-        raise ConnectionFailed(f"The server is to run in namespaces of its own, and {why}.", remedy=REMEDY)
+        raise ConnectionFailed(f"The server cannot be started in its own namespaces: {why}.", remedy=REMEDY)
 
 
 def _tried() -> str:
@@ -58,5 +58,5 @@ def _tried() -> str:
         return f"bubblewrap cannot be run ({plain(str(error), 200)})"
     finally:
         os.close(place)
-    said = plain((ended.stderr.strip().splitlines() or [f"it ended with {ended.returncode}"])[-1], 200)
-    return f"bubblewrap makes no namespaces here ({said})" if ended.returncode else ""
+    said = plain((ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1], 200)
+    return f"bubblewrap cannot create namespaces on this machine ({said})" if ended.returncode else ""

@@ -94,7 +94,7 @@ def apply(policy: str) -> None:
     libc.setrlimit(RLIMIT_CORE, struct.pack("QQ", 0, 0))
     version = abi()
     if not version and not strict:
-        raise OSError(_ENOSYS, "this kernel has no Landlock")
+        raise OSError(_ENOSYS, "this kernel does not support Landlock")
     paths = None if strict else [(line[0], line[1:]) for line in lines if line[:1] in ("r", "w")]
     _restrict(libc, version, paths, _ports(lines))
     if strict:

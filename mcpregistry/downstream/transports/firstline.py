@@ -27,7 +27,7 @@ def interpreters_of(file: str, path: str, trusted: tuple[str, ...]) -> list[str]
     folders = tuple(map(os.path.realpath, [*filter(None, path.split(os.pathsep)), *trusted]))
     while first := _script_line(file):
         if len(found) >= MOST_INTERPRETERS:
-            raise _refused(file, f"leads through more than {MOST_INTERPRETERS} interpreters")
+            raise _refused(file, f"needs a chain of more than {MOST_INTERPRETERS} interpreters")
         name, argument = parse(first, file)
         _check_interpreter(file, name, folders)
         found.append(name)
@@ -75,7 +75,7 @@ def _script_line(file: str) -> bytes:
 def _found_by_env(file: str, argument: str, path: str) -> str:
     if not argument or any(sign in argument for sign in " =/\\'\"$") or argument.startswith("-"):
         raise _refused(
-            file, f"starts with '#!/usr/bin/env {argument[:100]}', and only '#!/usr/bin/env NAME' is supported"
+            file, f"starts with '#!/usr/bin/env {argument[:100]}', but only '#!/usr/bin/env NAME' is supported"
         )
     found = shutil.which(argument, path=path)
     if found is None or not os.path.isabs(found):
@@ -86,7 +86,7 @@ def _found_by_env(file: str, argument: str, path: str) -> str:
 def _check_interpreter(file: str, name: str, folders: tuple[str, ...]) -> None:
     """It is a program, or a script where programs are expected: no file whose text its owner keeps to himself."""
     if not os.path.isabs(name):
-        raise _refused(file, f"names the interpreter '{name[:100]}' without its folder")
+        raise _refused(file, f"names the interpreter '{name[:100]}' without an absolute path")
     try:
         place = os.path.realpath(name)
     except OSError:  # a link of another process's in /proc
@@ -109,5 +109,5 @@ def _refused(file: str, why: str) -> ConfigInvalid:
     return ConfigInvalid(
         f"The script '{file[:200]}' {why}.",
         remedy='Put the interpreter into the command, for example ["/usr/bin/python3", "-u", "/srv/server.py"], '
-        "or let the script begin with the whole path of its interpreter.",
+        "or use the absolute path of the interpreter in the script's first line.",
     )

@@ -181,7 +181,7 @@ class HttpChannel:
         """Raise ConnectionFailed (nothing sent) while the server wants to be left alone."""
         if (left := self._pause_until - time.monotonic()) > 0:
             raise ConnectionFailed(
-                "The server has asked for a pause.", remedy=f"Call again in {math.ceil(left)} seconds."
+                "The server has asked for a pause.", remedy=f"Try again in {math.ceil(left)} seconds."
             )
 
     async def _listened(self) -> None:
@@ -204,7 +204,7 @@ class HttpChannel:
                 if moved is None:
                     return await self._read(request_id, request, reply)
                 self._url = moved  # within the origin, method kept: usually a missing slash
-        raise ConnectionFailed("The server redirects in a circle.", remedy="Correct its URL.")
+        raise ConnectionFailed("The server redirects in a loop.", remedy="Correct the server's URL.")
 
     async def _read(self, request_id: int, request: Request, reply: Reply) -> dict[str, Any]:
         if error := await refusal_of(reply, session=SESSION_HEADER in self._headers):
@@ -218,12 +218,12 @@ class HttpChannel:
         if reply.content_type != "application/json":
             raise ConnectionFailed(
                 f"The server answered HTTP {reply.status} without an MCP message.",
-                remedy="Check that its URL is its MCP endpoint.",
+                remedy="Check that the URL is the server's MCP endpoint.",
                 sent=True,
             )
         message = parse_message(await reply.body(limit), self._warning_of_repair(request))
         if reply.status < 400 and own_id(message.get("id")) != request_id and not is_nameless_error(message):
-            raise ProtocolError("The server answered another request than the one it was sent.", sent=True)
+            raise ProtocolError("The server's answer belongs to another request.", sent=True)
         return read_reply(message)
 
     async def _read_stream(self, request_id: int, request: Request, reply: Reply, limit: int) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class HttpChannel:
         if answer is None and reader.last_id and not self._modern:
             answer = await self._read_on(reader, request_id, request)
         if answer is None:
-            raise reader.unreadable or ConnectionFailed("The server ended its answer before the result.", sent=True)
+            raise reader.unreadable or ConnectionFailed("The server's answer ended before the result.", sent=True)
         return read_reply(answer)
 
     async def _answer_in(
@@ -306,7 +306,7 @@ class HttpChannel:
                     self.fail(error)
                 raise error
             if reply.status != 200 or not reply.is_stream:  # it keeps nothing: asking again would bring the same
-                raise ProtocolError("The server ended its answer before the result and kept no rest of it.", sent=True)
+                raise ProtocolError("The server's answer ended before the result and could not be resumed.", sent=True)
             return await self._answer_in(reply, reader, request_id, request)
 
     def _incoming(self, message: dict[str, Any], request: Request) -> None:
@@ -367,4 +367,4 @@ def answer_question(message: dict[str, Any]) -> dict[str, Any]:
     answer = {"jsonrpc": "2.0", "id": message["id"]}
     if message["method"] == "ping":
         return {**answer, "result": {}}
-    return {**answer, "error": {"code": -32601, "message": "This client offers no such method."}}
+    return {**answer, "error": {"code": -32601, "message": "This client does not support the method."}}

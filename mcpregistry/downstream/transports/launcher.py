@@ -71,7 +71,9 @@ def confine(policy: str, file: str, argv: list[str], env: dict[bytes, bytes]) ->
         elif any(line[:1].islower() for line in policy.split("\n")):
             besides("confinement").apply(policy)
     except Exception as error:  # noqa: BLE001  whatever it is: nothing is started, and the server's log says why
-        os.write(2, f"the sandbox cannot be applied, so the server was not started: {error}\n".encode(errors="replace"))
+        os.write(
+            2, f"the server was not started, because the sandbox cannot be applied: {error}\n".encode(errors="replace")
+        )
         os._exit(126)
     os.execve(file, argv, env)  # noqa: S606  an argv list, never a shell
 

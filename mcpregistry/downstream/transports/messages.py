@@ -16,8 +16,8 @@ from mcpregistry.downstream.limits import too_deep
 from mcpregistry.downstream.transports.request import ProgressCallback, Request
 from mcpregistry.downstream.transports.request_ids import own_id
 
-REPAIR_WARNING = {"level": "warning", "logger": "slipsnisse", "data": f"A message of the server: {REPLACED}"}
-NO_WORDS = "The server refused the request without saying why."
+REPAIR_WARNING = {"level": "warning", "logger": "slipsnisse", "data": f"A message from the server: {REPLACED}"}
+NO_WORDS = "The server refused the request without a reason."
 MOST_CODE = 60  # characters of a code that is a text
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
 _decode = msgspec.json.Decoder().decode
@@ -99,8 +99,8 @@ def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(error, str):
         raise ToolRefused(error or NO_WORDS, rpc_code=INTERNAL_ERROR)
     raise ProtocolError(
-        "The request ran, but its answer cannot be read: it holds neither a result object nor an error.",
-        remedy="Check what it has done before you repeat it.",
+        "The server executed the request, but its answer contains neither a result object nor an error.",
+        remedy="Check what the request has done before you repeat it.",
         sent=True,
     )
 

@@ -38,7 +38,7 @@ async def refusal_of(reply: Reply, *, session: bool = False) -> DownstreamError 
     else:
         error = by_status or ConnectionFailed(
             f"The server answered HTTP {reply.status} without an MCP message.",
-            remedy="Check that its URL is its MCP endpoint.",
+            remedy="Check that the URL is the server's MCP endpoint.",
             sent=True,
         )
         error = _with_words(error, reply.status, _words(body, reply.content_type, message))
@@ -47,7 +47,7 @@ async def refusal_of(reply: Reply, *, session: bool = False) -> DownstreamError 
         again = (
             "then call again"
             if isinstance(error, ToolRefused)
-            else "and look whether the call ran, before you repeat it"
+            else "and check whether the call ran before you repeat it"
         )
         error.remedy = f"Wait {math.ceil(pause)} seconds, {again}."
     return error
@@ -58,13 +58,13 @@ def _rpc_error(message: dict[str, Any]) -> DownstreamError:
         read_reply(message)
     except DownstreamError as error:
         return error
-    return ConnectionFailed("The server answered an HTTP error with a result.", sent=True)
+    return ConnectionFailed("The server answered with an HTTP error status and a result at the same time.", sent=True)
 
 
 def _with_words(error: DownstreamError, status: int, words: str) -> DownstreamError:
     if status == TOO_MANY:  # it was not processed (RFC 6585, section 4)
         said = f": {words}" if words else "."
-        refused = ToolRefused(f"The server refuses more requests for now (HTTP {status}){said}", rpc_code=0)
+        refused = ToolRefused(f"The server received too many requests (HTTP {status}){said}", rpc_code=0)
         refused.remedy = "Wait, then call again."
         return refused
     if not words:

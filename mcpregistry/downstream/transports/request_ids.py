@@ -35,5 +35,5 @@ def cancelled_id(message: dict[str, Any]) -> int | None:
 def cancelled_by_server() -> ProtocolError:
     """The error for a request that the server has cancelled: what it had done by then is not known."""
     return ProtocolError(
-        "The server cancelled the request before it answered.", remedy="Its log may say why.", sent=True
+        "The server cancelled the request before it answered.", remedy="Check the server's log.", sent=True
     )

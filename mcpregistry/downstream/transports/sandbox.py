@@ -49,15 +49,16 @@ def prepare(target: Target, path: str) -> tuple[str, str]:
         return "\n".join(_bounds(target)), target.cwd
     if not sandbox.strict and not confinement.abi():
         raise ConnectionFailed(
-            "The server is to run in a sandbox, and this machine's kernel has none (Landlock).",
-            remedy="Use a kernel of 5.13 or newer with Landlock switched on, or take the server's sandbox off.",
+            "The server cannot be started in its sandbox: this machine's kernel does not support Landlock.",
+            remedy="Use Linux 5.13 or newer with Landlock enabled, or disable the server's sandbox.",
         )
     try:
         for folder in (sandbox.home, places(sandbox)["TMPDIR"]):
             os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise ConnectionFailed(
-            f"The server's own folder {sandbox.home} cannot be made: {error.strerror}.", remedy="Check its owner."
+            f"The server's folder {sandbox.home} cannot be created: {error.strerror}.",
+            remedy="Check the owner and the permissions of the folder above it.",
         ) from error
     try:
         return policy_of(target, sandbox, path), target.cwd or sandbox.home
@@ -105,7 +106,7 @@ def refuse_hidden(place: str, hidden: tuple[str, ...]) -> None:
     if _within(place, hidden):
         raise ConfigInvalid(
             f"The program needs '{place[:200]}', which belongs to this site or to another server.",
-            remedy="Start a program outside of the site's own folder.",
+            remedy="Use a program outside of the site's folder.",
         )
 
 

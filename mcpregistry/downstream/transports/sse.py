@@ -50,7 +50,7 @@ class SseChannel(Wire):
             await self._outbound.__aexit__()
 
     async def _read(self) -> None:
-        error: DownstreamError = ConnectionFailed("The server ended its event stream.", sent=True)
+        error: DownstreamError = ConnectionFailed("The server closed its event stream.", sent=True)
         try:
             await self._read_events(self._target.url)
         except DownstreamError as failure:
@@ -79,7 +79,7 @@ class SseChannel(Wire):
             raise error
         if reply.status != 200 or not reply.is_stream:
             raise ConnectionFailed(
-                f"The server answered HTTP {reply.status} without an event stream.", remedy="Check its URL."
+                f"The server answered HTTP {reply.status} without an event stream.", remedy="Check the URL."
             )
         reader = EventReader(self._target.limits.message_bytes)
         async for piece in reply.pieces(None):
@@ -93,8 +93,8 @@ class SseChannel(Wire):
             endpoint = urljoin(url, event.data.decode(errors="replace"))
             if origin(endpoint) != origin(url):
                 raise OutboundRefused(
-                    "The server names a message address on another origin.",
-                    remedy="Correct the public address in the settings of the server.",
+                    "The server's address for messages has another origin than its URL.",
+                    remedy="Correct the public address in the server's own settings.",
                 )
             self._endpoint.set_result(endpoint)
 
@@ -112,7 +112,7 @@ class SseChannel(Wire):
                     redirect_target(url, reply)
                     await self._check_accepted(reply)
         except TimeoutError:
-            raise TimedOut("The server did not take the message in time.", sent=attempt.sent) from None
+            raise TimedOut("The server did not accept the message in time.", sent=attempt.sent) from None
 
     async def _check_accepted(self, reply: Reply) -> None:
         if error := await refusal_of(reply, session=True):
@@ -121,5 +121,5 @@ class SseChannel(Wire):
             raise error
         if reply.status >= 300:
             raise ProtocolError(
-                f"The server answered a message with HTTP {reply.status}.", remedy="Look at its log.", sent=True
+                f"The server answered a message with HTTP {reply.status}.", remedy="Check the server's log.", sent=True
             )

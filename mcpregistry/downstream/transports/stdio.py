@@ -74,8 +74,8 @@ class Lines(asyncio.Protocol):
         self._partial = bytearray()
         self._end(
             ResourceLimit(
-                f"The server sent a line longer than the {self._limit:,} bytes allowed.",
-                remedy="Ask for less, or raise the server's message limit.",
+                f"The server sent a line that is longer than the limit of {self._limit:,} bytes.",
+                remedy="Request less, or raise the server's message limit.",
                 sent=True,
             )
         )
@@ -118,8 +118,8 @@ def too_much(what: str, used: str, most: str) -> ResourceLimit:
     """The server was ended because it used more than its limit."""
     name, unit = _LIMITS[what]
     return ResourceLimit(
-        f"The server was ended because it used {int(used):,} {unit} of the {int(most):,} that its limit of {name} allows.",
-        remedy=f"Ask it for less, or raise its limit of {name}.",
+        f"The server was stopped because it used {int(used):,} {unit}; its limit of {name} is {int(most):,} {unit}.",
+        remedy=f"Request less, or raise the server's limit of {name}.",
         sent=True,
     )
 
@@ -231,7 +231,7 @@ class StdioChannel(Wire):
 
     def _stdout_ended(self, error: DownstreamError | None) -> None:
         reason = EndedUnread if self._input.unread else ConnectionFailed
-        ended = reason("The server ended its connection.", remedy="Its log may say why.", sent=True)
+        ended = reason("The server closed the connection.", remedy="Check the server's log.", sent=True)
         self.fail(error or self._control.over or ended)  # the supervisor says it before it ends the server
 
     def _supervisor_killed(self) -> None:
@@ -245,9 +245,9 @@ class StdioChannel(Wire):
         """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does not read."""
         stdin = self._stdin
         if stdin is None or stdin.is_closing() or self.error is not None:
-            raise ConnectionFailed("The server has ended.", remedy="Its log may say why.")
+            raise ConnectionFailed("The server has ended.", remedy="Check the server's log.")
         if stdin.get_write_buffer_size() > UNREAD_BYTES:
-            raise ConnectionFailed("The server does not read what it is sent.", remedy="Reconnect it.")
+            raise ConnectionFailed("The server does not read its input.", remedy="Reconnect the server.")
         if on_sent is not None:
             on_sent()
         stdin.write(data + b"\n")
@@ -331,7 +331,7 @@ def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
         )
     except (OSError, ValueError) as error:
         ours.close()
-        raise ConnectionFailed("The server's process cannot be started.", remedy="Check its command.") from error
+        raise ConnectionFailed("The server's process cannot be started.", remedy="Check the command.") from error
     finally:
         theirs.close()
     ours.setblocking(False)
@@ -343,15 +343,18 @@ def check_command(target: Target, env: dict[str, str]) -> None:
     if not target.argv:
         raise ConnectionFailed("The server has no command.", remedy="Enter the command that starts it.")
     if any("\0" in word for word in (*target.argv, *env, *env.values(), target.cwd)):
-        raise ConnectionFailed("The server's command holds a NUL character.", remedy="Remove it.")
+        raise ConnectionFailed(
+            "The server's command, environment or directory contains a NUL character.", remedy="Remove it."
+        )
     if target.cwd and not os.path.isdir(target.cwd):
         raise ConnectionFailed(
-            f"The server's working directory {target.cwd} does not exist.", remedy="Create it, or choose another."
+            f"The server's working directory {target.cwd} does not exist.",
+            remedy="Create the directory, or choose another one.",
         )
     command = target.argv[0]
     found = os.path.join(target.cwd, command) if os.sep in command else command
     if shutil.which(found, path=env["PATH"]) is None:
         raise ConnectionFailed(
             f"The command {command} was not found or cannot be run.",
-            remedy="Install it, or give its full path.",
+            remedy="Install it, or enter its full path.",
         )

@@ -39,23 +39,24 @@ class WebSocketChannel(Wire):
         except InvalidStatus as error:
             status = error.response.status_code
             raise status_error(status) or ConnectionFailed(
-                f"The server answered HTTP {status}.", remedy="Check its URL."
+                f"The server answered HTTP {status}.", remedy="Check the URL."
             ) from error
         except (InvalidHandshake, InvalidURI, ConnectionClosed) as error:
             raise ConnectionFailed(
-                "The server does not accept WebSocket connections there.",
-                remedy="Check its URL, or choose another transport.",
+                "The server does not accept WebSocket connections at this URL.",
+                remedy="Check the URL, or choose another transport.",
             ) from error
         except ssl.SSLError as error:
             raise ConnectionFailed(
-                "The server's TLS certificate cannot be trusted.", remedy="Correct its certificate."
+                "The server's TLS certificate is not trusted.", remedy="Correct the certificate."
             ) from error
         except TimeoutError as error:
             raise TimedOut(
-                "The server did not accept the connection in time.", remedy="Check its URL and whether it runs."
+                "The server did not accept the connection in time.",
+                remedy="Check the URL, and that the server is running.",
             ) from error
         except OSError as error:
-            raise ConnectionFailed("The server cannot be reached.", remedy="Check its URL.") from error
+            raise ConnectionFailed("The server cannot be reached.", remedy="Check the URL.") from error
         self._reader_task = asyncio.create_task(self._read())
 
     async def _connect(self) -> ClientConnection:
@@ -97,7 +98,7 @@ class WebSocketChannel(Wire):
     def _reason(self, closed: ConnectionClosed) -> DownstreamError:
         if isinstance(closed.__cause__, PayloadTooBig) or (closed.sent is not None and closed.sent.code == 1009):
             return too_large(self._target.limits.message_bytes)
-        return ConnectionFailed("The connection to the server broke.", sent=True)
+        return ConnectionFailed("The connection to the server was lost.", sent=True)
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
         """Send one text frame."""
@@ -111,4 +112,4 @@ class WebSocketChannel(Wire):
         except ConnectionClosed as error:
             raise ConnectionFailed("The connection to the server is closed.", sent=True) from error
         except TimeoutError:
-            raise TimedOut("The server does not read what it is sent.", sent=True) from None
+            raise TimedOut("The server does not read its input.", sent=True) from None

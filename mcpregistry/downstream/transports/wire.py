@@ -257,7 +257,7 @@ class Wire:
         if waiting is not None and not waiting.future.done():
             words = "The server did not answer in time."
             if waiting.nameless:
-                words = f"{words} It also sent an error that names no request: {waiting.nameless}"
+                words = f"{words} It also sent an error without the id of a request: {waiting.nameless}"
             waiting.future.set_exception(
                 TimedOut(
                     words,
@@ -356,7 +356,9 @@ class Wire:
             self._inbox.put(item, len(data), meaning_of(message), keep=is_answer)
 
     def _report_dropped(self, count: int) -> None:
-        text = f"{count:,} messages of the server were dropped because they came faster than they could be processed."
+        text = (
+            f"{count:,} messages of the server were dropped because they arrived faster than they could be processed."
+        )
         self.logs.hear({"level": "warning", "logger": "slipsnisse", "data": text})
 
     def _warn_of_repair(self) -> None:
@@ -378,7 +380,7 @@ class Wire:
             self.fail(
                 ProtocolError(
                     f"The server sent {GARBAGE_LINES} lines in a row that are not MCP messages.",
-                    remedy="Its standard output may carry nothing but the protocol; logs belong on standard error.",
+                    remedy="The server must write only MCP messages to its standard output, and its log to standard error.",
                     sent=True,
                 )
             )

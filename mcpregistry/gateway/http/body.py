@@ -74,7 +74,9 @@ async def read_whole(receive: Any, most: int) -> tuple[bytes, bool]:
         parts.append(event.get("body", b""))
         size += len(parts[-1])
         if size > most:
-            raise ResourceLimit(f"The message is larger than the {most:,} bytes allowed.", remedy="Send less at once.")
+            raise ResourceLimit(
+                f"The message is larger than the limit of {most:,} bytes.", remedy="Send a smaller message."
+            )
         if event["type"] != "http.request" or not event.get("more_body"):
             return b"".join(parts), event["type"] == "http.request"
 

@@ -23,6 +23,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 
 from mcpregistry.calls.engine import Engine, set_current_engine
 from mcpregistry.calls.rates import RateLimited
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Busy, ResourceLimit
 from mcpregistry.domain.servers.sessions import mcp_session, session_id_of
 from mcpregistry.domain.text.canonical import plain
@@ -65,11 +66,17 @@ MAX_BODY: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # the same as over REST
 OLDER = "a session of the older era"  # a lane's name, which is no method's
 LAST = LATEST_HANDSHAKE_VERSION  # of hosts that do not say it with every request
 SSE, WS = "sse", "ws"
-_UPGRADE = "This address speaks WebSocket. If your host did, a proxy in between has not passed its Upgrade header on."
-_NO_STREAM = "There is no such stream, or it has ended. Open a new one by GET."
-_REVOKED = "Access has ended meanwhile. What was called may have run: the operator finds it in the record of calls."
-_SESSION_ENDED = "The session has ended. Open a new one with initialize. A call in progress may have run: see Calls."
-_ANONYMOUS = "A bearer token is needed. Issue one in the admin: Agents, Issue token."
+_UPGRADE = (
+    "This address accepts only WebSocket connections. "
+    "If your host uses WebSocket, a proxy has removed the Upgrade header; pass it on."
+)
+_NO_STREAM = "This stream does not exist or has ended. Open a new one with GET."
+_REVOKED = "The access of this agent has ended. A call in progress may have taken effect: check it under Calls."
+_SESSION_ENDED = (
+    "The session has ended. Open a new one with initialize. "
+    "A call in progress may have taken effect: check it under Calls."
+)
+_ANONYMOUS = "A bearer token is required. Issue one in the admin: Agents, Issue token."
 _STRANGER = "The bearer token is unknown, expired or revoked. Issue one in the admin: Agents, Issue token."
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
@@ -194,11 +201,15 @@ class McpApp:
     def _refusal_of(self, scope: Scope, way: str) -> tuple[int, str, str] | None:
         """Why this request is not one for the door that it has come to."""
         if (scope["type"] == "websocket") != (way == WS):
-            return (426, "WRONG_DOOR", _UPGRADE) if way == WS else (404, "NOT_FOUND", "There is no WebSocket here.")
+            return (
+                (426, "WRONG_DOOR", _UPGRADE)
+                if way == WS
+                else (404, "NOT_FOUND", "This address does not accept WebSocket connections.")
+            )
         if way == WS and not websocket.speaks_mcp(scope):
-            return 400, "ARGUMENTS_INVALID", "Offer the subprotocol mcp, or none."
+            return 400, "ARGUMENTS_INVALID", "The subprotocol must be mcp, or no subprotocol at all."
         if way == SSE and scope["method"] not in {"GET", "POST"}:
-            return 405, "WRONG_METHOD", "GET opens the stream, POST sends a message to it."
+            return 405, "WRONG_METHOD", "Use GET to open the stream, and POST to send a message to it."
         return None
 
     async def _sse(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
@@ -267,13 +278,13 @@ class McpApp:
             return None, (401, "UNAUTHENTICATED", _STRANGER if bearer(scope["headers"]) else _ANONYMOUS)
         self.engine.token_uses.add(digest)
         if slug not in self.engine.live.current.endpoints:
-            return None, (404, "NOT_FOUND", f"There is no endpoint '{plain(slug, 63)}', or it is switched off.")
+            return None, (404, "NOT_FOUND", error_texts.not_found("enabled endpoint", plain(slug, 63)))
         conversation = named_in(scope["headers"])
         if conversation is None:
-            return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Conversation is there twice. Send it once.")
+            return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Conversation was sent twice. Send it once.")
         session = named_in(scope["headers"], SESSION_HEADER)
         if session is None:
-            return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Session is there twice. Send it once.")
+            return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Session was sent twice. Send it once.")
         return Caller(agent.slug, slug, "http", conversation, session), None
 
 

@@ -30,12 +30,14 @@ log = structlog.get_logger(__name__)
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
 MOST, MOST_OF_AGENT = 1000, 200  # at once in a process; each costs some 100 KB
-STOPPING = "The site is shutting down. Nothing was done; call again in a moment."
+STOPPING = "The site is shutting down. Nothing was done. Try again in a moment."
 
 MOST_UNREAD, MOST_UNREAD_BYTES = 100, 4 * 1024 * 1024  # answers of one connection that wait for its host to read
 FLOOD_BYTES = 64 * 1024 * 1024  # of answers to requests that it had sent before: then it ends
 MOST_UNANSWERED = 1_000  # requests of one connection
-_TOO_MANY = f"{MOST_UNANSWERED:,} requests of this connection have no answer yet. Send more when some have one."
+_TOO_MANY = (
+    f"{MOST_UNANSWERED:,} requests of this connection are not answered yet. Wait for answers before you send more."
+)
 READ_SECONDS = 5.0  # for which a message that a host has posted waits until there is room
 LEFT, STOPPED, UNREAD = "left", "stopped", "unread"  # other reasons for an end are in access.py
 
@@ -85,8 +87,8 @@ class Lasting:
             return await self.take(data)
         waiting = self._backlog.messages
         raise Busy(
-            f"This host does not read its stream: {waiting} messages wait there.",
-            remedy="Read them, then send this message again.",
+            f"This host does not read its stream: {waiting} messages are waiting.",
+            remedy="Read the messages, then send this one again.",
         )
 
     def _flooded(self) -> None:
@@ -163,10 +165,10 @@ class Connections:
     def room(self, agent: str) -> Iterator[None]:
         """Around one more connection of this agent. Raises Busy where there is no room for it."""
         if self._taken[agent] >= MOST_OF_AGENT:
-            said = f"This agent has {MOST_OF_AGENT} connections open in this process."
-            raise Busy(said, remedy="Close some, or use streamable HTTP.")
+            said = f"This agent has {MOST_OF_AGENT} open connections in this process, which is the maximum."
+            raise Busy(said, remedy="Close a connection, or use streamable HTTP.")
         if self._taken.total() >= MOST:
-            raise Busy("Too many hosts are connected.", remedy="Call again in a moment, or use streamable HTTP.")
+            raise Busy("Too many hosts are connected.", remedy="Try again in a moment, or use streamable HTTP.")
         self._taken[agent] += 1
         try:
             yield

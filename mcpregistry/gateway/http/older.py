@@ -94,7 +94,9 @@ class OlderLane:
             try:
                 await self._send_on(session, for_others)
             except Error:
-                refusal = error_to(None, INTERNAL_ERROR, "The database does not answer. Send it again in a moment.")
+                refusal = error_to(
+                    None, INTERNAL_ERROR, "The database is unavailable. Send the message again in a moment."
+                )
                 await replied(send, 503, refusal)
                 return True
         await accepted(202, session.id, send)

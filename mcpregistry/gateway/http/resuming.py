@@ -157,7 +157,7 @@ class Resumption:
         try:
             return await db_call(host_streams.named, session.id, event_id)
         except Error:
-            raise Busy("The database does not answer.", remedy="Ask again in a moment.") from None
+            raise Busy("The database is unavailable.", remedy="Try again in a moment.") from None
 
     async def serve(self, session: Session, stream: HostStream, receive: Any, send: Any) -> None:
         """Answer the GET: with the answer, as soon as there is one."""
@@ -204,7 +204,7 @@ def answer_of(stream_id: str) -> str:
             return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": _result(request, outcome)})
     except MCPError as error:
         return json.dumps(error_to(request["id"], error.error.code, error.error.message))
-    return json.dumps(error_to(request["id"], INTERNAL_ERROR, f"The answer was not kept. {LOOK_FIRST}"))
+    return json.dumps(error_to(request["id"], INTERNAL_ERROR, f"The answer was not stored. {LOOK_FIRST}"))
 
 
 def _result(request: dict[str, Any], outcome: CallOutcome) -> dict[str, Any]:

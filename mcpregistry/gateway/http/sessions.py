@@ -126,7 +126,7 @@ class Sessions:
         said = client.model_dump_json(by_alias=True, exclude_none=True)
         if len(said) > _MOST_SAID:
             raise ResourceLimit(
-                f"The handshake says more than {_MOST_SAID:,} characters about the host.",
+                f"The handshake describes the host with more than {_MOST_SAID:,} characters.",
                 remedy="Send less in clientInfo and capabilities.",
             )
         try:
@@ -135,7 +135,7 @@ class Sessions:
                 version=version, client=said, name=client.client_info.name, said_version=client.client_info.version,
             )  # fmt: skip
         except Error:
-            raise Busy("The database does not answer.", remedy="Connect again in a moment.") from None
+            raise Busy("The database is unavailable.", remedy="Connect again in a moment.") from None
         self._known.pop(session_id, None)
 
     @asynccontextmanager
@@ -148,7 +148,7 @@ class Sessions:
         try:
             await db_call(host_sessions.begin, session_id=connection_id, **whose)
         except Error:
-            raise Busy("The database does not answer.", remedy="Connect again in a moment.") from None
+            raise Busy("The database is unavailable.", remedy="Connect again in a moment.") from None
         try:
             with self.holding(connection_id):
                 yield
@@ -172,7 +172,7 @@ class Sessions:
                 return False
             await db_call(host_sessions.send, stream_id, body.decode())
         except Error:
-            raise Busy("The database does not answer.", remedy="Send it again in a moment.") from None
+            raise Busy("The database is unavailable.", remedy="Send the message again in a moment.") from None
         return True
 
     def here(self, session_id: str) -> Session | None:
@@ -184,7 +184,7 @@ class Sessions:
         try:
             await db_call(host_sessions.end, session_id)
         except Error:
-            raise Busy("The database does not answer.", remedy="End the session again in a moment.") from None
+            raise Busy("The database is unavailable.", remedy="End the session again in a moment.") from None
         self._has_ended(session_id)
 
     async def send_on(self, session_id: str, message: dict[str, Any]) -> int:
@@ -229,7 +229,7 @@ class Sessions:
         try:
             row = await db_call(host_sessions.running, session_id)
         except Error:
-            raise Busy("The database does not answer.", remedy="Call again in a moment.") from None
+            raise Busy("The database is unavailable.", remedy="Try again in a moment.") from None
         if row is None or not row.client:  # a connection that lasts has a row as well, but is no session of this door
             return None
         if len(self._known) >= _MOST_KNOWN:
@@ -364,7 +364,7 @@ async def _kept(write: Callable[..., R], *said: Any) -> R:
     try:
         return await db_call(write, *said)
     except Error:
-        raise Busy("The database does not answer.", remedy="Say it again in a moment.") from None
+        raise Busy("The database is unavailable.", remedy="Try again in a moment.") from None
 
 
 def _session(row: HostSession) -> Session:

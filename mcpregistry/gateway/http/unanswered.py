@@ -18,7 +18,7 @@ from mcp.types import INVALID_REQUEST
 from mcpregistry.gateway.jsonrpc import error_to
 
 Headers = Iterable[tuple[bytes, bytes]]
-_TWICE = "This id is in use: its request is not answered yet. Give each request of a session an id of its own."
+_TWICE = "Another request with this id is not answered yet. Use a different id for each request of a session."
 
 
 class Unanswered:

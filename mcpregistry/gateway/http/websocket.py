@@ -17,7 +17,7 @@ _CODES = {  # RFC 6455, 7.4.1
     ENDED: (1000, "The session was ended."),
     STOPPED: (1001, "The site is shutting down."),
     REVOKED: (1008, "Access has ended."),
-    UNREAD: (1008, "The host does not read the answers."),
+    UNREAD: (1008, "The host does not read its answers."),
 }
 _TOO_BIG = 1009
 
@@ -57,7 +57,7 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival,
             if not connections.still_welcome(connection):
                 connection.end(REVOKED)
             elif len(data) > most:
-                codes["too big"] = (_TOO_BIG, f"A message may have {most:,} bytes.")
+                codes["too big"] = (_TOO_BIG, f"A message can have at most {most:,} bytes.")
                 connection.end("too big")
             else:
                 await connection.take(data)

@@ -35,7 +35,9 @@ def save(path: Path, kept: dict[str, Kept]) -> None:
         draft.write_text(json.dumps(kept))
         draft.replace(path)
     except OSError as error:
-        print(f"The opening answer could not be kept ({error}); the next start is slower.", file=sys.stderr)
+        print(
+            f"The answers for the next start could not be stored ({error}). The next start is slower.", file=sys.stderr
+        )
 
 
 def changed_at(path: Path | None) -> int:

@@ -87,7 +87,7 @@ class Tasks:
             log.exception("tasks.handle_not_read", task=task_id[:8])
             return host_tasks.bare_handle(task_id, datetime.now(UTC))
         if made is None:
-            raise MCPError(t.INTERNAL_ERROR, "The task could not be read. Call again in a moment.")
+            raise MCPError(t.INTERNAL_ERROR, "The task could not be read. Try again in a moment.")
         return made
 
     async def get(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Tasks:
     async def _withdraw(self, task: HostTask) -> None:
         approvals = self._engine.approvals
         if ticket := await approvals.find(task.call_id, task.agent_slug):
-            await approvals.cancel(ticket, "The host withdrew it; the call was not made.")
+            await approvals.cancel(ticket, "The host cancelled the call before it was made.")
 
     def view(self, task: HostTask) -> dict[str, Any]:
         """The task in wire shape. To be called in a database thread: what an approver edited takes another look."""
@@ -145,7 +145,7 @@ class Tasks:
         require_tasks(ctx)
         found = await db_call(self._found, params.task_id, caller_of(ctx, self._caller), seen_as)
         if found is None:
-            raise MCPError(t.INVALID_PARAMS, "There is no such task, or it was forgotten.")
+            raise MCPError(t.INVALID_PARAMS, "The task does not exist, or is no longer stored.")
         return found
 
     @staticmethod
@@ -165,7 +165,7 @@ class Tasks:
             try:
                 await db_call(host_tasks.sighted, seen, datetime.now(UTC))
             except Exception:  # a hint, nothing more
-                log.exception("tasks.sight_not_noted")
+                log.exception("tasks.poll_not_recorded")
             await asyncio.sleep(_SIGHT_SECONDS)
 
 
@@ -183,7 +183,9 @@ def handle_of(outcome: CallOutcome) -> str:
 def require_tasks(ctx: Context) -> None:
     """Raise MCPError unless this very request declares the Tasks extension."""
     if not speaks_tasks(ctx):
-        raise MCPError(CAPABILITY_MISSING, f"This needs a client that declares the extension {TASKS}.", _NEEDED)
+        raise MCPError(
+            CAPABILITY_MISSING, f"This method requires a client that declares the extension {TASKS}.", _NEEDED
+        )
 
 
 def _check_name(ctx: Context, task_id: str) -> None:
@@ -192,4 +194,4 @@ def _check_name(ctx: Context, task_id: str) -> None:
         return
     given = ctx.request.headers.get(MCP_NAME_HEADER)
     if given is None or decode_header_value(given) != task_id:
-        raise MCPError(HEADER_MISMATCH, "The Mcp-Name header must hold the taskId of the request.")
+        raise MCPError(HEADER_MISMATCH, "The Mcp-Name header must contain the taskId of the request.")

@@ -96,7 +96,7 @@ class TaskStreams:
         require_tasks(ctx)
         whose = (caller.agent, caller.endpoint)
         if sum((each.caller.agent, each.caller.endpoint) == whose for each in self._streams) >= MAX_STREAMS:
-            raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Ask with tasks/get instead.")
+            raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Use tasks/get instead.")
         own = await self._owned(caller, params)
         honored = _honored(params.notifications, own)
         stream = _Stream(caller, set(own), await db_call(host_tasks.versions, own))

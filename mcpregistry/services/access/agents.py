@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import transaction
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.models import Agent, Endpoint, Workspace
@@ -19,7 +20,9 @@ def save_agent(*, agent: Agent, actor: str, rights: Rights = no_rights) -> Agent
     """Create or change an agent. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
     before = take_current(agent)
     if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
-        raise ConfigInvalid("Capabilities must be a list of names.", remedy='Write e.g. ["mcp_integration"].')
+        raise ConfigInvalid(
+            "Capabilities must be a list of names.", remedy=error_texts.use("a list", '["mcp_integration"]')
+        )
     check_capabilities(agent.capabilities)
     check_rule_inputs(agent, before, rights=rights)
     kind = "agent.created" if agent._state.adding else "agent.changed"

@@ -38,7 +38,7 @@ def save_credential(
     kind = "credential.created" if credential._state.adding else "credential.changed"
     if value is not None:
         if "\x00" in value or "\n" in value or "\r" in value:
-            raise ConfigInvalid("A credential holds a NUL or a line break.", remedy="Enter the bare secret.")
+            raise ConfigInvalid("A credential must not contain a NUL or a line break.", remedy="Enter only the secret.")
         credential.value = value
     stored = before.scope if before else []
     credential.scope = stored if scope is None else check_places(list(scope), "the credential")
@@ -61,8 +61,8 @@ def keep(*, name: str, what: str, value: str, slug: str, user: User, actor: str)
     place = f"server:{slug}"
     if not user.has_perms(MAY_KEEP):
         raise Denied(
-            f"{what} is a secret, and keeping it as a credential needs the rights to add one and to say where it may go.",
-            remedy=f"Ask an admin to do this, or to add a credential with the scope {place}, and write ${{cred:NAME}} here.",
+            f"{what} is a secret. To store it as a credential, you need permission to add credentials and set their scope.",
+            remedy=f"Ask an administrator to add a credential with the scope {place}, then write ${{cred:NAME}} here.",
         )
     taken = set(Credential.objects.filter(name__startswith=name).values_list("name", flat=True))
     free = name if name not in taken else next(each for n in count(2) if (each := f"{name}-{n}") not in taken)

@@ -24,7 +24,7 @@ DEFAULT_LIFE = timedelta(days=7)
 MAY_INVITE = ("auth.add_user", "auth.change_user")  # a link gives a role, so it needs what giving one needs
 _GONE = NotFound(
     "This invitation does not work.",
-    remedy="It was used, withdrawn, or has ended. Ask whoever invited you for another link.",
+    remedy="It was used or revoked, or it has expired. Ask the user who invited you for another link.",
 )
 
 
@@ -64,7 +64,7 @@ def accept(*, raw: str, username: str, password: str) -> User:
         raise _GONE
     if not _may_still_invite(invitation.created_by):
         raise Denied(
-            "This invitation does not work: its author no longer has permission to invite people.",
+            "This invitation does not work: its author no longer has permission to invite users.",
             remedy="Ask an administrator for another link.",
         )
     user = _account(username, password)

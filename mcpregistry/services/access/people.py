@@ -81,7 +81,7 @@ def _user_saved(sender: type[User], instance: User, created: bool, update_fields
         _rename_authors(before.username, instance.username)
     if before.password != instance.password:
         hashed_anew = _is_hashed_anew(instance, update_fields)
-        only = {"only": "the same one, hashed anew"} if hashed_anew else {}
+        only = {"only": "the same password, hashed again"} if hashed_anew else {}
         _note("user.password_changed", instance, **only)
         if not hashed_anew:  # Django ends the sessions, too
             tokens.revoke_tokens_of(user=instance, actor=by())

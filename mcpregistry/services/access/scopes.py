@@ -46,8 +46,8 @@ def check_scope(texts: Iterable[str], place: str) -> None:
 def _out_of_scope(secret: str, place: str, where: str) -> ConfigInvalid:
     kind, _, slug = place.partition(":")
     return ConfigInvalid(
-        f"The {secret} may not be used by the {kind} '{slug}': it is not in its scope.",
-        remedy=f"Let an admin add {place} to its scope ({where}), or enter a secret of its own.",
+        f"The scope of the {secret} does not include the {kind} '{slug}'.",
+        remedy=f"Ask an administrator to add {place} to the scope ({where}), or enter another secret.",
     )
 
 

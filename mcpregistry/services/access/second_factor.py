@@ -66,7 +66,7 @@ def begin(user: User) -> SecondFactor:
     """The factor that this person sets up; the same one as before until a code has confirmed it. Raises Conflict."""
     factor = SecondFactor.objects.filter(user=user).first()
     if factor is not None and factor.confirmed_at:
-        raise Conflict("You have a second factor already.", remedy="Switch it off first, with a code of it.")
+        raise Conflict("You already have a second factor.", remedy="Disable it first, with one of its codes.")
     if factor is None:
         factor = SecondFactor(user=user)
         factor.secret = base64.b32encode(secrets.token_bytes(_SECRET_BYTES)).decode()
@@ -121,7 +121,9 @@ def renew_codes(user: User) -> list[str]:
 def remove(user: User) -> None:
     """Switch one's own factor off. The caller has asked for a code. Raises Conflict where the person's role needs it."""
     if standing(user.pk).required:
-        raise Conflict("Your role needs a second factor.", remedy="To move to another device, let an admin reset it.")
+        raise Conflict(
+            "Your role requires a second factor.", remedy="To move to another device, ask an administrator to reset it."
+        )
     SecondFactor.objects.filter(user=user).delete()
     _note("removed", user, user)
 
@@ -133,7 +135,7 @@ def reset(user: User, *, by: User | None) -> bool:
     Raises Conflict for one's own: whoever finds an open session must not get rid of it without a code.
     """
     if by is not None and by.pk == user.pk:
-        raise Conflict("Your own second factor is not reset.", remedy="Switch it off with a code on its page.")
+        raise Conflict("You cannot reset your own second factor.", remedy="Disable it on its page, with a code.")
     gone, _ = SecondFactor.objects.filter(user=user).delete()
     if gone:
         _note("reset", user, by)

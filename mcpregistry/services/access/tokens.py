@@ -36,7 +36,7 @@ def issue_token(
     raw = PREFIX + secrets.token_urlsafe(32)
     expires_at = expires_at or timezone.now() + DEFAULT_LIFE
     if expires_at <= timezone.now():
-        raise ConfigInvalid("The token would have expired already.", remedy="Choose a later time.")
+        raise ConfigInvalid("The expiry of the token is in the past.", remedy="Choose a later time.")
     token = Token(agent=agent, user=user, name=name, prefix=raw[:12], hash=token_hash(raw), expires_at=expires_at)
     save_checked(token)
     audit.record(
@@ -82,9 +82,9 @@ def rotate_token(*, token: Token, actor: str, overlap: timedelta = timedelta(day
     now = timezone.now()
     locked = Token.objects.select_for_update().get(pk=token.pk)
     if locked.revoked_at or (locked.expires_at and locked.expires_at <= now):
-        raise ConfigInvalid("This token does not work any more.", remedy="Issue another for its agent.")
+        raise ConfigInvalid("This token has expired or was revoked.", remedy="Issue another token.")
     if _has_successor(locked):
-        raise ConfigInvalid("This token was rotated already.", remedy="Rotate the one that took its place.")
+        raise ConfigInvalid("This token was already rotated.", remedy="Rotate the token that replaced it.")
     life = (locked.expires_at - locked.created_at) if locked.expires_at else DEFAULT_LIFE
     new, raw = issue_token(
         name=locked.name,

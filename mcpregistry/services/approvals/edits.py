@@ -46,7 +46,8 @@ def canonical_arguments(arguments: Mapping[str, Any]) -> str:
         return canonical(arguments)
     except ValueError as error:
         raise ArgumentsInvalid(
-            "The arguments hold a number that JSON does not have, or are nested too deeply.", remedy="Correct them."
+            "The arguments contain a number that JSON cannot represent, or are nested too deeply.",
+            remedy="Correct the arguments.",
         ) from error
 
 
@@ -58,7 +59,7 @@ def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: Slipsniss
     """
     call, pinned = request.call, _pinned(request)
     if pinned is None:
-        raise Conflict("The tool is not there any more.", remedy="Reject the call.")
+        raise Conflict("The tool does not exist any more.", remedy="Reject the call.")
     if misfit is not None:
         raise misfit
     snapshot = load_snapshot()
@@ -66,11 +67,11 @@ def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: Slipsniss
     agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoint_of_record(call.endpoint_slug)
     server = snapshot.servers.get(tool.server_id) if tool else None
     if tool is None or server is None or agent is None or endpoint is None:
-        raise Conflict("The tool or the agent is switched off.", remedy="Reject the call.")
+        raise Conflict("The tool or the agent is disabled.", remedy="Reject the call.")
     if not may_call(agent, endpoint, tool, arguments, now.timestamp()):
         raise Denied(
-            f"The agent '{agent.slug}' is not granted this tool with these arguments.",
-            remedy="Keep to the arguments that are granted.",
+            f"The grants of the agent '{agent.slug}' do not allow this tool with these arguments.",
+            remedy="Use only arguments that the grants allow.",
         )
     question = Question(
         agent, endpoint, server, tool, arguments,
@@ -78,11 +79,11 @@ def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: Slipsniss
     )  # fmt: skip
     decision = decide(snapshot.policy, question)
     if decision.outcome is Outcome.DENY:
-        raise Denied("A rule denies the call with these arguments.", remedy="Choose others.")
+        raise Denied("A rule denies the call with these arguments.", remedy="Choose other arguments.")
     if objection := find_objection(request, decision.terms):
         raise Denied(
             f"{objection[0].upper()}{objection[1:]} for the call with these arguments.",
-            remedy="Choose other arguments, or reject the call and let the agent ask for these.",
+            remedy="Choose other arguments, or reject the call and let the agent request these.",
         )
 
 
@@ -96,7 +97,7 @@ def find_objection(request: ApprovalRequest, terms: Terms | None) -> str:
         return ""
     rule = f"the rule '{printable(terms.rule, 100)}'" if terms.rule_id is not None else "the site's default"
     if terms.quorum > request.quorum or terms.group_id not in (None, request.group_id):
-        return f"{rule} needs {name_approvers(terms.group, terms.quorum)}"
+        return f"{rule} requires {name_approvers(terms.group, terms.quorum)}"
     if request.requester_may_confirm and not terms.requester_may_confirm:
-        return f"{rule} needs somebody other than the requester"
+        return f"{rule} requires an approver other than the requester"
     return ""

@@ -37,9 +37,9 @@ from mcpregistry.services.records.call_rows import Held
 
 SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nobody else has
 MOST_OPEN = 1_000  # held calls of one agent: more would bury the people who are asked
-SILENCE = "Nobody decided in time; silence means no. The call was not made."
-TOO_LATE = "It was approved, but not called again in time. The call was not made."
-UNHEARD = "The process in which its caller waited has said nothing for a minute"
+SILENCE = "The call was not approved in time, so it was not made."
+TOO_LATE = "The call was approved, but not called again in time, so it was not made."
+UNHEARD = "The process of the waiting caller has not responded for a minute"
 _HOLDER_IS_FASTER = timedelta(seconds=1)
 _TRIES = 5
 _BATCH = 200
@@ -100,7 +100,7 @@ def ask(
             continue
         failpoint("held")
         return ticket
-    raise Busy("The identical call is being asked for right now.", remedy="Call again in a moment.")
+    raise Busy("Another caller is requesting the identical call now.", remedy="Call again in a moment.")
 
 
 @transaction.atomic
@@ -178,12 +178,12 @@ def _hold(
 def _refuse_stale(terms: Terms) -> None:
     """A process hears of a change within a second; until then it may ask in the name of a rule that is gone."""
     if terms.rule_id is not None and not PolicyRule.objects.filter(pk=terms.rule_id).exists():
-        raise Busy("The rule that asks about this call was removed a moment ago.", remedy="Call again in a moment.")
+        raise Busy("The rule that applies to this call was just deleted.", remedy="Call again in a moment.")
 
 
 def _refuse_flood(agent_slug: str) -> None:
     if Invocation.objects.open().filter(agent_slug=agent_slug, state=State.PENDING).count() >= MOST_OPEN:
-        raise Busy(f"{MOST_OPEN} calls of this agent wait for approval already.", remedy="Wait until some are decided.")
+        raise Busy(f"{MOST_OPEN} calls of this agent already wait for approval.", remedy="Wait until some are decided.")
 
 
 def _forgotten(request: ApprovalRequest, now: datetime) -> bool:
@@ -202,7 +202,7 @@ def load(request_id: str) -> ApprovalRequest:
     """The request with its call. Raises ``NotFound``."""
     request = ApprovalRequest.objects.select_related("call", "group").filter(pk=request_id).first()
     if request is None:
-        raise NotFound("There is no such request.", remedy="List the requests on the page Approvals, or with REST.")
+        raise NotFound("The approval request does not exist.", remedy="List the requests on the page Approvals, or with REST.")
     return request
 
 
@@ -330,7 +330,7 @@ def void(*, request_id: str, reason: str, now: datetime) -> State:
     """End a request because what was approved is not what would run; ``reason`` says what has changed."""
     request = locked(request_id)
     if request.call.state in (State.PENDING, State.READY):
-        words = f"The approval no longer holds: {reason}. The call was not made; call again to ask anew."
+        words = f"The approval is no longer valid: {reason}. The call was not made; call again for a new approval."
         end(request, State.VOID, reason=words, actor="approvals", now=now)
     return State(request.call.state)
 
@@ -386,7 +386,7 @@ def locked(request_id: str) -> ApprovalRequest:
     """The request for the rest of the transaction. Raises NotFound."""
     request = _lock(pk=request_id)
     if request is None:
-        raise NotFound("There is no such request.", remedy="List the requests on the page Approvals, or with REST.")
+        raise NotFound("The approval request does not exist.", remedy="List the requests on the page Approvals, or with REST.")
     return request
 
 

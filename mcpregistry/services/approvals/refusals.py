@@ -72,6 +72,6 @@ def _again(request: ApprovalRequest, seconds: int) -> RefusedBefore:
     page = f"{settings.SITE_URL}/approvals/{request.pk}/"
     return RefusedBefore(
         request.call.reason,
-        remedy=f"Nobody was asked again; this very call may be asked about again after {until}. What was decided: {page}",
+        remedy=f"No approver was asked again. Request this call again after {until}. The decision: {page}",
         request_id=request.pk,
     )

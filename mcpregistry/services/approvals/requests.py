@@ -18,7 +18,7 @@ from mcpregistry.models.conversation import MessageKind
 
 
 def asked_of(request: ApprovalRequest) -> str:
-    """ "an approver", "2 approvers", "one of the group finance", "2 people of the group finance"."""
+    """ "an approver", "2 approvers", "a member of the group finance", "2 members of the group finance"."""
     return name_approvers(request.group.name if request.group else "", request.quorum)
 
 
@@ -26,7 +26,7 @@ def name_approvers(group: str, number: int) -> str:
     """As ``asked_of``, for a group (empty: all approvers) and a number of people."""
     if not group:
         return "an approver" if number == 1 else f"{number} approvers"
-    return f"one of the group {group}" if number == 1 else f"{number} people of the group {group}"
+    return f"a member of the group {group}" if number == 1 else f"{number} members of the group {group}"
 
 
 def asked_by(request: ApprovalRequest, user: User) -> bool:

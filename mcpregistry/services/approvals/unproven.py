@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 CODE = "APPROVAL_UNPROVEN"  # the error code of such a call
 _MOST = 20  # problems that the entry names
-_REMEDY = "The call was not made. Ask the operator to run `manage.py audit verify`: somebody has changed the database."
+_REMEDY = "The call was not made. Ask an operator to run `manage.py audit verify`: the database was changed outside of Slipsnisse."
 
 
 @transaction.atomic

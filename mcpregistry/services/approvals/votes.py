@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Conflict, Denied, SlipsnisseError
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.notifications.events import Event
@@ -40,7 +41,10 @@ from mcpregistry.services.records import audit, bound_approvals
 
 HOST = "host"  # votes of the person at the host, who needs no account
 
-_ANOTHER = "Ask another person who may decide on it."
+_ANOTHER = "Ask another approver to decide."
+_SO_ANOTHER = "so another approver must decide"
+_ONE_MORE = "Another approver must approve it as well."
+_REVIEW_CALL = "Open the call again."
 
 
 class AlreadyDecided(Conflict):
@@ -58,30 +62,30 @@ def why_not(request: ApprovalRequest, user: User) -> str:
     if told:
         return told
     voted = ApprovalVote.objects.filter(request=request, user=user, arguments_hash=arguments_hash(request))
-    return "You have voted on this already." if voted.exists() else ""
+    return "You have already voted on this call." if voted.exists() else ""
 
 
 def _not_eligible(request: ApprovalRequest, user: User) -> str:
     if not user.is_active:
-        return "This account is switched off."
+        return "This account is disabled."
     if told := _asked_by(request, user):
         return "" if request.requester_may_confirm else told
     if not user.has_perm(DECIDE):
-        return "You may not decide on held calls. An admin can give you the role approver."
+        return f"{error_texts.not_permitted('decide on', 'held calls')} {error_texts.ask_for_role('approver')}"
     if request.group is not None and not user.groups.filter(pk=request.group_id).exists():
-        return f"Only members of the group {request.group.name} decide on this."
+        return f"Only members of the group {request.group.name} can decide on this call."
     return ""
 
 
 def _asked_by(request: ApprovalRequest, user: User) -> str:
     """Words for somebody whose own request this is, through whichever door; "" for everybody else."""
     if asked_by(request, user):
-        return "You asked for this call, so somebody else has to decide."
+        return f"You requested this call, {_SO_ANOTHER}."
     if has_written(request, user):
-        return "You have written in the conversation that this call belongs to, so somebody else has to decide."
+        return f"You have written in the conversation of this call, {_SO_ANOTHER}."
     if has_steered(request, user):
-        return "You have settled a call of this run, so somebody else has to decide."
-    return "The agent that asks is yours, so somebody else has to decide." if _owner_id(request) == user.pk else ""
+        return f"You have resolved an unknown call of this run, {_SO_ANOTHER}."
+    return f"You own the agent of this call, {_SO_ANOTHER}." if _owner_id(request) == user.pk else ""
 
 
 def _owner_id(request: ApprovalRequest) -> int | None:
@@ -137,12 +141,13 @@ def vote(
 def _check_approval(request: ApprovalRequest, user: User, permit: PermitWish | None, now: datetime) -> None:
     """After an edit: whether this person may approve what would run now, and permit what was wished for."""
     if told := why_not(request, user):
-        raise Conflict(told, remedy="Somebody else has to agree as well.")
+        raise Conflict(told, remedy=_ONE_MORE)
     if permit is not None:
         permits.check(permit, request=request, arguments=current_arguments(request), now=now)
         if _asked_by(request, user):
             raise Denied(
-                "You may confirm this call of your own, not permit further ones.", remedy="Approve it without a permit."
+                "You can confirm your own call, but you cannot create a permit for further calls.",
+                remedy="Approve the call without a permit.",
             )
 
 
@@ -184,7 +189,9 @@ def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRe
     if told := _not_eligible(request, user):
         raise Denied(told, remedy=_ANOTHER)
     if not refusals.forget(request):
-        raise Conflict("No refusal of this call is kept.", remedy="People are asked when it is made again.")
+        raise Conflict(
+            "No rejection of this call is stored.", remedy="Approvers are asked when the call is made again."
+        )
     audit.record(
         kind="approval.refusal_lifted", actor=f"user:{user.username}", subject=f"call:{request.call_id}",
         reason=plain(reason),
@@ -195,37 +202,37 @@ def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRe
 def _at_host(request_id: str) -> tuple[ApprovalRequest, User | None]:
     request = _open(request_id)
     if not request.requester_may_confirm:
-        raise Denied("The rule does not let the person at the host decide on this call.", remedy=_ANOTHER)
+        raise Denied("The rule does not allow the user at the host to decide on this call.", remedy=_ANOTHER)
     owner = User.objects.filter(agents__slug=request.call.agent_slug).first()
     if owner is not None and not owner.is_active:
-        raise Denied("The account of the agent's owner is switched off.", remedy=_ANOTHER)
+        raise Denied("The account of the agent's owner is disabled.", remedy=_ANOTHER)
     said = ApprovalVote.objects.filter(request=request, arguments_hash=arguments_hash(request))
     if said.filter(Q(via=HOST) | Q(user=owner, user__isnull=False)).exists():
-        raise Conflict("The requester has confirmed this already.", remedy="Somebody else has to agree as well.")
+        raise Conflict("The requester has already confirmed this call.", remedy=_ONE_MORE)
     return request, owner
 
 
 def _open(request_id: str) -> ApprovalRequest:
     request = held_calls.locked(request_id)
     if request.call.state != State.PENDING:
-        raise AlreadyDecided(decided_how(request), remedy="Look at it again.")
+        raise AlreadyDecided(decided_how(request), remedy=_REVIEW_CALL)
     return request
 
 
 def decided_how(request: ApprovalRequest) -> str:
     """One sentence: who decided, or why nobody can any more."""
     state, votes = State(request.call.state), request.votes.filter(approve=request.call.state != State.REJECTED)
-    names = " and ".join(votes.values_list("name", flat=True)) or "Somebody"
+    names = " and ".join(votes.values_list("name", flat=True)) or "An approver"
     if state is State.REJECTED:
-        return f"{names} rejected this call already."
+        return f"{names} already rejected this call."
     if state in (State.EXPIRED, State.CANCELLED, State.VOID):
         return f"This call can no longer be decided on: {request.decided_reason}"
-    return f"{names} approved this call already."
+    return f"{names} already approved this call."
 
 
 def _check_seen(request: ApprovalRequest, seen: str) -> None:
     if seen and seen != arguments_hash(request):
-        raise Conflict("The arguments were changed after this page was shown.", remedy="Look at them again.")
+        raise Conflict("The arguments were changed after you opened this page.", remedy="Review the arguments again.")
 
 
 def _write(
@@ -248,7 +255,7 @@ def _write(
 
 def _reject(request: ApprovalRequest, *, by: str, actor: str, reason: str, now: datetime) -> None:
     why = f": {plain(reason, 5000).rstrip('. ')}" if reason.strip() else ""
-    words = f"REFUSED by {by}{why}. The call was not made. Do not retry it unchanged."
+    words = f"REJECTED by {by}{why}. The call was not made. Do not retry it unchanged."
     _moved(request, held_calls.end(request, State.REJECTED, reason=words, actor=actor, now=now, decided=reason))
     refusals.remember(request)
 
@@ -277,7 +284,7 @@ def _moved(request: ApprovalRequest, moved: int) -> None:
     """It was locked and pending, so only the reaper can have been faster."""
     if not moved:
         request.call.refresh_from_db()
-        raise AlreadyDecided(decided_how(request), remedy="Look at it again.")
+        raise AlreadyDecided(decided_how(request), remedy=_REVIEW_CALL)
 
 
 def runs_by_itself(request: ApprovalRequest) -> bool:
@@ -306,8 +313,8 @@ def lost_votes(request: ApprovalRequest, votes: Iterable[ApprovalVote]) -> str:
     lost = [each for each in agreeing if _lost(request, each)]
     if len(agreeing) - len(lost) >= request.quorum:
         return ""
-    why = [f"{each.name} may not approve it any more" for each in lost]
-    return "; ".join(why) or "too few people have approved these arguments"
+    why = [f"{each.name} no longer has permission to approve it" for each in lost]
+    return "; ".join(why) or "too few approvers have approved these arguments"
 
 
 def _agreeing(request: ApprovalRequest, votes: Iterable[ApprovalVote]) -> list[ApprovalVote]:

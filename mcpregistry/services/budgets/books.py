@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet, Sum
 
 from mcpregistry.db import database_now
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.budgets import Book, Level, Period, Unit, endpoints_of, shown, span
 from mcpregistry.domain.errors import ConfigInvalid, NotFound
 from mcpregistry.domain.notifications.events import Event
@@ -50,14 +51,16 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
     """Create or change a budget; what was spent stays spent. Raises ConfigInvalid."""
     before = take_current(budget)
     if (budget.agent is None) == (budget.endpoint is None):
-        raise ConfigInvalid("A budget is of one agent, or of one endpoint.", remedy="Choose one of them, and not both.")
+        raise ConfigInvalid(
+            "A budget must belong to one agent or to one endpoint.", remedy="Choose one of them, but not both."
+        )
     if budget.soft is None and budget.hard is None:
         raise ConfigInvalid(
             "A soft limit or a hard limit is required.", remedy="Enter a soft limit, a hard limit or both."
         )
     if budget.soft is not None and budget.hard is not None and budget.soft > budget.hard:
         raise ConfigInvalid(
-            "Its soft limit is above its hard limit.", remedy="Set the soft limit to the hard one or below."
+            "The soft limit must not be above the hard limit.", remedy="Lower the soft limit, or raise the hard limit."
         )
     _whole(budget)
     if before is not None:
@@ -80,7 +83,9 @@ def _holder(budget: Budget) -> dict[str, str]:
 def _whole(budget: Budget) -> None:
     marks = [mark for mark in (budget.soft, budget.hard) if mark is not None]
     if budget.unit != Unit.MONEY and any(mark != mark.to_integral_value() for mark in marks if mark.is_finite()):
-        raise ConfigInvalid(f"A part of {budget.get_unit_display()} cannot be counted.", remedy="Enter whole numbers.")
+        raise ConfigInvalid(
+            f"The limits must be whole numbers of {budget.get_unit_display()}.", remedy="Enter whole numbers."
+        )
 
 
 def _unmoved(budget: Budget, before: Budget) -> None:
@@ -89,8 +94,8 @@ def _unmoved(budget: Budget, before: Budget) -> None:
         BudgetPeriod.objects.filter(budget=before, end__gt=database_now()).delete()
     if (before.agent_id, before.endpoint_id, before.unit) != (budget.agent_id, budget.endpoint_id, budget.unit):
         raise ConfigInvalid(
-            "What was spent so far is of another agent or endpoint, or counted otherwise.",
-            remedy="Delete it, and make another one.",
+            "The agent, endpoint and unit of a budget cannot change, because its entries depend on them.",
+            remedy="Delete the budget, and add a new one.",
         )
 
 
@@ -105,7 +110,7 @@ def delete_budget(*, budget: Budget, actor: str) -> None:
     """
     rows = Budget.objects.select_for_update().order_by().filter(pk=budget.pk)
     if rows.first() is None:  # locked before its rows, as by whoever spends
-        raise NotFound("There is no such budget any more.", remedy="Nothing is left to do.")
+        raise NotFound(error_texts.not_found("budget", budget.slug), remedy=error_texts.NOTHING_TO_DO)
     audit.record(
         kind="budget.deleted", actor=actor, subject=f"budget:{budget.slug}", **_holder(budget), book=budget.book_name
     )

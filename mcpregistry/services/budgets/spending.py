@@ -122,9 +122,9 @@ def _remarked(budget: Budget, period: BudgetPeriod, book: Book, more: int) -> Re
     BudgetPeriod.objects.filter(pk=period.pk).update(agent_told=True)
     used = shown(book.spent + book.reserved + more, budget.counts)
     of = f" of {shown(book.hard, budget.counts)}" if book.hard is not None else ""
-    after = "; then such calls are refused until" if book.hard is not None else "; it resets at"
+    after = " After that, such calls are refused until" if book.hard is not None else " It resets at"
     whose = f"'{budget.slug}'" if budget.agent else f"'{budget.slug}' of this endpoint"
-    said = f"Budget {whose}: {used}{of} are used in this {budget.period}{after} {_moment(period.end)}."
+    said = f"Budget {whose}: {used}{of} are used in this {budget.period}.{after} {_moment(period.end)}."
     return Remark(said, period.pk)
 
 
@@ -132,13 +132,15 @@ def _refusal(budget: Budget, period: BudgetPeriod, book: Book, more: int, needs:
     assert book.hard is not None
     whose = f"'{budget.slug}'" if budget.payer == needs.by else f"'{budget.slug}' of the {budget.whose}"
     mark, spent = shown(book.hard, budget.counts), shown(book.spent, budget.counts)
-    said = f"The budget {whose} is {mark} each {budget.period}: {spent} are spent"
-    said += f", {shown(book.reserved, budget.counts)} are set aside for calls in progress" if book.reserved else ""
-    said += f", and this may need {shown(more, budget.counts)}." if more > (budget.counts is Unit.CALLS) else "."
+    said = f"The budget {whose} allows {mark} each {budget.period}: {spent} are spent"
+    said += f", {shown(book.reserved, budget.counts)} are reserved for calls in progress" if book.reserved else ""
+    said += (
+        f", and this request may need {shown(more, budget.counts)}." if more > (budget.counts is Unit.CALLS) else "."
+    )
     if max(more, 1) > book.hard:
-        return BudgetSpent(said, remedy="It is never enough for this: ask the operator for a larger budget.")
+        return BudgetSpent(said, remedy="The budget can never cover this request: ask an operator for a larger budget.")
     until = _moment(period.end)
-    return BudgetSpent(said, remedy=f"It resets at {until}. To go on before then, ask an operator for a higher limit.")
+    return BudgetSpent(said, remedy=f"It resets at {until}. To continue earlier, ask an operator for a higher limit.")
 
 
 def _moment(at: datetime) -> str:

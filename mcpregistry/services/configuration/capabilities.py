@@ -26,9 +26,7 @@ def check_capabilities(capabilities: Iterable[str]) -> None:
     """Raises ConfigInvalid for one that could mean two things."""
     for name, found in meanings(capabilities).items():
         if len(found) > 1:
-            raise ConfigInvalid(
-                f"The capability '{name}' can be read in more than one way.", remedy=_write_one_of(found)
-            )
+            raise ConfigInvalid(f"The capability '{name}' has more than one meaning.", remedy=_write_one_of(found))
 
 
 def check_slug(slug: str, before: str = "") -> None:
@@ -44,7 +42,7 @@ def check_slug(slug: str, before: str = "") -> None:
     for name, found in _among(holders.keys(), others).items():
         if found:
             raise ConfigInvalid(
-                f"With a server '{slug}', the capability '{name}' of agent '{holders[name]}' could mean another thing than now.",
+                f"With a server '{slug}', the capability '{name}' of the agent '{holders[name]}' would have a second meaning.",
                 remedy=f"{_write_one_of(found)} Or choose another short name.",
             )
 

@@ -12,7 +12,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-NO_BROKER = "The message broker does not answer; the work starts by itself once it is back."
+NO_BROKER = "The message broker does not answer. The work starts automatically when the broker is available again."
 
 
 Carrier = Callable[[str, Sequence[int | str]], bool]

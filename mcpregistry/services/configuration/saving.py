@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import CharField, JSONField, Model, TextField
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, NotFound
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.tracked import TrackedModel
@@ -37,7 +38,7 @@ def take_current(row: Row, *, own: Collection[str] = ()) -> Row | None:
     if stored is None:
         name = printable(str(row), 200)
         what = row._meta.verbose_name
-        raise NotFound(f"The {what} '{name}' was deleted in the meantime.", remedy="Make a new one if it is needed.")
+        raise NotFound(f"The {what} '{name}' was deleted in the meantime.", remedy="Add it again if it is needed.")
     changed = row.changed_columns() - {row._meta.get_field(name).attname for name in own}  # type: ignore[union-attr]
     for field in row._meta.concrete_fields:
         if field.attname not in changed and not field.primary_key:
@@ -74,8 +75,8 @@ def _check_storable(row: Model) -> None:
         text_or_json = field.editable and isinstance(field, JSONField | CharField | TextField)
         if text_or_json and not text.fits(field.value_from_object(row), below=DEPTH):
             raise ConfigInvalid(
-                f"This cannot be saved: {field.name}: it holds a NUL character, half a surrogate pair or a number without "
-                "end, or nests too deep.",
+                f"This cannot be saved: {field.name}: the value contains a NUL character, an incomplete surrogate pair or "
+                "an infinite number, or is nested too deeply.",
                 remedy="Correct this field.",
             )
 
@@ -94,7 +95,7 @@ def _already_there(row: Model, field: str) -> AlreadyExists:
     value = getattr(row, field)
     other = type(row)._default_manager.filter(**{field: value}).first()
     return AlreadyExists(
-        f"There is a {row._meta.verbose_name} with the {row._meta.get_field(field).verbose_name} '{printable(str(value), 200)}' already.",  # type: ignore[union-attr]
-        remedy="Change that one, or choose another.",
+        error_texts.already_exists(str(row._meta.verbose_name), printable(str(value), 200)),
+        remedy=error_texts.CHOOSE_ANOTHER_NAME,
         key=str(getattr(other, "slug", None) or getattr(other, "pk", "")),
     )

@@ -6,6 +6,7 @@ from django.contrib.auth.models import Group
 from django.db import transaction
 from django.db.models import F
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.scope import check_variable_scope
 from mcpregistry.models import Configuration, Server
@@ -42,7 +43,9 @@ def save_configuration(*, configuration: Configuration, actor: str) -> Configura
 def _roles(names: list[str]) -> list[str]:
     known = set(Group.objects.filter(name__in=names).values_list("name", flat=True))
     if unknown := [name for name in names if name not in known]:
-        raise ConfigInvalid(f"There is no role '{unknown[0]}'.", remedy="Choose among the roles that there are.")
+        raise ConfigInvalid(
+            error_texts.not_found("role", unknown[0]), remedy="Use the name of an existing role or group."
+        )
     return sorted(known)
 
 

@@ -28,10 +28,13 @@ def enter(conversation: str, agent: str) -> frozenset[str]:
     if not found:
         raise NotFound(
             f"The agent '{agent}' has no conversation '{printable(conversation, 40)}'.",
-            remedy="Begin one with POST /api/v1/conversations, or name none.",
+            remedy="Start one with POST /api/v1/conversations, or call without a conversation.",
         )
     if found[0].state == Conversation.State.ENDED:
-        raise Conflict(f"The conversation {conversation} has ended.", remedy="Begin another one, or name none.")
+        raise Conflict(
+            f"The conversation {conversation} has ended.",
+            remedy="Start another conversation, or call without a conversation.",
+        )
     _note_use(conversation, found[0].last_used_at)
     return frozenset(found[0].servers)
 
@@ -48,7 +51,7 @@ def out_of_sight(call: Invocation) -> str:
     if call.origin == "run" and speaker not in ("", call.agent_slug):
         return ""
     seen = servers is not None and (not servers or call.server_slug in servers)
-    return "" if seen else "its conversation no longer sees the server"
+    return "" if seen else "its conversation can no longer use the server"
 
 
 def _note_use(conversation: str, before: datetime) -> None:

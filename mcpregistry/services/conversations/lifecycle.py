@@ -8,6 +8,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Conversation, Server
@@ -52,7 +53,10 @@ def _known(servers: Any, asking: Agent | None) -> list[str]:
     An ``asking`` agent does not learn whether servers exist of which it is granted nothing.
     """
     if not isinstance(servers, list) or not all(isinstance(slug, str) for slug in servers):
-        raise ConfigInvalid("Servers must be a list of short names.", remedy='Write e.g. ["github"], or [] for all.')
+        raise ConfigInvalid(
+            "Servers must be a list of short names.",
+            remedy=error_texts.use("a list", '["github"], or [] for all servers'),
+        )
     named = list(dict.fromkeys(servers))
     rows = Server.objects.filter(slug__in=named)
     if asking is not None:
@@ -60,14 +64,15 @@ def _known(servers: Any, asking: Agent | None) -> list[str]:
     there = set(rows.values_list("slug", flat=True))
     if missing := [slug for slug in named if slug not in there]:
         raise ConfigInvalid(
-            f"There is no server '{printable(missing[0], 63)}'.", remedy="Name servers of the site, or none for all."
+            error_texts.not_found("server", printable(missing[0], 63)),
+            remedy="Use names of existing servers, or [] for all servers.",
         )
     return named
 
 
 def over(conversation: Conversation) -> Conflict:
     """What whoever wants something of an ended conversation is told."""
-    return Conflict(f"The conversation {conversation.pk} has ended.", remedy="Begin another one.")
+    return Conflict(f"The conversation {conversation.pk} has ended.", remedy="Start another conversation.")
 
 
 def _facts(conversation: Conversation) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def say(*, conversation: Conversation, kind: MessageKind, text: str, author: str
     read up to one misses none.
     """
     if not text.strip():
-        raise ConfigInvalid("The message is empty.", remedy="Write something.")
+        raise ConfigInvalid("The message is empty.", remedy="Enter a message.")
     now = timezone.now()
     if not Conversation.objects.filter(pk=conversation.pk).open().update(last_used_at=now):
         raise over(conversation)

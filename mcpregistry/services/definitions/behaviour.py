@@ -42,7 +42,9 @@ def confirm_annotations(
     Conflict if the tool is not as it was shown.
     """
     if read_only and destructive:
-        raise ConfigInvalid("A tool that only reads destroys nothing.", remedy="Choose one of the two.")
+        raise ConfigInvalid(
+            "A tool that only reads cannot be destructive.", remedy="Choose either read-only or destructive."
+        )
     tool = lock_as_shown(tool, seen)
     tool.read_only, tool.destructive, tool.open_world = read_only, destructive, open_world
     tool.save(update_fields=[*HINTS])
@@ -57,7 +59,9 @@ def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
     tool = lock_as_shown(tool, seen)
     claimed = claims(tool)
     if not claimed:
-        raise ConfigInvalid("The server claims nothing about this tool.", remedy="Say yourself what the tool does.")
+        raise ConfigInvalid(
+            "The server declares no annotations for this tool.", remedy="Enter yourself what the tool does."
+        )
     facts = {name: claimed.get(name, getattr(tool, name)) for name in HINTS}
     if facts["read_only"]:
         facts["destructive"] = False
@@ -70,7 +74,7 @@ def lock_as_shown(tool: Tool, seen: str) -> Tool:
     tool = rows.get(pk=tool.pk)
     if seen and seen != seen_of(tool):
         raise Conflict(
-            "The definition of the tool, or what is confirmed of it, was changed after this was shown.",
-            remedy="Look at the tool again, then say what it does.",
+            "The definition of the tool or its confirmed annotations were changed after you opened the tool.",
+            remedy="Review the tool again, then confirm what it does.",
         )
     return tool

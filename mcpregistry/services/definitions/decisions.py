@@ -76,7 +76,7 @@ def _check_names_are_free(tools: Sequence[Tool]) -> None:
         if other.own_name != other.name and (other.server_id, other.kind, other.own_name) in names:
             raise Conflict(
                 f"{other} is shown to hosts as '{other.own_name}', which is this tool's name.",
-                remedy=f"Give {other} another name for hosts first, or none.",
+                remedy=f"First change or remove the name of {other} for hosts.",
             )
 
 
@@ -120,7 +120,7 @@ def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
     tool = _locked(definition)
     earlier = tool.definitions.filter(approved=True).exclude(pk=definition.pk).order_by("-decided_at", "-pk").first()
     if earlier is None:
-        raise Conflict("No other text of this tool was ever approved.", remedy="Reject this one instead.")
+        raise Conflict("No other definition of this tool was ever approved.", remedy="Reject this definition instead.")
     _decide(definition, user, approved=False)
     _pin(tool, earlier.pk)
     audit.record(
@@ -174,13 +174,18 @@ def _check_own_words(tool: Tool) -> None:
     try:
         tool.clean_fields(exclude={field.name for field in tool._meta.fields} - {"own_name", "own_description"})
     except ValidationError as error:
-        raise ConfigInvalid("; ".join(error.messages), remedy="Correct it.") from None
+        raise ConfigInvalid("; ".join(error.messages), remedy="Correct the name or the description.") from None
     if tool.own_name:
         others = Tool.offers.filter(server=tool.server_id, kind=tool.kind).exclude(pk=tool.pk)
-        if tool.kind in READ or others.filter(Q(name=tool.own_name) | Q(own_name=tool.own_name)).exists():
+        if tool.kind in READ:
             raise ConfigInvalid(
-                f"Something else of {tool.server} is called '{tool.own_name}', or it is known by its URI.",
-                remedy="Choose another name, or none.",
+                "A resource cannot have another name for hosts, because they identify it by its URI.",
+                remedy="Leave the name empty.",
+            )
+        if others.filter(Q(name=tool.own_name) | Q(own_name=tool.own_name)).exists():
+            raise ConfigInvalid(
+                f"The server {tool.server} already has a {tool.kind} with the name '{tool.own_name}'.",
+                remedy="Choose another name, or leave it empty.",
             )
 
 
@@ -192,7 +197,7 @@ def save_tool(*, tool: Tool, actor: str, rights: Rights = no_rights) -> Tool:
     """
     before = take_current(tool, own=(*SEEN_OR_DECIDED, "read_only", "destructive", "open_world"))
     if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
-        raise ConfigInvalid("A call cannot give energy or money back.", remedy="Enter zero or more.")
+        raise ConfigInvalid("The energy and cost of a call cannot be negative.", remedy="Enter zero or more.")
     _check_own_words(tool)
     check_rule_inputs(tool, before, rights=rights)
     tool.save(update_fields=[*_BY_OPERATORS])

@@ -74,7 +74,7 @@ def of_tool(tool: Tool, rates: Rates | None = None, *, argument_bytes: int | Non
     ``rates``: of the pool that would be charged; without one those that a new pool has.
     """
     if tool.call_energy:
-        return Estimate(tool.call_energy, "as an operator estimates")
+        return Estimate(tool.call_energy, "estimated by an operator")
     definition = tool.pinned or tool.latest
     if definition is None:
         return None

@@ -43,8 +43,8 @@ def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
     take_current(pool, own=("level", "level_at"))
     if pool.resume < pool.critical:
         raise ConfigInvalid(
-            "Work would be resumed at a level that is critical still.",
-            remedy="Set resume to the critical level or above.",
+            "The resume level must not be below the critical level.",
+            remedy="Set the resume level to the critical level or above.",
         )
     now, new = database_now(), pool._state.adding
     if new:
@@ -74,7 +74,10 @@ def _keep_level(pool: EnergyPool, now: datetime) -> None:
 def delete_pool(*, pool: EnergyPool, actor: str) -> None:
     """Delete a pool with its books. Raises Conflict while agents draw on it."""
     if names := list(Agent.objects.filter(energy_pool=pool).values_list("slug", flat=True)[:5]):
-        raise Conflict(f"Agents draw on it: {', '.join(names)}.", remedy="Give them another pool, or none, first.")
+        raise Conflict(
+            f"Cannot delete this energy pool: agents use it ({', '.join(names)}).",
+            remedy="First assign another pool, or none, to these agents.",
+        )
     audit.record(kind="energy.pool_deleted", actor=actor, subject=f"energy:{pool.slug}", book=pool.book_name)
     pool.delete()
 
@@ -83,7 +86,9 @@ def locked(pool_id: int) -> EnergyPool:
     """The pool, held for this transaction. Raises NotFound."""
     pool = held(pool_id)
     if pool is None:
-        raise NotFound("There is no such energy pool.", remedy="List the pools on the page Energy, or with REST.")
+        raise NotFound(
+            "The energy pool does not exist any more.", remedy="List the pools on the page Energy, or with REST."
+        )
     return pool
 
 
@@ -159,7 +164,10 @@ def charge_turn(*, pool_id: int, agent: str, reference: str, input: int, cached:
 def grant(*, pool_id: int, amount: float, actor: str) -> EnergyEntry:
     """A person gives units, up to the capacity. Raises ConfigInvalid and NotFound."""
     if not 0 < amount <= 1e9:
-        raise ConfigInvalid("Give a positive number of units.", remedy="At most the capacity is of use.")
+        raise ConfigInvalid(
+            "The number of units must be above 0 and at most 1,000,000,000.",
+            remedy="Enter a number up to the capacity of the pool.",
+        )
     pool = locked(pool_id)
     entry = charge(pool, Kind.GRANT, -amount, now=database_now())
     audit.record(

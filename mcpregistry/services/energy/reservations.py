@@ -51,10 +51,10 @@ class Shortage:
     def remedy(self) -> str:
         """When to ask again, for whoever is refused."""
         if math.isinf(self.soonest):
-            return "It will not be enough by itself: ask the operator."
+            return "The pool will not refill far enough: ask an operator."
         if math.isinf(self.seconds):
             at_least = f", in {math.ceil(self.soonest)} seconds at the earliest" if self.soonest else ""
-            return f"Call again when what is out has ended{at_least}."
+            return f"Call again when the calls in progress have ended{at_least}."
         return f"Call again in {math.ceil(self.seconds)} seconds."
 
 
@@ -202,7 +202,7 @@ def together(acts: Sequence[Act]) -> list[Any]:
     with transaction.atomic():
         said = [_done(act) for act in acts]
         if connection.needs_rollback:  # it broke in one of them: what the others were told would not be kept
-            raise OperationalError("The connection broke, and nothing of this was kept.")
+            raise OperationalError("The connection to the database was lost, and nothing was saved.")
         return said
 
 

@@ -58,7 +58,7 @@ def _in_workspace(workspace: Path) -> Found:
     servers = [place for place in places if place.is_file() and (place == places[0] or _declares_servers(place))]
     path = servers[0] if servers else _first(places)
     others = ", ".join(str(place) for place in servers[1:])
-    return Found(path, f"{path} is read; the servers in {others} are left aside." if others else "")
+    return Found(path, f"{path} is used. The servers in {others} are ignored." if others else "")
 
 
 def _declares_servers(path: Path) -> bool:
@@ -73,7 +73,7 @@ def _first(places: list[Path]) -> Path:
         if place.is_file():
             return place
     names = ", ".join(map(str, places))
-    raise NotFound(f"There is no configuration file: {names}.", remedy="Name the file to import.")
+    raise NotFound(f"No configuration file was found ({names}).", remedy="Enter the path of the file to import.")
 
 
 def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:

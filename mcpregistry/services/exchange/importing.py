@@ -46,9 +46,9 @@ from mcpregistry.services.servers.lifecycle import disable_server, enable_server
 
 _STRICT = "slipsnisse"  # our own format is taken whole or not at all
 _WAITING = {
-    "env_file": "Kept, but the file is not read; put its variables into env.",
-    "tools_allowed": "Kept, not yet applied; grants decide which tools are served.",
-    "oauth": "Kept for signing in with OAuth, not yet applied; a token can be sent as a header.",
+    "env_file": "Kept, but the file is not read. Add its variables to env.",
+    "tools_allowed": "Kept, but not applied. Grants decide which tools are offered.",
+    "oauth": "Kept for OAuth, but not applied yet. You can send a token in a header.",
 }
 
 
@@ -174,7 +174,7 @@ def _names_left_out(document: Document, run: _Import) -> frozenset[str]:
 
 def _expanded(document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]) -> Document:
     expanded = expand_document(document, path, variables, folders)
-    why, remedy = "The workspace that the server names is not known here.", "Name its directory with --workspace."
+    why, remedy = "The workspace of the server is not known.", "Enter its directory with --workspace."
     found = unresolved_folders(expanded)
     return expanded.with_notes(*(Note("refused", path, entry.at, why, remedy, entry=entry.at) for entry in found))
 
@@ -249,8 +249,8 @@ class _Import:
 
     def nothing(self) -> None:
         """Refuse a file without servers."""
-        sentence = f"There is nothing to import: the file was read as {self.format.title} and has no servers."
-        self._note("refused", "", sentence, "Name the file that holds the servers, or another format.")
+        sentence = f"The file contains no servers to import. It was read as {self.format.title}."
+        self._note("refused", "", sentence, "Choose the file that contains the servers, or another format.")
 
     def _server(self, entry: ServerEntry, position: int, rows: dict[str, Server]) -> None:
         key = entry.key
@@ -260,7 +260,7 @@ class _Import:
         entry, secrets = taken_out(entry) if self.keeps_secrets else (entry, ())
         if old and self.on_conflict == "rename" and self._differs(old, entry, position):
             free = free_name(entry.key, rows)
-            self._note("translated", entry.at, f"Another server has this name; this one becomes {free}.")
+            self._note("translated", entry.at, f"Another server has this name. This server gets the name {free}.")
             self.renamed[entry.key] = free
             entry, old = replace(entry, key=free), None
         row = old or Server(slug=entry.key)
@@ -290,7 +290,7 @@ class _Import:
         is_foreign = old is not None and brought_by(old) != self.path
         if not name and old and is_foreign and (self.shares_nothing or self._differs(old, entry, position)):
             name = free_name(f"{entry.key[:40]}-{slug(project_folder(self.path).lower())[:18]}".rstrip("-"), rows)
-            self._note("translated", entry.at, f"Another server has this name; this one becomes {name}.")
+            self._note("translated", entry.at, f"Another server has this name. This server gets the name {name}.")
         if not name or name == entry.key:
             return entry
         self.renamed[entry.key] = name
@@ -325,10 +325,10 @@ class _Import:
     def _conflict(self, entry: ServerEntry, change: Change) -> None:
         if self.on_conflict == "skip":
             self.changes.append(replace(change, action="skipped"))
-            self._note("parked", entry.at, "A server of this name differs; it is left as it is.")
+            self._note("parked", entry.at, "A different server with this name exists. It was not changed.")
             return
         remedy = NOT_ITS_OWN if self.on_conflict == "own" else CONFLICT
-        self._note("refused", entry.at, "A server of this name exists and differs.", remedy)
+        self._note("refused", entry.at, "A different server with this name exists.", remedy)
         self.changes.append(change)
 
     def _save(self, row: Server, entry: ServerEntry, change: Change) -> bool:
@@ -376,7 +376,7 @@ class _Import:
         """Every prompt of the file is a credential that waits for its value."""
         inputs = {str(item["id"]): str(item.get("description", "")) for item in self.document.inputs}
         if unusable := add_credentials(inputs, self._places_of, actor=self.actor, rights=self.rights):
-            self._note("parked", pointer("inputs"), f"No server may use {', '.join(unusable)} yet.", SCOPE_REMEDY)
+            self._note("parked", pointer("inputs"), f"No server can use {', '.join(unusable)} yet.", SCOPE_REMEDY)
 
     def _places_of(self, credential: str) -> list[str]:
         """A credential that a file brings, without a value so far, is meant for the servers that it brings with it."""

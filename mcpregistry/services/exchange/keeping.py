@@ -34,7 +34,7 @@ class KeptFile:
         written = export_config(format_name=self.format_name, actor=self.actor, only_enabled=self.only_enabled)
         if written.refused:
             self._revision = revision
-            return [*map(str, written.refused), f"{self.path}: left as it is, because of the problems above."]
+            return [*map(str, written.refused), f"{self.path}: not changed because of the problems above."]
         as_yaml = self.format_name.startswith("slipsnisse") and self.path.suffix != ".json"
         told = self._write(text.dump(written.data, as_yaml=as_yaml))
         self._revision = revision

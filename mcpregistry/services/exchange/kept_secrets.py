@@ -11,14 +11,14 @@ from mcpregistry.domain.rights import Rights
 from mcpregistry.models import Credential
 from mcpregistry.services.access.credentials import MAY_KEEP, save_credential
 
-REMEDY = "Import with secrets kept as credentials (--credentials on the command line), or leave them there."
-SCOPE_REMEDY = "Ask an administrator to add them, or to enter on their pages where they may go."
+REMEDY = "To store them as credentials instead, import with this option (--credentials on the command line)."
+SCOPE_REMEDY = "Ask an administrator to add them, or to set their scopes on their pages."
 
 
 def secrets_in(entry: ServerEntry) -> str:
     """A sentence about the secrets in the entry; empty if there are none."""
     places = sorted({secret.place for secret in taken_out(entry)[1] if secret.value})
-    return f"Values in {', '.join(places)} look like secrets; they are saved with the server." if places else ""
+    return f"Values in {', '.join(places)} look like secrets. They are stored with the server." if places else ""
 
 
 def add_credentials(
@@ -50,8 +50,8 @@ def keep_secrets(secrets: Iterable[Secret], slug: str, actor: str) -> None:
             save_credential(credential=made, value=secret.value or None, scope=[place], actor=actor)
         elif credential.scope != [place]:
             raise ConfigInvalid(
-                f"A credential named {secret.name} exists for another purpose.",
-                remedy="Rename it, or rename the server.",
+                f"A credential named {secret.name} already exists with another scope.",
+                remedy="Rename the credential or the server.",
             )
         elif secret.value and credential.value != secret.value:
             save_credential(credential=credential, value=secret.value, actor=actor)

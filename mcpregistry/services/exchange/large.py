@@ -33,20 +33,22 @@ def reduced(raw: bytes, file: str) -> bytes:
         raise FileInvalid(file, "The file is larger than 50 MiB.", remedy="Split it into several files.")
     if not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         raise FileInvalid(
-            file, "The file is larger than 1 MiB and is not JSON.", remedy="Import the part that holds the servers."
+            file, "The file is larger than 1 MiB and is not JSON.", remedy="Import only the part with the servers."
         )
     try:
         done = subprocess.run(  # noqa: S603
             [sys.executable, "-I", str(Path(__file__))], input=raw, capture_output=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise FileInvalid(file, "The file took too long to read.", remedy="Import the part with the servers.") from None
+        raise FileInvalid(
+            file, "The file took too long to read.", remedy="Import only the part with the servers."
+        ) from None
     if done.returncode:
         sentence = done.stderr.decode("utf-8", "replace").strip()[:200] if done.returncode == 1 else ""
         raise FileInvalid(
             file,
             sentence or "The file is too large to be read.",
-            remedy="Correct it, or import the part with the servers.",
+            remedy="Correct the file, or import only the part with the servers.",
         )
     return done.stdout
 

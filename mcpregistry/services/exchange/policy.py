@@ -29,14 +29,15 @@ MAY_RULE = (
 )  # fmt: skip
 _NAMES = re.compile(r"tool\.name in (\[.*\])", re.DOTALL)
 
-APPLIED = "Applied: a policy rule lets these tools run without being asked."
-WAITS = "A policy rule was made of it and is switched off; somebody who may change rules switches it on."
-TOO_LONG = "Kept, not applied: too many names for one rule. Auto-approve the server, or its tools, in the admin."
-DISCOVERY_WAITS = (
-    "Kept, not applied: only somebody who may change rules lets the sub-agent search registries by itself."
+APPLIED = "Applied: a policy rule allows these tools without an approval."
+WAITS = "A disabled policy rule was added for it. A user with permission to change rules can enable the rule."
+TOO_LONG = (
+    "Kept, but not applied: one rule cannot contain so many names. Auto-approve the server or its tools in the admin."
 )
-FLAG_WAITS = "Kept, not applied: only somebody who may change rules decides what happens when no rule fits."
-SWITCH_WAITS = "Kept, not applied: only somebody who may change rules switches the sub-agent on or off."
+_NEEDS_RIGHT = "Kept, but not applied: only a user with permission to change rules can"
+DISCOVERY_WAITS = f"{_NEEDS_RIGHT} let the sub-agent search registries automatically."
+FLAG_WAITS = f"{_NEEDS_RIGHT} decide what happens if no rule matches."
+SWITCH_WAITS = f"{_NEEDS_RIGHT} enable or disable the sub-agent."
 
 
 def known(server: Server, ruled: Collection[int] | None = None) -> ServerEntry:
@@ -132,20 +133,20 @@ def _withdraw_others(server: Server, approved: tuple[str, ...], actor: str) -> N
 
 def _follow_flag(*, wanted: bool, actor: str, may_rule: bool) -> str:
     """Take ``toolApprovalRequired`` as what happens when no rule fits. A default of deny stays."""
-    told = f"a call that no rule speaks about {'waits for a person' if wanted else 'runs at once'}"
+    told = f"a call that matches no rule {'waits for an approval' if wanted else 'runs immediately'}"
     outcome = Outcome.ASK if wanted else Outcome.ALLOW
     return _set(default_outcome=outcome, unless=Outcome.DENY, told=told, waits=FLAG_WAITS, may=may_rule, actor=actor)
 
 
 def _follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
     """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries without being asked."""
-    told = f"the sub-agent {'searches registries for agents by itself' if wanted else 'searches no registry unasked'}"
+    told = f"the sub-agent {'searches' if wanted else 'does not search'} registries automatically"
     return _set(auto_discovery=wanted, told=told, waits=DISCOVERY_WAITS, may=may_rule, actor=actor)
 
 
 def _follow_switch(*, wanted: bool, actor: str, may_rule: bool) -> str:
     """Switch the background sub-agent as ``subAgentEnabled`` says."""
-    told = f"the sub-agent is switched {'on' if wanted else 'off'}"
+    told = f"the sub-agent is {'enabled' if wanted else 'disabled'}"
     return _set(sub_agent_enabled=wanted, told=told, waits=SWITCH_WAITS, may=may_rule, actor=actor)
 
 

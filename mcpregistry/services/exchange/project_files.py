@@ -68,7 +68,7 @@ def real_directory(name: str | Path) -> Path:
     """The directory with all links followed. Raises ProjectFileUnusable if it cannot have a confirmation."""
     directory = Path(os.path.realpath(name))
     if not directory.is_dir():
-        raise ProjectFileUnusable(f"{directory} is not a directory.", remedy="Name the directory of the project.")
+        raise ProjectFileUnusable(f"{directory} is not a directory.", remedy="Enter the directory of the project.")
     try:
         len(str(directory).encode())
     except UnicodeEncodeError:
@@ -77,7 +77,7 @@ def real_directory(name: str | Path) -> Path:
         ) from None
     if len(str(directory)) > _LONGEST_DIRECTORY:
         raise ProjectFileUnusable(
-            f"The name of the directory is longer than {_LONGEST_DIRECTORY} characters.", remedy="Use a shorter path."
+            f"The path of the directory is longer than {_LONGEST_DIRECTORY} characters.", remedy="Use a shorter path."
         )
     return directory
 
@@ -132,11 +132,11 @@ def _check_owners(directory: Path, path: Path) -> None:
         if facts.st_uid not in (os.geteuid(), 0):
             raise ProjectFileUnusable(
                 f"{printable(str(place), 500)} belongs to another user of this machine.",
-                remedy="Start the host as that user, or use a copy of the directory that is yours.",
+                remedy="Start the host as that user, or use your own copy of the directory.",
             )
         if facts.st_mode & stat.S_IWOTH:
             raise ProjectFileUnusable(
-                f"{printable(str(place), 500)} can be changed by every user of this machine.",
+                f"Every user of this machine can change {printable(str(place), 500)}.",
                 remedy=f"Run: chmod o-w {shlex.quote(printable(str(place), 500))}",
             )
 
@@ -166,14 +166,14 @@ def _usable(document: Document, path: Path, found: Format) -> Document:
         raise ProjectFileUnusable(f"{path}: {note.pointer or '/'}: {note.sentence}", remedy=note.remedy)
     if len(document.servers) > _MOST_SERVERS:
         raise ProjectFileUnusable(
-            f"{path} declares {len(document.servers)} servers; a project's file may have {_MOST_SERVERS}.",
+            f"{path} declares {len(document.servers)} servers, but a project file can have at most {_MOST_SERVERS}.",
             remedy="Import the file instead (manage.py importconfig).",
         )
     for entry in document.servers:
         if len(_line(entry)) + len(_hidden_environment(entry)) > _LONGEST_LINE:
             raise ProjectFileUnusable(
-                f"{path}: {entry.at}: The server has more than {_LONGEST_LINE} characters, too many to be looked at.",
-                remedy="Put a long script into a file of its own.",
+                f"{path}: {entry.at}: The server has more than {_LONGEST_LINE} characters, which is too long to be reviewed.",
+                remedy="Put long scripts in separate files.",
             )
     return document
 
@@ -214,7 +214,7 @@ def _line(entry: ServerEntry) -> str:
     if entry.headers:
         parts.append("headers: " + ", ".join(sorted(entry.headers)))
     if names := sorted(variables_named((*entry.command, entry.url, *entry.env.values(), *entry.headers.values()))):
-        parts.append("takes from the environment of the host: " + ", ".join(names))
+        parts.append("uses from the environment of the host: " + ", ".join(names))
     if not entry.enabled:
         parts.append("disabled in the file")
     return printable(f"{entry.key}: {'; '.join(parts)}")

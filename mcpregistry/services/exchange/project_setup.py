@@ -97,7 +97,7 @@ def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
     for server in servers:
         if any(who != ACTOR for who in server.launch_by or ()):
             failed[server.slug] = (
-                f"The server '{server.slug}' was changed on this site after its last confirmation. Confirm it on its own page."
+                f"The server '{server.slug}' was changed on this site after its last confirmation. Confirm it on its page."
             )
             continue
         try:
@@ -147,7 +147,7 @@ def _offer(servers: list[Server], row: ProjectFile, result: _Result) -> None:
     suspicious = [f"{tool}" for tool, definition in new if definition.severity >= Severity.ALARM]
     if suspicious:
         result.problems.append(
-            f"Descriptions are suspicious, and a person must decide on them (Approvals, Definitions): {', '.join(suspicious)}."
+            f"A user must review suspicious descriptions (Approvals, Definitions) of: {', '.join(suspicious)}."
         )
 
 

@@ -80,7 +80,7 @@ def _check_agent(row: ProjectFile, agent: str) -> None:
     if agent not in ("", row.agent_slug):
         raise Conflict(
             f"The file of {row.directory} was confirmed for the agent '{row.agent_slug}', not for '{agent}'.",
-            remedy="Leave --agent out, or take the confirmation back first.",
+            remedy="Leave out --agent, or withdraw the confirmation first.",
         )
 
 
@@ -154,7 +154,9 @@ def confirm_project(*, project: ProjectFile, shown: str, actor: str, user: User 
         if not row.content:
             raise Conflict(f"The file cannot be confirmed: {row.problem}", remedy="Correct the file first.")
         if shown != row.content:  # of two files, the first characters can be made the same
-            raise Conflict("The file was changed after it was shown.", remedy="Look at it again, then confirm.")
+            raise Conflict(
+                "The file was changed after you opened it.", remedy="Review the file again, then confirm it."
+            )
         if row.content == row.confirmed:
             return row
         row.offered = [key for key in row.offered if key in _still_confirmed(row)]

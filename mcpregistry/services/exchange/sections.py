@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # the formats bring YAML along, which most processes can do w
 
 OnConflict = Literal["error", "skip", "replace", "rename", "own"]
 # The remedy for a file that replaces what it has brought itself, and no more.
-CONFLICT = "Choose what happens to it: keep it (skip), replace it, or add the other under a new name (rename)."
-NOT_ITS_OWN = "Another file has brought it, or somebody here has made it: describe it alike, or give it another name."
+CONFLICT = "Choose to keep it (skip), to replace it, or to add the other one with a new name (rename)."
+NOT_ITS_OWN = "It was added by another file or by a user. Use identical values, or another name."
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,11 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-[^}]*)?\}")
 
 
 class Refused(ConfigInvalid):
-    """The file cannot be served. ``problems``: each with its place and remedy, a line each."""
+    """The file cannot be used. ``problems``: each with its place and remedy, a line each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__("The file cannot be served.", remedy="Correct what is named above.")
+        super().__init__("The file cannot be used.", remedy="Correct the problems above.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _imported(path: Path, actor: str, environ: Mapping[str, str]) -> Outcome:
     try:
         raw = read_file(path)
     except OSError as error:
-        raise Refused([f"{path} cannot be read: {error.strerror}. Check its name and rights."]) from None
+        raise Refused([f"{path} cannot be read: {error.strerror}. Check its name and permissions."]) from None
     outcome = import_file(
         raw=raw, path=str(path), actor=actor, format_name=_format(raw, path), on_conflict="own", variables=environ,
         folders=folders_for(path, None), may_rule=True, may_grant=True, rights=all_rights,
@@ -161,7 +161,7 @@ def _imported(path: Path, actor: str, environ: Mapping[str, str]) -> Outcome:
     if outcome.refused:
         raise Refused([str(note) for note in outcome.refused])
     if not any(change.kind == "tool" for change in outcome.changes):
-        raise Refused([f"{path}: There are no expert tools in it. To serve the servers alone, use importconfig."])
+        raise Refused([f"{path}: The file contains no expert tools. To use only its servers, run importconfig."])
     return outcome
 
 
@@ -172,7 +172,9 @@ def _format(raw: bytes, path: Path) -> str:
     except FileInvalid as error:
         raise Refused([str(error.note)]) from None
     if found.family != _FAMILY:
-        raise Refused([f"{path}: It is a {found.title} file, which has no expert tools. Use importconfig for it."])
+        raise Refused(
+            [f"{path}: The file is a {found.title} file, which cannot contain expert tools. Use importconfig for it."]
+        )
     refused = {name: formats.read(raw, str(path), name)[1].refused for name in ("slipsnisse-extended", "slipsnisse")}
     return "slipsnisse" if refused["slipsnisse-extended"] and not refused["slipsnisse"] else "slipsnisse-extended"
 
@@ -180,7 +182,7 @@ def _format(raw: bytes, path: Path) -> str:
 def _confirm(servers: Sequence[Server], actor: str) -> None:
     off = [server.slug for server in servers if server.lifecycle == Lifecycle.DISABLED]
     if off:
-        raise Refused([f"The server '{name}' is disabled. Enable it, or take it out of the file." for name in off])
+        raise Refused([f"The server '{name}' is disabled. Enable it, or remove it from the file." for name in off])
     for server in servers:
         if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
             confirm_launch(server=server, actor=actor, launch_hash=server.launch_hash())
@@ -210,7 +212,7 @@ def _learn(prober: Prober, server: Server) -> str:
     try:
         report = prober.test(server.pk)
         if report.discovery is None or report.error is not None:
-            why = f"The server '{server.slug}' does not work: {report.error or 'it told nothing.'}"
+            why = f"The server '{server.slug}' does not work: {report.error or 'it listed nothing.'}"
             return "\n".join([why, *_last_words(report.stderr)])
         checks.learn(server=server, discovery=report.discovery, process="runmcp")
         return ""

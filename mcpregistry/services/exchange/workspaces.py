@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Workspace
@@ -136,7 +137,7 @@ def _make_workspace(offer: Offer, actor: str) -> Endpoint:
     agent = Agent.objects.filter(slug=offer.agent).first()
     if agent is None:
         raise ConfigInvalid(
-            f'No agent named "{offer.agent}".', remedy="Name the agent that hosts act as in these folders."
+            error_texts.not_found("agent", offer.agent), remedy="Enter the agent for hosts in these folders."
         )
     endpoint = Endpoint(slug=offer.endpoint, scope=Endpoint.Scope.LISTED)
     save_endpoint(endpoint=endpoint, actor=actor)

@@ -30,7 +30,7 @@ class HostFile:
         """What it holds; nothing where it is not there. Raises ``ConfigInvalid`` where it cannot be read."""
         try:
             if self.path.stat().st_size > _LARGEST:
-                raise ConfigInvalid(f"{self.path} is larger than 64 MiB.", remedy="Put the entry in by hand.")
+                raise ConfigInvalid(f"{self.path} is larger than 64 MiB.", remedy="Add the entry yourself.")
             return self.path.read_bytes().decode("utf-8")
         except FileNotFoundError:
             return ""
@@ -52,7 +52,7 @@ class HostFile:
             if kept:
                 write_file(kept, before)
             if self.read() != before:
-                raise Conflict(f"{self.path} was changed meanwhile.", remedy="Run the command again.")
+                raise Conflict(f"{self.path} was changed in the meantime.", remedy="Run the command again.")
             write_file(real, text, mode=mode & 0o600 if secret else mode)
         except OSError as error:
             raise _refused(self.path, "written", error) from None
@@ -75,11 +75,11 @@ def of_person(host: Host, environ: Mapping[str, str]) -> HostFile:
 def of_project(host: Host, folder: Path) -> HostFile:
     """The file in a project's folder. Raises ``ConfigInvalid`` for hosts that read none."""
     if not host.project:
-        raise ConfigInvalid(f"{host.title} reads no file in a project's folder.", remedy="Leave out --project.")
+        raise ConfigInvalid(f"{host.title} does not support project files.", remedy="Leave out --project.")
     return HostFile(host, folder.absolute() / host.project, shared=True)
 
 
 def _refused(path: Path, what: str, error: OSError) -> ConfigInvalid:
     return ConfigInvalid(
-        f"{path} cannot be {what}: {error.strerror}.", remedy="Mend that, or put the entry in by hand."
+        f"{path} cannot be {what}: {error.strerror}.", remedy="Correct this, or add the entry yourself."
     )

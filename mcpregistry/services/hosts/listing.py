@@ -99,17 +99,17 @@ def _differs(file: HostFile, item: dict[str, Any], expected: dict[str, Any], wor
     if gone := _gone(words):
         return gone
     if words != new_words:
-        return "It starts another command than it would if it were made now."
+        return "The command of the entry is out of date."
     env = file.host.spelling.read(item)[1]
     if missing := [name for name in {**new_env, **dict.fromkeys(sorted(OWN))} if env.get(name) != new_env.get(name)]:
-        return f"It does not say {', '.join(missing)}, or another value."
+        return f"The entry lacks {', '.join(missing)}, or has another value."
     always = [name for name in file.host.spelling.always if item.get(name) != expected[name]]
-    return f"“{always[0]}” is missing or another." if always else ""
+    return f"“{always[0]}” is missing or has another value." if always else ""
 
 
 def _gone(words: tuple[str, ...]) -> str:
     gone = [word for word in words[:2] if Path(word).is_absolute() and not Path(word).exists()]
-    return f"{gone[0]} is not there any more." if gone else ""
+    return f"{gone[0]} does not exist any more." if gone else ""
 
 
 def _remote(file: HostFile, key: str, item: dict[str, Any], site: str, endpoint: str) -> Standing | None:
@@ -119,7 +119,9 @@ def _remote(file: HostFile, key: str, item: dict[str, Any], site: str, endpoint:
     here = site == settings.SITE_URL
     if not here and token is None:
         return Standing(file, key, endpoint, http=True, elsewhere=True) if key.startswith("slipsnisse") else None
-    problem = _unusable(endpoint, agent) or ("" if here else f"The site's address is {address_of(endpoint)} now.")
+    problem = _unusable(endpoint, agent) or (
+        "" if here else f"The address of the endpoint is now {address_of(endpoint)}."
+    )
     problem = problem or _token_problem(raw, token)
     mendable = bool(problem and agent) and not _unusable(endpoint, agent)
     return Standing(file, key, endpoint, agent, True, problem, mendable=mendable)
@@ -127,12 +129,12 @@ def _remote(file: HostFile, key: str, item: dict[str, Any], site: str, endpoint:
 
 def _token_problem(raw: str, token: Token | None) -> str:
     if raw and token is None:
-        return "Its token is not known here. Connect the host again."
+        return "The token of the entry is not known. Connect the host again."
     if token is None:
         return ""
     if token.revoked_at:
-        return "Its token was revoked."
-    return "Its token has expired." if token.expires_at and token.expires_at <= timezone.now() else ""
+        return "The token of the entry was revoked."
+    return "The token of the entry has expired." if token.expires_at and token.expires_at <= timezone.now() else ""
 
 
 def _unusable(endpoint: str, agent: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.hosts.connection import Connection, command_line, key_for
 from mcpregistry.models import Agent, Endpoint
@@ -79,4 +80,6 @@ def check_names(*, endpoint: str, agent: str) -> None:
 
 def _absent(kind: str, name: str, there: dict[str, Endpoint] | dict[str, Agent]) -> NotFound:
     listed = ", ".join(sorted(there)) or "none yet"
-    return NotFound(f"There is no enabled {kind} “{name}”.", remedy=f"There is: {listed}. Name one with --{kind}.")
+    return NotFound(
+        error_texts.not_found(f"enabled {kind}", name), remedy=f"Choose one with --{kind}. Available: {listed}."
+    )

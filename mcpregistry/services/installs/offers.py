@@ -31,7 +31,7 @@ SECONDS = 40.0  # less than the lease of whoever installs
 MOST_SIGNS = 4 << 20
 SHOWN = 50  # changed tools
 PLACEHOLDER = "placeholder"  # in place of a secret
-_NO_START = "It did not start in a sandbox without the network, so its definitions could not be read"
+_NO_START = "The definitions could not be read, because the package did not start in a sandbox without a network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,10 @@ def read(install: Install, argv: list[str], home: str) -> dict[str, object]:
     if server is None or server.transport != Transport.STDIO:
         return {}
     if not settings.STDIO_ENABLED:
-        return {"offered": "", "not_offered": "Local servers are switched off on this site, so it was not started."}
+        return {
+            "offered": "",
+            "not_offered": "The package was not started, because local servers are disabled on this site.",
+        }
     try:
         tree.remove(home)
         os.makedirs(home, mode=0o700)
@@ -108,16 +111,14 @@ async def _listed(target: Target) -> dict[str, Any]:
     async with asyncio.timeout(SECONDS):
         found = await tried(target)
     if found.discovery is None:
-        raise ConfigInvalid(
-            found.start["error"] or "it listed no tools.", remedy="Test the package before you switch to it."
-        )
+        raise ConfigInvalid(found.start["error"] or "It listed no tools.", remedy="Test the package before you use it.")
     return {"tools": list(found.discovery.tools), INSTRUCTIONS: found.discovery.instructions}
 
 
 def _told(facts: dict[str, Any]) -> dict[str, object]:
     text = stored(facts)
     if len(text) > MOST_SIGNS:
-        return {"offered": "", "not_offered": "What it told is longer than 4 MiB, so it is not compared."}
+        return {"offered": "", "not_offered": "The definitions are larger than 4 MiB, so they are not compared."}
     return {"offered": text, "not_offered": ""}
 
 

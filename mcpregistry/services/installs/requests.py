@@ -68,15 +68,15 @@ def resolve(
     )  # fmt: skip
     install.env = check_env(dict(env or {}))
     if server is not None and server.transport != Transport.STDIO:
-        raise ConfigInvalid("Only local servers (stdio) start a package.", remedy="Choose a local server, or none.")
+        raise ConfigInvalid("Only local servers (stdio) can use a package.", remedy="Choose a local server, or none.")
     check_fields(install)
     if Configuration.load().only_listed and not is_listed(kind, package, version):
         raise NotListed(
-            f"No registry that this site reads lists '{install}' now, and only what one lists is installed here.",
-            remedy="Choose a package and an exact version that one lists, or let an admin change that in the configuration.",
+            f"This site only installs packages that a registry lists, and no registry lists '{install}'.",
+            remedy="Choose a package and an exact version from a registry, or ask an administrator to allow others.",
         )
     if Install.objects.filter(state__in=[InstallState.REQUESTED, InstallState.RESOLVING]).count() >= MOST_OPEN:
-        raise Conflict(f"{MOST_OPEN} packages are being resolved already.", remedy="Wait until some are done.")
+        raise Conflict(f"{MOST_OPEN} packages are already being resolved.", remedy="Wait until one of them is done.")
     install.save()
     _tell("install.requested", install, actor)
     transaction.on_commit(lambda: send(install))
@@ -88,7 +88,7 @@ def approve(*, install: Install, lock_sha256: str, actor: str, user: object = No
     """Let exactly the lock that was shown be installed. Raises Conflict where it is another, or does not wait."""
     install = Install.objects.select_for_update().get(pk=install.pk)
     if not lock_sha256 or install.lock_sha256 != lock_sha256:
-        raise Conflict("The lock is not the one that was shown.", remedy="Look at it again, then approve.")
+        raise Conflict("The lock was changed after you opened it.", remedy="Review the lock again, then approve it.")
     _move(install, InstallState.APPROVED)
     install.approved_by, install.approved_at = user, timezone.now()  # type: ignore[assignment]
     install.save(update_fields=["approved_by", "approved_at"])
@@ -113,7 +113,7 @@ def use(
     """
     install = Install.objects.select_for_update().get(pk=install.pk)
     if install.state != InstallState.INSTALLED:
-        raise Conflict(f"{install} is not installed.", remedy="Approve it and wait until it is.")
+        raise Conflict(f"{install} is not installed.", remedy="Approve it, and wait until it is installed.")
     server = server or install.server or _new_server(install)
     if launch is None and server._state.adding:
         launch = _as_asked(install)
@@ -132,7 +132,7 @@ def roll_back(*, server: Server, actor: str) -> Server:
     before = previous(server)
     if before is None:
         raise Conflict(
-            f"No earlier package of '{server.slug}' is installed.", remedy="Ask for the version that you want."
+            f"No earlier package of '{server.slug}' is installed.", remedy="Request the version that you want."
         )
     return use(install=before, server=server, actor=actor, kind="install.rolled_back")
 
@@ -148,7 +148,7 @@ def remove(*, install: Install, actor: str) -> Install:
     """Give it up; the clock takes its folder away. Raises Conflict where a server starts it, or a worker is at it."""
     install = Install.objects.select_for_update().get(pk=install.pk)
     if used := users_of(install):
-        raise Conflict(f"The server '{used[0]}' starts it.", remedy="Set that server to another package first.")
+        raise Conflict(f"The server '{used[0]}' uses this package.", remedy="Set that server to another package first.")
     _move(install, InstallState.REMOVED)
     _tell("install.removed", install, actor)
     return install
@@ -261,7 +261,7 @@ def _move(install: Install, state: InstallState) -> None:
         state=state, state_at=database_now(), lease_until=None
     )
     if not moved:
-        raise Conflict(f"{install} is {install.state}.", remedy="Look at it again.")
+        raise Conflict(f"Cannot change {install}: it is {install.state}.", remedy="Open the package again.")
     install.refresh_from_db()
 
 

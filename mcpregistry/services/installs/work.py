@@ -201,7 +201,7 @@ def _install(job: Job) -> dict[str, object]:
     install = job.install
     lock = _read(install)
     if digest(install.lock) != install.lock_sha256:
-        raise InstallFailed("The lock was changed after it was approved.", remedy="Resolve the package anew.")
+        raise InstallFailed("The lock was changed after it was approved.", remedy="Request the installation again.")
     place = job.place()
     build = place.build
     if install.ecosystem == Ecosystem.MCPB:
@@ -233,7 +233,7 @@ def _offers(job: Job, command: list[str]) -> dict[str, object]:
 def _read(install: Install) -> Lock:
     lock = requests.lock_of(install)
     if lock is None:
-        raise ConfigInvalid("It has no lock.", remedy="Resolve it anew.")
+        raise ConfigInvalid(f"{install} has no lock.", remedy="Request the installation again.")
     return lock
 
 
@@ -243,9 +243,11 @@ def _chosen(install: Install, found: dict[str, list[str]]) -> list[str]:
     if name in found:
         return found[name]
     if not found:
-        raise InstallFailed(f"{install} has no program that could be started.", remedy="Choose another package.")
+        raise InstallFailed(f"{install} contains no program to start.", remedy="Choose another package.")
     names = ", ".join(sorted(found)[:20])
-    raise InstallFailed(f"{install} has several programs: {names}.", remedy="Ask again, and say which is the server.")
+    raise InstallFailed(
+        f"{install} has several programs: {names}.", remedy="Request it again, and choose the program of the server."
+    )
 
 
 def _check_program(command: list[str], build: str) -> None:
@@ -257,10 +259,11 @@ def _check_program(command: list[str], build: str) -> None:
         leads_out = not PurePath(place).is_relative_to(folder) and place != os.path.realpath(programs.python())
         if leads_out or not PurePath(plain_word).is_relative_to(build):
             raise InstallFailed(
-                "Its command leads out of its folder.", remedy="Do not use this package; tell its maker."
+                "The command of the package leads out of its folder.",
+                remedy="Do not use this package, and report it to its developers.",
             )
     if not named or not os.path.isfile(os.path.realpath(named[-1])):
-        raise InstallFailed("The program that it names is not in it.", remedy="Choose another version.")
+        raise InstallFailed("The program of the package is not in the package.", remedy="Choose another version.")
 
 
 def _end(job: Job, state: InstallState, values: dict[str, object]) -> Install | None:

@@ -18,6 +18,7 @@ from django.core.validators import validate_email
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, OutboundRefused
 from mcpregistry.domain.notifications.events import KEPT_TRYING, TYPES, Event, Interest, Kind, show, webhook_key
 from mcpregistry.domain.text.canonical import digest, plain, stored
@@ -28,8 +29,8 @@ from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 SLACK_API = "https://slack.com/api"
-OFF = "The channel was switched off."
-MOOT = "It was decided before this could be told."
+OFF = "The channel was disabled."
+MOOT = "The call was decided before the message was sent."
 _MOST_NAMES = 500  # of tools in one notice
 _ACCESS = {Kind.WEBHOOK: {"url", "signing"}, Kind.EMAIL: set(), Kind.SLACK: {"url", "token", "signing"}}
 
@@ -181,17 +182,20 @@ def _kind(channel: Channel) -> Kind:
     try:
         return Kind(channel.kind)
     except ValueError:
-        raise ConfigInvalid("There is no such kind of channel.", remedy="Use webhook, email or slack.") from None
+        raise ConfigInvalid(
+            error_texts.not_valid(plain(str(channel.kind), 50), "a kind of channel"),
+            remedy="Use webhook, email or slack.",
+        ) from None
 
 
 def _check(channel: Channel) -> None:
     for name, texts in (("events", channel.events), ("addresses", channel.addresses)):
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise ConfigInvalid(f"The {name} are not a list of texts.", remedy='Write e.g. ["a", "b"].')
+            raise ConfigInvalid(f"The {name} must be a list of texts.", remedy=error_texts.use("a list", '["a", "b"]'))
     if unknown := sorted(set(channel.events) - set(Event) | (set(channel.events) & {Event.TEST})):
         raise ConfigInvalid(
-            f"There is no event {plain(unknown[0], 50)}.",
-            remedy=f"Use some of {', '.join(event for event in Event if event is not Event.TEST)}.",
+            error_texts.not_valid(plain(unknown[0], 50), "an event"),
+            remedy=f"Choose from {', '.join(event for event in Event if event is not Event.TEST)}.",
         )
     {Kind.WEBHOOK: _check_webhook, Kind.EMAIL: _check_email, Kind.SLACK: _check_slack}[_kind(channel)](channel)
 
@@ -203,12 +207,14 @@ def _check_webhook(channel: Channel) -> None:
 
 def _check_email(channel: Channel) -> None:
     if not channel.addresses:
-        raise ConfigInvalid("No e-mail address is given.", remedy="Write at least one.")
+        raise ConfigInvalid(error_texts.required("An e-mail address"), remedy="Enter at least one address.")
     for address in channel.addresses:
         try:
             validate_email(address)
         except ValidationError:
-            raise ConfigInvalid(f"{plain(address, 100)} is no e-mail address.", remedy="Correct it.") from None
+            raise ConfigInvalid(
+                error_texts.not_valid(plain(address, 100), "a valid e-mail address"), remedy="Correct the address."
+            ) from None
 
 
 def _check_slack(channel: Channel) -> None:
@@ -227,14 +233,16 @@ def _check_address(channel: Channel) -> None:
 
     networks = channel.allowed_networks
     if not isinstance(networks, list) or not all(isinstance(network, str) for network in networks):
-        raise ConfigInvalid("The allowed networks are not a list of texts.", remedy='Write e.g. ["10.1.0.0/16"].')
+        raise ConfigInvalid(
+            "The allowed networks must be a list of texts.", remedy=error_texts.use("a list", '["10.1.0.0/16"]')
+        )
     parse_networks(tuple(networks))
     try:
         check_url(str(channel.access.get("url", "")))
     except OutboundRefused:
         raise ConfigInvalid(
             "The address is not a plain http or https URL.",
-            remedy="Write it like https://hooks.example.org/slipsnisse.",
+            remedy=error_texts.use("an http or https URL", "https://hooks.example.org/slipsnisse"),
         ) from None
 
 
@@ -245,7 +253,7 @@ def _check_address(channel: Channel) -> None:
 def send_test(*, channel: Channel, actor: str) -> Delivery:
     """Owe this channel a test message. Raises Conflict while it is switched off."""
     if not channel.enabled:
-        raise Conflict(f"The channel '{channel.name}' is switched off.", remedy="Switch it on first.")
+        raise Conflict(f"The channel '{channel.name}' is disabled.", remedy="Enable the channel first.")
     key, data = f"{Event.TEST}:{uuid.uuid4().hex}", {"channel": channel.name, "url": f"{settings.SITE_URL}/"}
     _owe([channel], Event.TEST, key=key, data=data, at=timezone.now())
     audit.record(kind="channel.tested", actor=actor, subject=f"channel:{channel.name}")
@@ -258,7 +266,9 @@ def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
     ended = Delivery.objects.filter(pk=delivery.pk, state__in=[Delivery.State.SENT, Delivery.State.GIVEN_UP])
     now = timezone.now()
     if not ended.update(state=Delivery.State.WAITING, next_at=now, give_up_at=now + KEPT_TRYING, last_error=""):
-        raise Conflict("It has not ended: it is still being tried.", remedy="Look at the time of its next try.")
+        raise Conflict(
+            "Cannot retry this delivery: it is still being sent.", remedy="Wait for the time of its next attempt."
+        )
     audit.record(kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}")
     transaction.on_commit(lambda: wake("deliver_notifications"))
     delivery.refresh_from_db()

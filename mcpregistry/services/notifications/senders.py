@@ -73,7 +73,7 @@ async def send(parcel: Parcel) -> Receipt:
         async with asyncio.timeout(MAIL_SECONDS if parcel.kind is Kind.EMAIL else SEND_SECONDS):
             return await _WAYS[parcel.kind](parcel)
     except TimeoutError:
-        return Receipt("It took too long.", reached=False)
+        return Receipt("The message could not be sent in time.", reached=False)
     except OutboundRefused as error:
         return Receipt(
             f"{error.message} If the receiver is yours, add its network to the channel's allowed networks.",
@@ -85,7 +85,7 @@ async def send(parcel: Parcel) -> Receipt:
         return Receipt(str(error))
     except Exception:  # a fault of ours must not end in a message that is tried for ever
         log.exception("notification_crashed", delivery=parcel.id)
-        return Receipt("It could not be sent because of a fault of ours; the worker's log says more.")
+        return Receipt("The message could not be sent because of an internal error. See the log of the worker.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ async def _webhook(parcel: Parcel) -> Receipt:
     answer = await post(parcel.access["url"], body, headers, networks=parcel.networks)
     if 200 <= answer.status < 300:
         return Receipt(code=answer.status)
-    redirected = ", which is not followed. Enter the address where it leads." if 300 <= answer.status < 400 else "."
+    redirected = ", a redirect, which is not followed. Enter its target." if 300 <= answer.status < 400 else "."
     error = f"The receiver answered HTTP {answer.status}{redirected}"
     return Receipt(error, answer.status, gone=answer.status == 410, wait=answer.wait)
 
@@ -147,7 +147,7 @@ async def call_slack(
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        return SlackAnswer("no JSON object")
+        return SlackAnswer("not a JSON object")
     if data.get("ok") is True:
         return SlackAnswer(data=data)
     word = str(data.get("error"))
@@ -187,11 +187,13 @@ def _send_mail(parcel: Parcel) -> Receipt:
         letter.send()
     except smtplib.SMTPRecipientsRefused as error:
         code = next((code for code, _ in error.recipients.values()), None)
-        return Receipt("The mail server refuses every address.", code)
+        return Receipt("The mail server rejected all addresses.", code)
     except smtplib.SMTPResponseException as error:
-        return Receipt("The mail server refused it.", error.smtp_code)
+        return Receipt("The mail server rejected the message.", error.smtp_code)
     except (smtplib.SMTPException, OSError) as error:
-        return Receipt(f"The mail server cannot be reached or broke off ({type(error).__name__}).", reached=False)
+        return Receipt(
+            f"The mail server cannot be reached or closed the connection ({type(error).__name__}).", reached=False
+        )
     return Receipt(code=250)
 
 

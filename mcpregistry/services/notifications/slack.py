@@ -21,7 +21,7 @@ from mcpregistry.services.approvals.requests import current_arguments
 from mcpregistry.services.notifications.outbox import slack_person
 from mcpregistry.services.records import idempotency
 
-COUNTED = "Your word is noted. More people must agree before the call runs."
+COUNTED = "Your vote is recorded. More approvers must approve the call before it runs."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def take_once(*, channel: Channel, signature: str, fingerprint: str) -> None:
     """Accept a signed request once over all processes. Raises ``Conflict`` for one that came before."""
     caller = f"slack:{channel.uid.hex}"
     if idempotency.claim(caller=caller, key=signature[:200], fingerprint=fingerprint).kept is not None:
-        raise Conflict("This was sent before.", remedy="Press the button again.")
+        raise Conflict("This action was already sent.", remedy="Press the button again.")
     idempotency.keep(caller=caller, key=signature[:200], status=200, body="")
 
 
@@ -78,12 +78,12 @@ def _decidable(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
     told = Delivery.objects.filter(channel=channel, request=request_id)
     request = ApprovalRequest.objects.select_related("call").filter(pk__in=told.values("request")).first()
     if request is None:
-        raise NotFound("This channel was told of no such call.", remedy="Open the page.")
+        raise NotFound("This channel was not notified about this call.", remedy="Open the page of the call.")
     user = slack_person(team=press.team, member=press.member)
     if user is None:
         raise Denied(
-            "Slipsnisse does not know whose Slack account this is.",
-            remedy=f"Ask an admin to add it under Slack people: workspace {press.team}, member {press.member}.",
+            "Your Slack account is not linked to a user.",
+            remedy=f"Ask an administrator to add it under Slack people: workspace {press.team}, member {press.member}.",
         )
     if request.risk == "high":
         raise Denied(PAGE_ONLY, remedy="Press Open the page.")

@@ -61,7 +61,7 @@ class _Case:
     @property
     def which(self) -> str:
         """How a sentence begins that is about these calls."""
-        return f"In {'all' if self.looked.all else 'the newest'} {self.looked.calls:,} calls"
+        return f"In {'all' if self.looked.all else 'the latest'} {self.looked.calls:,} calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def propose(past: PastCalls, *, days: int, now: datetime, known: datetime) -> Pr
     since = now - timedelta(days=days)
     if grant.created_at > since or known > since:
         return None  # too new to tell, or not known any more
-    unused = Proposal(grant, "withdraw", f"Not used in the last {days} days.", (), {}, Looked(0, since))
+    unused = Proposal(grant, "withdraw", f"The grant was not used in the last {days} days.", (), {}, Looked(0, since))
     if grant.tool_id is None and not grant.kind:  # nothing narrower is proposed in the place of everything of a server
         return None if past.exist_since(since) else unused
     uses = past.newest(since, MOST_CALLS + 1)
@@ -173,8 +173,8 @@ def _of_tools(case: _Case, used: Counter[str]) -> Proposal | None:
         return None
     after = tuple(like(grant, tool=offered[name]) for name in sorted(kept))
     named = ", ".join(f"{printable(name, 60)} ({counts[name]})" for name in sorted(counts))
-    says = f"Of {len(offered)} {grant.kind}s {len(counts)} {'was' if len(counts) == 1 else 'were'} used: {named}."
-    says += f" Too new to tell, so kept: {', '.join(printable(name, 60) for name in sorted(new))}." if new else ""
+    says = f"{len(counts)} of {len(offered)} {grant.kind}s {'was' if len(counts) == 1 else 'were'} used: {named}."
+    says += f" New ones are kept: {', '.join(printable(name, 60) for name in sorted(new))}." if new else ""
     return _replayed(case, Proposal(grant, "tools", says, after, {}, case.looked))
 
 
@@ -202,8 +202,8 @@ def _at_uris(case: _Case) -> Proposal | None:
     narrow = folder.narrower(grant.uri)
     if not narrow:
         return None
-    below = f"{case.which} reads were below {printable(narrow, 200)}"
-    says = f"{below}; the grant allows {printable(grant.uri, 200) or 'every URI'}."
+    below = f"{case.which}, all reads matched {printable(narrow, 200)}"
+    says = f"{below}. The grant allows {printable(grant.uri, 200) or 'every URI'}."
     after = (like(grant, server=grant.server, uri=narrow),)
     return _replayed(case, Proposal(grant, "uri", says, after, {}, case.looked))
 
@@ -281,13 +281,14 @@ def apply(
     found = analyse_whole(read, days=days, now=now) if read else None
     if found is None or found.key != key:
         raise Conflict(
-            "Newer calls or changes contradict this proposal.", remedy="Ask for this grant alone to see what holds now."
+            "Newer calls or changes contradict this proposal.",
+            remedy="Analyze this grant again to get the current proposal.",
         )
     after = _with_pins(found, pins) if found.kind == "pins" and pins is not None else found.after
     with transaction.atomic():
         locked = candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
         if locked is None or facts_of(locked) != facts_of(found.grant):
-            raise Conflict("This grant was changed in the meantime.", remedy="Look at it again.")
+            raise Conflict("This grant was changed in the meantime.", remedy="Open the proposal again.")
         grants.save_all(after, actor=actor, user=user)
         grants.withdraw_grant(grant=found.grant, actor=actor)
     return len(after)
@@ -301,7 +302,7 @@ def facts_of(grant: Grant) -> list[Any]:
 def _with_pins(found: Proposal, wanted: Collection[str]) -> tuple[Grant, ...]:
     chosen = {name: value for name, value in found.pins.items() if name in wanted}
     if not chosen:
-        raise Conflict("No argument was chosen.", remedy="Tick at least one.")
+        raise Conflict("No argument was selected.", remedy="Select at least one argument.")
     (row,) = found.after
     row.argument_pins = found.grant.argument_pins | chosen
     return (row,)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from django.contrib.auth.models import Group
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.policy.conditions import ConditionInvalid, compile_condition
 from mcpregistry.domain.policy.decision import Outcome
@@ -28,7 +29,7 @@ def fill(rule: PolicyRule, facts: Mapping[str, Any]) -> PolicyRule:
     """Set what ``facts`` names; a ``tool`` is written server::tool. Saves nothing. Raises ConfigInvalid."""
     unknown = sorted(set(facts) - {*PLAIN, *NAMED})
     if unknown:
-        raise ConfigInvalid(f"A rule has no '{unknown[0]}'.", remedy=f"It has {', '.join((*PLAIN, *NAMED))}.")
+        raise ConfigInvalid(f"A rule has no field '{unknown[0]}'.", remedy=f"Use only {', '.join((*PLAIN, *NAMED))}.")
     for name in PLAIN:
         if name in facts:
             rule.change(**{name: facts[name]})
@@ -45,10 +46,12 @@ def read_rules(text: str) -> list[PolicyRule]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigInvalid(f"The file is no YAML{place}.", remedy="Correct it.") from None
+        raise ConfigInvalid(f"The file is not valid YAML{place}.", remedy="Correct the file.") from None
     rules = data.get("rules", [data]) if isinstance(data, dict) else data
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        raise ConfigInvalid("The file holds no list of rules.", remedy="Write e.g.\n- name: big\n  outcome: ask")
+        raise ConfigInvalid(
+            "The file does not contain a list of rules.", remedy="Write, for example:\n- name: big\n  outcome: ask"
+        )
     return [fill(PolicyRule(name=f"draft {number}"), facts) for number, facts in enumerate(rules, 1)]
 
 
@@ -94,7 +97,8 @@ def _equal(name: str, value: object) -> str:
 def _named(kind: str, name: Any) -> Any:
     found = _FIND[kind](str(name))
     if found is None:
-        raise ConfigInvalid(f"There is no {_WORDS.get(kind, kind)} '{name}'.", remedy="Name one that there is.")
+        thing = _WORDS.get(kind, kind)
+        raise ConfigInvalid(error_texts.not_found(thing, name), remedy=f"Use the name of an existing {thing}.")
     return found
 
 

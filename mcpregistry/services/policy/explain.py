@@ -13,6 +13,7 @@ from typing import Any
 
 from django.contrib.auth.models import Group
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.definitions.naming import named
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.domain.kinds import TOOL
@@ -63,6 +64,9 @@ class Why:
     permit: str = ""
 
 
+CHANGING = "The configuration is changing at this moment; try again."
+
+
 def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
     """By server::tool, server::prompt:name, or by the name that hosts use in one of these styles, the likeliest first, as
     ``ToolQuerySet.meant_by`` reads it. Raises NotFound, also where it may mean several."""
@@ -72,7 +76,7 @@ def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
     if found:
         raise ambiguous(name, found)
     raise NotFound(
-        f"No server has ever offered a tool '{printable(name, 200)}'.",
+        error_texts.not_found("tool", printable(name, 200)),
         remedy="Write server::tool, as in the list of tools.",
     )
 
@@ -81,7 +85,7 @@ def ambiguous(name: str, found: Sequence[Tool]) -> NotFound:
     """What is told where a name may mean any of these; REST's paths tell the same."""
     which = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
     return NotFound(
-        f"'{printable(name, 200)}' may mean several tools: {which}.",
+        f"'{printable(name, 200)}' can mean several tools: {which}.",
         remedy="Write server::tool, as in the list of tools.",
     )
 
@@ -117,7 +121,7 @@ def why(
 
 def _ended(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) -> Why:
     first = next((stage for stage in stages if stage.ok is False), None)
-    why_not = f"{first.fact} {first.remedy}".strip() if first else "The configuration is changing; look again."
+    why_not = f"{first.fact} {first.remedy}".strip() if first else CHANGING
     return Why(
         agent.slug,
         endpoint.slug,
@@ -125,7 +129,7 @@ def _ended(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) ->
         tuple(stages),
         False,
         "",
-        f"It is not listed and cannot be called. {why_not}",
+        f"The tool is not listed and cannot be called. {why_not}",
     )
 
 
@@ -156,13 +160,13 @@ def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> 
     yield Stage(
         "availability", not hidden,
         "The server has failed, and the endpoint hides tools of failed servers." if hidden
-        else "The server is not known to have failed." if server.unavailable_since is None
-        else "The server has failed; the endpoint shows its tools all the same.",
+        else "The server is available, as far as known." if server.unavailable_since is None
+        else "The server has failed, but the endpoint still shows its tools.",
         f"Last error: {printable(server.last_error, 300)} Reconnect it." if hidden else "",
     )  # fmt: skip
     yield Stage(
         "present", tool.present, "The server offers the tool." if tool.present else "The server no longer offers the tool.",
-        "" if tool.present else "It comes back by itself when the server lists it again.",
+        "" if tool.present else "It returns automatically when the server lists it again.",
     )  # fmt: skip
     yield Stage("tool", tool.enabled, f"The tool is {_on(tool.enabled)}.", "" if tool.enabled else "Enable it.")
     yield _definition(tool)
@@ -170,15 +174,18 @@ def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> 
 
 def _definition(tool: Tool) -> Stage:
     if tool.pinned_id and tool.pinned_id == tool.latest_id:
-        return Stage("definition", True, "What the server says is what was approved.")
+        return Stage("definition", True, "The current definition is the approved one.")
     facts = {
-        "quarantined": "Nobody has approved the tool's definition yet.",
-        "changed": "The server has changed the tool since it was approved.",
+        "quarantined": "The tool's definition is not approved yet.",
+        "changed": "The server has changed the tool since its definition was approved.",
         "rejected": "The tool's definition was rejected.",
-        "gone": "The definition that the server last offered is not the approved one.",
+        "gone": "The latest definition of the server is not the approved one.",
     }
     return Stage(
-        "definition", False, facts.get(tool.status, "It is not approved."), "Read it, then approve or reject it."
+        "definition",
+        False,
+        facts.get(tool.status, "The tool's definition is not approved."),
+        "Review the definition, then approve or reject it.",
     )
 
 
@@ -189,16 +196,16 @@ def granted(
     able = capable(agent, server, tool)
     yield Stage(
         "capability", able, f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
-        "" if able else f"Add mcp_{server.slug}::* to them (a name that can be read in two ways counts for nothing).",
+        "" if able else f"Add mcp_{server.slug}::* to them (names with two meanings are ignored).",
     )  # fmt: skip
     yield _grant("grant", "agent", agent.grants, tool, now)
     if not is_listed_on(server, endpoint):
-        fact = f"The server belongs to a project file and is listed on the endpoint {server.only_on} alone."
+        fact = f"The server belongs to a project file and is only listed on the endpoint {server.only_on}."
         yield Stage("endpoint's list", False, fact, "Start the host in that directory with runmcp --workspace.")
     elif endpoint.lists_only:
         yield _grant("endpoint's list", "endpoint", endpoint.grants, tool, now)
     else:
-        yield Stage("endpoint's list", True, "The endpoint shows everything that the agent is granted.")
+        yield Stage("endpoint's list", True, "The endpoint shows everything that the agent's grants cover.")
 
 
 def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> Stage:
@@ -206,8 +213,8 @@ def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> 
     valid = list(live(found, now))
     if valid:
         pinned = all(grant.pins for grant in valid)
-        return Stage(stage, True, f"The {holder} is granted it{', with pinned arguments' if pinned else ''}.")
-    fact = f"The {holder}'s grant has expired." if found else f"The {holder} is not granted it."
+        return Stage(stage, True, f"The {holder} has a grant{' with pinned arguments' if pinned else ''}.")
+    fact = f"The {holder}'s grant has expired." if found else f"The {holder} has no grant for the tool."
     return Stage(stage, False, fact, "Grant the tool or its server.")
 
 
@@ -231,17 +238,19 @@ def _arguments(
     agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, arguments: Mapping[str, Any] | None, now: float
 ) -> Iterator[Stage]:
     if arguments is None:
-        yield Stage("arguments", None, "No arguments were given; grants may pin some, and rules may look at them.")
+        yield Stage("arguments", None, "No arguments were given, but grants and rules may depend on them.")
         return
     allowed = may_call(agent, endpoint, tool, arguments, now)
     yield Stage(
         "pinned arguments", allowed, "The grants allow these arguments." if allowed else "No grant allows these arguments.",
-        "" if allowed else "Keep to the pinned arguments, or change the grant.",
+        "" if allowed else "Use the pinned arguments, or change the grant.",
     )  # fmt: skip
     try:
         checked = check_call(tool.kind, tool.data, arguments)
         said = (
-            "The arguments fit the tool's schema." if checked else "The schema cannot be used: its server checks them."
+            "The arguments match the tool's schema."
+            if checked
+            else "The schema cannot be used, so only the server checks the arguments."
         )
         yield Stage("schema", True, said)
     except ArgumentsInvalid as error:
@@ -250,7 +259,7 @@ def _arguments(
 
 def _policy(decision: Decision, tool: ToolSpec) -> Stage:
     risk = risk_of(tool)
-    verbs = {Outcome.ALLOW: "it runs", Outcome.ASK: "people are asked", Outcome.DENY: "it is refused"}
+    verbs = {Outcome.ALLOW: "it runs", Outcome.ASK: "it needs an approval", Outcome.DENY: "it is denied"}
     fact = f"Risk {risk.level}. {printable(decision.reason, 500)}: {verbs[decision.outcome]}."
     return Stage("policy", decision.outcome is not Outcome.DENY, fact)
 
@@ -273,27 +282,27 @@ def _permit(question: Question, terms: Terms, now: datetime) -> str:
         fingerprint=terms.fingerprint,
         now=now,
     )
-    return next((f"permit {permit.pk}, given by {permit.created_by}" for permit in found), "")
+    return next((f"permit {permit.pk}, created by {permit.created_by}" for permit in found), "")
 
 
 def _answer(decision: Decision, asked: tuple[str, ...], permit: str) -> str:
     if decision.outcome is Outcome.ALLOW:
-        return f"The call runs at once: {decision.reason}."
+        return f"The call runs immediately: {decision.reason}."
     if decision.outcome is Outcome.DENY:
-        return f"The call is refused: {decision.reason}."
+        return f"The call is denied: {decision.reason}."
     if permit:
-        return f"The call runs at once: {permit}, speaks for it."
+        return f"The call runs immediately: {permit}, applies to it."
     quorum = decision.terms.quorum if decision.terms else 1
     if len(asked) < quorum:
-        return f"The call waits ({decision.reason}), but {len(asked)} of the {quorum} people needed may approve it."
-    return f"The call waits for {quorum} of {len(asked)} people: {decision.reason}."
+        return f"The call waits ({decision.reason}), but only {len(asked)} of the {quorum} required approvers can approve it."
+    return f"The call waits for {quorum} of {len(asked)} approvers: {decision.reason}."
 
 
 def _on(enabled: bool) -> str:
-    return "switched on" if enabled else "switched off"
+    return "enabled" if enabled else "disabled"
 
 
 _SERVER_REMEDY = {
-    Lifecycle.DRAFT.value: "Read its command line and confirm it.",
+    Lifecycle.DRAFT.value: "Review its command line, then confirm it.",
     Lifecycle.DISABLED.value: "Enable it.",
 }

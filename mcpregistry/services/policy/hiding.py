@@ -48,13 +48,14 @@ def _rest(row: Grant, hidden: Collection[int]) -> Iterable[Grant]:
     """Single grants for what else serves of the server; what is neither hidden nor a tool stays granted as a kind."""
     if not row.kind:
         raise Conflict(
-            f"The grant {row} is of everything that the server offers.",
-            remedy="Grant its tools and its other kinds apart.",
+            f"The grant {row} covers everything that the server offers.",
+            remedy="Replace it with separate grants for its tools, prompts and resources.",
         )
     offered = list(Tool.offers.approved().filter(server=row.server, kind=TOOL).exclude(pk__in=hidden)[: MOST + 1])
     if len(offered) > MOST:
         raise Conflict(
-            f"More than {MOST} tools of {row.server} would stay.", remedy="Grant those that are needed one by one."
+            f"More than {MOST} tools of {row.server} would need a grant of their own.",
+            remedy="Add grants only for the tools that are needed.",
         )
     same = {name: getattr(row, name) for name in ("agent", "endpoint", "argument_pins", "expires_at", "note")}
     return [Grant(tool=tool, kind=TOOL, **same) for tool in offered]

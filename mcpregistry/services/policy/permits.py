@@ -60,14 +60,19 @@ class Used:
 def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: datetime) -> None:
     """Raise ConfigInvalid when the wish would allow more than this very call, longer than a month, or nothing."""
     if request.quorum > 1:
-        raise ConfigInvalid("A call that needs several people cannot be permitted ahead.", remedy="Leave it out.")
+        raise ConfigInvalid(
+            "A call that requires several approvers cannot have a permit.", remedy="Approve the call without a permit."
+        )
     if not now < wish.until <= now + LONGEST:
-        raise ConfigInvalid("A permit ends in the future, within 30 days.", remedy="Choose another end.")
+        raise ConfigInvalid("A permit must expire in the future, within 30 days.", remedy="Choose another expiry.")
     if wish.uses is not None and wish.uses < 1:
-        raise ConfigInvalid("A permit is for one use or more.", remedy="Write 1 or more, or leave it empty.")
+        raise ConfigInvalid(
+            f"A permit must allow at least one use (got {wish.uses}).", remedy="Enter 1 or more, or leave it empty."
+        )
     if not pinned(wish.pins, json.loads(arguments)):
         raise ConfigInvalid(
-            "A permit can only pin arguments of this call, with the values they have.", remedy="Take the others out."
+            "A permit can only pin arguments of this call with their current values.",
+            remedy="Remove the other arguments.",
         )
 
 
@@ -77,7 +82,7 @@ def give(*, request: ApprovalRequest, wish: PermitWish, user: User) -> Permit:
     tool = Tool.offers.of_record(call.server_slug, call.tool_name).first()
     agent = Agent.objects.filter(slug=call.agent_slug).first()
     if tool is None or agent is None:
-        raise Conflict("The tool or the agent is not there any more.", remedy="Approve without a permit, or reject.")
+        raise Conflict("The tool or the agent does not exist any more.", remedy="Approve without a permit, or reject.")
     permit = Permit.objects.create(
         agent=agent, tool=tool, definition_hash=call.definition_hash, server_revision=call.server_revision,
         argument_pins=dict(wish.pins), expires_at=wish.until, uses_left=wish.uses, request=request, created_by=user,
@@ -158,7 +163,7 @@ def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: dateti
         permit.uses_left = left
         facts = bound_permits.of_permit(permit)
         audit.record(kind=_USED, actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id, **facts)
-        return Used(permit.pk, f"permit {permit.pk}, given by {permit.created_by} with request {permit.request_id}")
+        return Used(permit.pk, f"permit {permit.pk}, created by {permit.created_by} with request {permit.request_id}")
     return None
 
 

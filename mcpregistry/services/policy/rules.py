@@ -27,25 +27,25 @@ STARTER, AUTO = 10, 50  # priorities; a rule that a person writes has 100 unless
 
 STARTER_RULES: tuple[dict[str, Any], ...] = (
     {
-        "name": "Reading at home runs",
+        "name": "Read-only closed-world tools run",
         "outcome": "allow",
         "priority": STARTER,
         "condition": "tool.read_only && !tool.open_world",
         "note": "Starter rule: confirmed read-only and closed-world tools.",
     },
     {
-        "name": "Destroying and acting abroad ask",
+        "name": "Destructive and open-world tools ask",
         "outcome": "ask",
         "priority": STARTER,
         "condition": "tool.destructive || tool.open_world",
-        "note": "Starter rule: also every tool of which nobody has confirmed anything.",
+        "note": "Starter rule: this also includes every tool without confirmed annotations.",
     },
     {
         "name": "Prompts run",
         "outcome": "allow",
         "priority": STARTER + 1,
         "condition": 'tool.kind == "prompt"',
-        "note": "Starter rule: a person chooses a prompt at the host, and its text was approved here.",
+        "note": "Starter rule: the user chooses a prompt at the host, and its text was approved on this site.",
     },
 )
 
@@ -59,9 +59,9 @@ def check_rule(rule: PolicyRule, *, unanswered: bool = False) -> None:
         compile_condition(rule.condition)
     if rule.tool and rule.server and rule.tool.server_id != rule.server_id:
         raise ConfigInvalid(
-            f"The tool {printable(str(rule.tool), 200)} is not one of the server '{rule.server}', so the rule would "
-            "never fit.",
-            remedy="Choose the tool alone.",
+            f"The tool {printable(str(rule.tool), 200)} does not belong to the server '{rule.server}', so the rule would "
+            "never match.",
+            remedy="Choose only the tool.",
         )
     if rule.live and rule.outcome == Outcome.ASK and not unanswered:
         _check_somebody_can_answer(rule)
@@ -77,9 +77,7 @@ def _check_somebody_can_answer(rule: PolicyRule) -> None:
         raise ConfigInvalid(_would_ask_for_ever(rule, len(people), short), remedy=_ASK_REMEDY)
 
 
-_ASK_REMEDY = (
-    "Give the permission to approve calls to more people (role approver), choose another group, or ask fewer of them."
-)
+_ASK_REMEDY = "Give more users the role approver, choose another group, or require fewer approvals."
 
 
 def _voices(people: dict[int, Any], agent: Agent, *, confirming: bool) -> int:
@@ -90,13 +88,13 @@ def _voices(people: dict[int, Any], agent: Agent, *, confirming: bool) -> int:
 def _would_ask_for_ever(rule: PolicyRule, people: int, short: Sequence[Agent]) -> str:
     who = f"in the group '{rule.approvers}' " if rule.approvers else ""
     if not people:
-        why = f"nobody {who}is active and may approve calls"
+        why = f"no active user {who}can approve calls"
     elif people < rule.quorum:
-        why = f"it asks {rule.quorum} people, and only {people} {who}may approve calls"
+        why = f"it requires {rule.quorum} approvals, but only {people} users {who}can approve calls"
     else:
         names = ", ".join(f"'{agent}'" for agent in short[:3])
-        why = f"besides the owner, who may not approve calls of his own agent, too few {who}may (agent {names})"
-    return f"This rule would ask for ever: {why}."
+        why = f"owners cannot approve calls of their own agents, and too few other users {who}can (agent {names})"
+    return f"The calls of this rule could never be approved: {why}."
 
 
 @transaction.atomic
@@ -128,7 +126,9 @@ def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
     """Switch a rule on or off; it is checked as if it were new before it counts again. Raises Conflict for a draft."""
     take_current(rule)
     if rule.draft:
-        raise Conflict(f"The rule '{printable(rule.name, 200)}' is a draft.", remedy="Try it, then make it live.")
+        raise Conflict(
+            f"The rule '{printable(rule.name, 200)}' is a draft.", remedy="Try the draft, then make it live."
+        )
     return save_rule(rule=rule.change(enabled=enabled), actor=actor)
 
 
@@ -137,7 +137,7 @@ def make_live(*, rule: PolicyRule, actor: str) -> PolicyRule:
     """Let a draft count, in every process within a second. Raises as ``check_rule``; Conflict if it is no draft any more."""
     locked = PolicyRule.objects.select_for_update(of=("self",)).get(pk=rule.pk)
     if not locked.draft:
-        raise Conflict(f"The rule '{locked}' is no draft any more.", remedy="Look at it again.")
+        raise Conflict(f"The rule '{locked}' is no longer a draft.", remedy="Open the rule again.")
     locked.draft, locked.enabled = False, True
     return save_rule(rule=locked, actor=actor)
 

@@ -23,7 +23,7 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, Grant, Tool
 from mcpregistry.models.tool import ToolQuerySet
 from mcpregistry.services.configuration.snapshot import load_snapshot
-from mcpregistry.services.policy.explain import Specs, Stage, configured, granted, specs_of
+from mcpregistry.services.policy.explain import CHANGING, Specs, Stage, configured, granted, specs_of
 
 MOST_TICKS = 320  # that grants are given for at once: all of one page
 _LOOKED_AT = 200  # tools that the cause of an empty list is found among
@@ -106,7 +106,7 @@ class Table:
             return Cell(Standing.ABSENT, _word_of(wrong, tool), _sentence(wrong))
         specs = specs_of(self._snapshot, agent, self.endpoint, tool)
         if specs is None:
-            return Cell(Standing.ABSENT, "changing", "The configuration is changing; look again.")
+            return Cell(Standing.ABSENT, "changing", CHANGING)
         cell = self._served(specs, tool)
         if failed.ok is False and cell.standing is not Standing.HIDDEN:
             return Cell(Standing.HIDDEN, _word_of(failed, tool), _sentence(failed))
@@ -149,7 +149,9 @@ def narrowest(table: Table, pairs: Sequence[tuple[Agent, Tool]]) -> list[Grant]:
     """Unsaved grants, each for one tool alone, that let these agents see these tools; none where there is one, or where a
     grant does not help. The page shows them before anybody says yes. Raises Conflict where it is too much at once."""
     if len(pairs) > MOST_TICKS:
-        raise Conflict(f"At most {MOST_TICKS} can be granted at once, not {len(pairs)}.", remedy="Tick fewer.")
+        raise Conflict(
+            f"At most {MOST_TICKS} grants can be added at once (got {len(pairs)}).", remedy="Select fewer of them."
+        )
     found: dict[tuple[int | None, int], Grant] = {}
     for agent, tool in pairs:
         for holder in table.cell(agent, tool).lacks:
@@ -169,17 +171,17 @@ class Cause:
 def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
     """The commonest reason among what the agent is granted; asked where its list is empty."""
     if not agent.enabled:
-        return Cause("The agent is switched off. Enable it.")
+        return Cause("The agent is disabled. Enable it.")
     mine = agent.grants.filter(Q(expires_at=None) | Q(expires_at__gt=now))
     if not mine.exists():
-        return Cause("All of its grants have expired." if agent.grants.exists() else "It has no grant yet. Add one.")
+        return Cause("All its grants have expired." if agent.grants.exists() else "It has no grant yet. Add one.")
     wanted = Q(pk__in=mine.values("tool")) | Q(server__in=mine.values("server"))
     tools = list(Tool.offers.filter(wanted).select_related("server", "latest").order_by("pk")[:_LOOKED_AT])
     table = Table(endpoint, tools, now)
     cells = [(tool, table.cell(agent, tool)) for tool in tools]
     hidden = [(tool, cell) for tool, cell in cells if cell.standing in (Standing.HIDDEN, Standing.ABSENT)]
     if not hidden:
-        return Cause("What it is granted offers nothing yet: test the server, so that its tools are read.")
+        return Cause("The servers of its grants offer nothing yet. Test the servers, so that their tools are listed.")
     ((word, _),) = Counter(cell.word for _, cell in hidden).most_common(1)
     tool, cell = next((tool, cell) for tool, cell in hidden if cell.word == word)
     return Cause(cell.why, tool)
@@ -187,8 +189,9 @@ def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
 
 _HOLDERS = {"grant": "agent", "endpoint's list": "endpoint"}
 _WORDS = {
-    "agent": "agent is off", "endpoint": "endpoint is off", "availability": "server failed", "present": "gone",
-    "tool": "switched off", "capability": "capabilities", "grant": "not granted", "endpoint's list": "not on endpoint",
+    "agent": "agent is disabled", "endpoint": "endpoint is disabled", "availability": "server failed",
+    "present": "no longer offered", "tool": "disabled", "capability": "capabilities", "grant": "not granted",
+    "endpoint's list": "not on endpoint",
 }  # fmt: skip
 _DEFINITIONS = {"quarantined": "not approved", "changed": "changed", "rejected": "rejected"}
 

@@ -130,7 +130,7 @@ def read(path: Path, known: Archives, wanted: Iterable[tuple[str, int]], *, hear
                 f"{path.name} {problem}." for problem in _last(lines.last, content, digest.hexdigest())
             ]
     except _UNREADABLE as error:
-        content.problems.append(f"{path.name} is no whole archive of an audit log ({type(error).__name__}).")
+        content.problems.append(f"{path.name} is not a complete archive of an audit log ({type(error).__name__}).")
     return content
 
 
@@ -148,7 +148,7 @@ class _Lines:
             if "archive" in said:
                 self.last = said
                 if self._stream.readline(1):
-                    raise ValueError("something comes after the last line")
+                    raise ValueError("there is more content after the last line")
                 return
             self._digest.update(line)
             self.next = _entry(said)
@@ -174,11 +174,11 @@ def _before(first: AuditEntry, known: Archives) -> Stand:
 
 def _last(said: Mapping[str, Any], content: Content, digest: str) -> Iterator[str]:
     if not said:
-        yield "ends before its end"
+        yield "is incomplete: its last line is missing"
         return
     try:
         if not signed(said["key_id"], "archive", said["archive"], said["hash"]):
-            yield "does not fit its signature"
+            yield "does not match its signature"
             return
     except ConfigInvalid as error:
         yield f"cannot be verified: {error.message} {error.remedy}"
@@ -186,7 +186,7 @@ def _last(said: Mapping[str, Any], content: Content, digest: str) -> Iterator[st
     body = json.loads(said["archive"])
     ends = {writer: list(end) for writer, end in content.ends.items()}
     if (body["entries"], body["digest"], body["ends"]) != (content.entries, digest, ends):
-        yield "holds other entries than its last line says"
+        yield "contains other entries than its last line lists"
 
 
 # Verifying
@@ -205,7 +205,7 @@ def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
     for path in found(places):
         digest = _digest(path)
         if digests.get(path.name, digest) != digest:
-            yield f"{path.name} is not the file that was archived: it was changed, damaged, or another is in its place."
+            yield f"{path.name} is not the file that was archived: it was changed, damaged or replaced."
             replaced.add(digests[path.name])
         elif digest not in read_already:
             content = read(path, known, _ends(by_digest.get(digest, ())), hear=digest in by_digest)
@@ -216,7 +216,7 @@ def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
     for digest in by_digest.keys() - read_already - replaced:
         entries = sum(record.to_seq - record.from_seq + 1 for record in by_digest[digest])
         name = by_digest[digest][0].file
-        yield f"{name} is missing, with {entries:,} entries. Name the folder where it is, or fetch a copy."
+        yield f"{name} is missing, with {entries:,} entries. Enter the folder that contains it, or copy it there."
     for name, each in ends:  # now it is known which entries are in other files
         yield from _gone(name, each, known)
 
@@ -230,7 +230,7 @@ def found(places: Iterable[str]) -> Iterator[Path]:
             yield place
         else:
             raise ConfigInvalid(
-                f"{place} is not there.", remedy="Name a file of an archive, or a folder with such files."
+                f"{place} does not exist.", remedy="Enter an archive file, or a folder with archive files."
             )
 
 
@@ -239,7 +239,7 @@ def _digest(path: Path) -> str:
         return digest_of(path)
     except OSError as error:
         raise ConfigInvalid(
-            f"{path} cannot be read: {error.strerror}.", remedy="Run the command as the user that may read it."
+            f"{path} cannot be read: {error.strerror}.", remedy="Run the command as a user that can read the file."
         ) from error
 
 
@@ -251,7 +251,7 @@ def _others(name: str, content: Content, records: Iterable[AuditArchive]) -> Ite
     for record in records:
         stand = content.stands.get((record.writer, record.to_seq))
         if stand is None or (stand.head, stand.key_id) != (record.head, record.head_key):
-            yield f"{name}: {record.writer} #{record.to_seq} is not what was archived."
+            yield f"{name}: {record.writer} #{record.to_seq} is not the entry that was archived."
 
 
 def _gone(name: str, ends: Ends, known: Archives) -> Iterator[str]:
@@ -261,4 +261,4 @@ def _gone(name: str, ends: Ends, known: Archives) -> Iterator[str]:
         there = chains.hashes((writer, seq) for writer, (seq, _) in page)
         for writer, (seq, head) in page:
             if there.get((writer, seq)) != head and not known.holds(writer, seq, head):
-                yield f"{name} holds {writer} #{seq}, which is gone from the log, and no record of an archive says so."
+                yield f"{name} contains {writer} #{seq}, which is missing from the log, and no archive record lists it."

@@ -42,7 +42,7 @@ class Archives:
             problem = _problem(record, number, head) or self._out_of_place(record)
             number, head = self._newest, _ = record.number, record.hash
             if problem:
-                self.problems.append(f"Record {record.number} of the archives: {problem}.")
+                self.problems.append(f"Archive record {record.number}: {problem}.")
             else:
                 self._take(record)
 
@@ -88,12 +88,16 @@ class Archives:
         files = sorted({record.file for record in self.records})
         entries = sum(stand.seq for stand in self._stands.values())
         named = files[0] if len(files) == 1 else f"{len(files):,} files, {files[0]} to {files[-1]}"
-        read = "read as well." if self._read else "not read; give --archive with their folder to read them too."
+        read = (
+            "which were read as well."
+            if self._read
+            else "which were not read. To read them, add --archive with their folder."
+        )
         return f"{entries:,} entries of {len(self._stands):,} chains are in archives ({named}), {read}"
 
     def _out_of_place(self, record: AuditArchive) -> str:
         if record.from_seq != self.stand(record.writer).seq + 1 or record.to_seq < record.from_seq:
-            return f"{record.writer} #{record.from_seq} to #{record.to_seq} does not follow what was archived before"
+            return f"{record.writer} #{record.from_seq} to #{record.to_seq} does not follow the entries that were archived before"
         return ""
 
     def _take(self, record: AuditArchive) -> None:
@@ -123,7 +127,7 @@ def _problem(record: AuditArchive, number: int, head: str) -> str:
     """Why this record cannot be what was written after the one of that number and signature."""
     try:
         if not signed(record.key_id, "archived", text_of(record), record.hash):
-            return "it does not fit its signature"
+            return "it does not match its signature"
     except ConfigInvalid as error:
         return f"it cannot be verified. {error.message} {error.remedy}"
     if record.number != number + 1:

@@ -36,7 +36,7 @@ FILE = 100_000  # entries of one file
 BATCH = 5_000  # entries that one transaction removes
 _LOCK = ".archiving"
 _PAGE = 500
-_WHOLE = "Nothing was removed of what is not in a file that was read again. Run it again; it goes on where it was."
+_WHOLE = "Only entries in verified archive files were removed. Run the command again to continue."
 
 Say = Callable[[str], None]
 
@@ -70,7 +70,7 @@ def archive(now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry
     """
     if older_than < LEAST:
         raise ConfigInvalid(
-            f"What is younger than {LEAST.days} days is not archived.", remedy=f"Say {LEAST.days}d or more."
+            f"Entries younger than {LEAST.days} days cannot be archived.", remedy=f"Use {LEAST.days}d or more."
         )
     if dry_run:
         return _sum(plan(now, older_than))
@@ -80,7 +80,7 @@ def archive(now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry
             _forgotten_said_again()
         paths, total, done = list[Path](), _sum(runs).entries, 0
         for batches in _files(runs):
-            say(f"Writing and reading {_entries_of(batches):,} entries")
+            say(f"Writing and verifying {_entries_of(batches):,} entries")
             file = _file(folder, batches, now)
             paths.append(file.path)
             failpoint("archive_written")
@@ -107,8 +107,8 @@ def plan(now: datetime, older_than: timedelta) -> list[Run]:
     report = verification.verify(now)
     if report.problems:
         raise Conflict(
-            f"The audit log is not as it was written: {report.problems[0]}",
-            remedy="Find out why with `manage.py audit verify --full`. Nothing was moved.",
+            f"The audit log has been changed: {report.problems[0].rstrip('.')}.",
+            remedy="Run `manage.py audit verify --full` to find the cause. Nothing was moved.",
         )
     state, known = verification.noted()[0], archives.read()
     found = []
@@ -190,7 +190,7 @@ def _file(folder: Path, batches: list[list[Run]], now: datetime) -> _File:
     except OSError as error:
         raise ConfigInvalid(
             f"The archive cannot be written to {folder}: {error.strerror}.",
-            remedy=f"Make room, or name another folder with --to. {_WHOLE}",
+            remedy=f"Free disk space, or choose another folder with --to. {_WHOLE}",
         ) from error
 
 
@@ -198,12 +198,12 @@ def _read_again(part: Path, runs: list[Run], known: Archives) -> dict[tuple[str,
     content = archive_files.read(part, known, [(run.writer, run.last) for run in runs])
     entries, wrong = sum(run.entries for run in runs), content.problems
     if not wrong and (content.entries != entries or len(content.stands) != len(runs)):
-        wrong = [f"{entries:,} entries were written, {content.entries:,} came back"]
+        wrong = [f"{entries:,} entries were written, but {content.entries:,} were read"]
     if wrong:
         part.unlink()
         raise Conflict(
-            f"What was read again is not what was written: {wrong[0]}",
-            remedy=f"The disk is not sound: name a folder on another one with --to. {_WHOLE}",
+            f"The archive differs from the written entries: {wrong[0]}",
+            remedy=f"Check the disk, or choose a folder on another disk with --to. {_WHOLE}",
         )
     return content.stands
 
@@ -231,7 +231,7 @@ def _of(run: Run) -> QuerySet[AuditEntry]:
 
 
 def _broken(problem: str) -> Conflict:
-    return Conflict(f"{problem}.", remedy=f"Find out why with `manage.py audit verify --full`. {_WHOLE}")
+    return Conflict(f"{problem}.", remedy=f"Run `manage.py audit verify --full` to find the cause. {_WHOLE}")
 
 
 # Out of the database
@@ -271,7 +271,7 @@ def _records(batch: Sequence[Run], file: _File, now: datetime) -> list[AuditArch
 
 
 def _somebody_else() -> Conflict:
-    return Conflict("Somebody else has archived entries meanwhile.", remedy=_WHOLE)
+    return Conflict("Another process archived entries in the meantime.", remedy=_WHOLE)
 
 
 @contextmanager
@@ -281,8 +281,8 @@ def _alone(folder: Path) -> Iterator[None]:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ConfigInvalid(
-            f"The folder {folder} takes no file: {error.strerror}.",
-            remedy="Make it, or let the user of this command write to it, or name another with --to. Nothing was removed.",
+            f"No file can be written to the folder {folder}: {error.strerror}.",
+            remedy="Create the folder, make it writable, or choose another one with --to. Nothing was removed.",
         ) from error
     try:
         _lock(descriptor, folder)
@@ -298,6 +298,6 @@ def _lock(descriptor: int, folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise Conflict(
-            f"Another process archives into {folder} at this time.",
-            remedy="Wait until it has ended. Nothing was removed.",
+            f"Another process is writing an archive to {folder}.",
+            remedy="Wait until it is finished. Nothing was removed.",
         ) from error

@@ -192,7 +192,7 @@ def _held_misfits(call: str, entries: Sequence[AuditEntry], forgotten: Forgotten
     request = ApprovalRequest.objects.select_related("call").filter(call_id=call).first()
     if request is None:
         is_held = any(each.kind in bound_approvals.KINDS for each in entries)
-        return ["the request for its approval is gone"] if is_held else []
+        return ["its approval request is missing"] if is_held else []
     try:
         signed = SignedApproval.read(entries)
     except (KeyError, ValueError, TypeError, RecursionError):
@@ -210,7 +210,7 @@ def _kept_answer(request: ApprovalRequest) -> Iterator[str]:
         and recorded
         and (len(kept) != request.call.result_bytes or not kept.startswith(recorded.removesuffix("…")))
     ):
-        yield "the answer that is kept for its caller is not what was written"
+        yield "the answer that is stored for its caller was changed"
 
 
 def _misfits(signed: _CallEntries, row: Invocation | None, forgotten: Forgotten) -> Iterator[str]:
@@ -218,22 +218,22 @@ def _misfits(signed: _CallEntries, row: Invocation | None, forgotten: Forgotten)
         # Entries are archived after their call is gone, in some chains sooner than in others: what is left of it does
         # not say when it began. Whether it may be gone was looked at when its beginning was archived.
         if signed.first >= forgotten.calls + SLACK and (signed.begun or not forgotten.archived):
-            yield "its record is gone, and retention has not taken it away"
+            yield "its record is missing, and retention has not deleted it"
         return
     columns = {name: getattr(row, name) for name in _READ}
     asked, sent = _asked(columns), _sent(columns)
     if _differs(signed, "row", digest(*asked, *sent)) or _differs(signed, "question", digest(*asked)):
-        yield "who asked what is not what was written when it was asked"
+        yield "its requester or its request was changed"
     if signed.sent and digest(*sent) != signed.sent:
-        yield "when it was sent, and by which process, is not what was written"
+        yield "the time or the process of its sending was changed"
     if _differs(signed, "binding", row.binding):
-        yield "its binding is none that was written"
+        yield "its binding was changed"
     if signed.begun and (row.conversation_id or "") not in signed.digests.get("conversation", {""}):
-        yield "the conversation that it belongs to is none that was written"
+        yield "its conversation was changed"
     if _differs(signed, "arguments", digest(row.arguments)) and (
         row.arguments or row.received_at >= forgotten.payloads
     ):
-        yield "its arguments are not what was written" if row.arguments else "its arguments are gone"
+        yield "its arguments were changed" if row.arguments else "its arguments are missing"
     yield from _end_misfits(signed, row, columns, forgotten)
 
 
@@ -248,21 +248,21 @@ def _end_misfits(
     ends = signed.corrections or signed.ends
     if State(row.state) not in TERMINAL:
         if ends:
-            yield "it has ended, and its record says that it has not"
+            yield "it has ended, but its record is still open"
         ends = []
     fitting = [end for end in ends if end["end"] == _end(columns, row.result_bytes)]
     if ends and not fitting:
-        yield "its end is not what was written when it ended"
+        yield "its outcome was changed"
         fitting = ends
     begun = signed.digests.get("reason", set())
     reasons = {end["reason"] for end in fitting if "reason" in end}
     if not fitting or any("reason" not in end for end in fitting):
         reasons = reasons | begun if begun else set()
     if reasons and digest(row.reason) not in reasons:
-        yield "its reason is none that was written"
+        yield "its reason was changed"
     results = {end["result"] for end in fitting}
     if results and digest(row.result) not in results and (row.result or row.received_at >= forgotten.payloads):
-        yield "its result is not what was written" if row.result else "its result is gone"
+        yield "its result was changed" if row.result else "its result is missing"
 
 
 # Before it is sent
@@ -280,8 +280,8 @@ def find_contradictions(request: ApprovalRequest, votes: Sequence[ApprovalVote])
         return wrong
     signed = _group_by_call(entries).get(request.call_id)
     if signed is None:
-        return ["no entry says that people were asked about it"]
+        return ["it has no audit entry about an approval request"]
     is_over = signed.ends or signed.corrections or any(each.kind == "call.dispatched" for each in entries)
-    found = ["it was sent before, or has ended"] if is_over else []
+    found = ["it was already sent, or has ended"] if is_over else []
     found += _misfits(signed, request.call, Forgotten(nothing=True))
     return [*found, *bound_approvals.find_differences(request, SignedApproval.read(entries), votes)]

@@ -26,23 +26,23 @@ APPROVED = frozenset({State.READY, State.DISPATCHED, State.SUCCEEDED, State.TOOL
 _VOTE = ("name", "approve", "reason", "arguments_hash", "via", "at")
 # The columns of a request that never change, each with the words for it.
 _TERMS = {
-    "rule_name": "the name of the rule that asked",
-    "rule_fingerprint": "the rule that asked",
-    "group_id": "the group that may decide",
-    "quorum": "the number of people who must approve",
-    "requester_may_confirm": "whether the requester may confirm",
+    "rule_name": "the name of its rule",
+    "rule_fingerprint": "its rule",
+    "group_id": "the group that can decide",
+    "quorum": "the number of required approvals",
+    "requester_may_confirm": "whether the requester can confirm",
     "run_if_caller_left": "whether it runs after its caller has left",
-    "execute_seconds": "the time for which an approval holds",
+    "execute_seconds": "the time for which an approval is valid",
     "risk": "the risk",
     "risk_rank": "the rank of the risk",
-    "expert": "the expert tool that asked",
-    "host": "the host that asked",
+    "expert": "its expert tool",
+    "host": "its host",
 }
 _WORDS = _TERMS | {
     "request": "the request's id",
-    "said": "what the agent said",
-    "asked_at": "the time of the question",
-    "decide_by": "the time until which people can decide",
+    "said": "the message of the agent",
+    "asked_at": "the time of the request",
+    "decide_by": "the deadline for the decision",
 }
 
 
@@ -127,15 +127,15 @@ def find_differences(
     ``erased``: retention may have emptied the arguments and the words of the agent.
     """
     if signed.question is None:
-        yield "no entry says that people were asked about it"
+        yield "it has no audit entry about an approval request"
         return
     yield from _question(request, signed.question, erased=erased)
     arguments = request.edited or request.call.arguments
     gone = erased and not request.edited
     if digest(arguments) != signed.latest("arguments") and not gone:
-        yield "the arguments that run are not what was written"
+        yield "the arguments that would run were changed"
     if request.call.binding != signed.latest("binding"):
-        yield "its binding is not the last one that was written"
+        yield "its binding was changed"
     yield from _votes(signed.cast(), votes)
     yield from _approval(request, signed)
 
@@ -146,7 +146,7 @@ def _question(request: ApprovalRequest, asked: Mapping[str, Any], *, erased: boo
             continue
         if name == "group_id" and value is None and _is_deleted(Group, asked.get(name)):
             continue
-        yield f"{_WORDS[name]} is not what was written when people were asked"
+        yield f"{_WORDS[name]} was changed after the approval was requested"
 
 
 def _votes(cast: Iterable[Mapping[str, Any]], votes: Sequence[ApprovalVote]) -> Iterator[str]:
@@ -154,12 +154,12 @@ def _votes(cast: Iterable[Mapping[str, Any]], votes: Sequence[ApprovalVote]) -> 
     for vote in votes:
         found = _entry_of(vote, left)
         if found is None:
-            yield f"the vote of {vote.name} is not what was written when it was cast"
+            yield f"the vote of {vote.name} was changed"
             found = next((each for each in left if each[0] == vote.user_id), None)
         if found is not None:
             left.remove(found)
     if left:
-        yield "a vote on it is gone"
+        yield "one of its votes is missing"
 
 
 def _entry_of(vote: ApprovalVote, left: Sequence[tuple[int | None, str]]) -> tuple[int | None, str] | None:
@@ -180,19 +180,19 @@ def _is_deleted(model: type[Group | User], key: int | None) -> bool:
 def _approval(request: ApprovalRequest, signed: SignedApproval) -> Iterator[str]:
     state, approval = State(request.call.state), signed.approval
     if state is State.PENDING and approval is not None:
-        yield "it was approved, and its record says that it waits"
+        yield "it was approved, but its record is still waiting"
     if state not in APPROVED:
         return
     if approval is None:
-        yield "no entry says that it was approved"
+        yield "it has no audit entry about an approval"
         return
     if approval["binding"] != signed.latest("binding"):
-        yield "what was approved is not what was written last"
+        yield "it was changed after it was approved"
     if any(approval.get(name) != value for name, value in of_approval(request).items()):
-        yield "when it was decided, why, or until when it may run is not what was written"
+        yield "the time, the reason or the expiry of the decision was changed"
     agreeing = [vote for vote in signed.cast() if vote["approve"] and vote["arguments"] == signed.latest("arguments")]
     if signed.question is not None and len(agreeing) < signed.question.get("quorum", 0):
-        yield "fewer people than were asked for have approved it"
+        yield "it has fewer approvals than required"
 
 
 def _seq(entry: AuditEntry) -> int:

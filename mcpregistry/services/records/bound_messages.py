@@ -29,7 +29,7 @@ def misfits(entries: Sequence[AuditEntry], forgotten: Forgotten) -> Iterator[str
     )
     deleted = _deleted({_conversation(entry) for entry, _ in written} - there)
     yield from (
-        f"conversation {key}: it is gone with its messages, and the site did not delete it"
+        f"conversation {key}: it is missing with its messages, and the site did not delete it"
         for key in dict.fromkeys(_conversation(entry) for entry, _ in written)
         if key not in there | deleted
     )
@@ -38,7 +38,7 @@ def misfits(entries: Sequence[AuditEntry], forgotten: Forgotten) -> Iterator[str
         if row is not None:
             problem = _problem(entry, body, row, forgotten)
         else:
-            problem = "is gone" if _conversation(entry) in there else ""
+            problem = "is missing" if _conversation(entry) in there else ""
         if problem:
             yield f"message {body['message']} of conversation {_conversation(entry)} {problem}"
 
@@ -67,11 +67,11 @@ def _conversation(entry: AuditEntry) -> str:
 def _problem(entry: AuditEntry, body: dict[str, Any], row: Message, forgotten: Forgotten) -> str:
     erased = not row.text and entry.at < forgotten.payloads + SLACK
     if not erased and digest(row.text) != body["text"]:
-        return "is not what was written"
+        return "was changed"
     if (row.author[:_ACTOR], row.kind, row.conversation_id) != (
         entry.actor[:_ACTOR],
         body["said"],
         _conversation(entry),
     ):
-        return "has another author, direction or conversation than was written"
+        return "has another author, direction or conversation than its audit entry"
     return ""

@@ -33,14 +33,14 @@ def find_difference(permit: Permit) -> str:
     """Why the log does not prove that this permit was given as it is, and may still be used; empty if it does. One query."""
     newest = _entries(permit).first()
     if newest is None:
-        return "no entry says that it was given"
+        return "it has no audit entry about its creation"
     if problem := entry_problem(newest):
-        return f"its newest entry is not what was written: {problem}"
+        return f"its latest audit entry was changed: {problem}"
     said = json.loads(newest.body)
     if newest.kind in OVER:
         return "it was revoked"
     if any(said.get(name) != value for name, value in of_permit(permit).items()):
-        return "it is not what was written when it was given or last used"
+        return "it was changed since it was created or last used"
     return ""
 
 

@@ -50,7 +50,7 @@ def walked(entries: Iterable[AuditEntry], stands: Callable[[str], Stand]) -> Ite
         if entry.writer != writer:
             writer, stand, number = entry.writer, stands(entry.writer), 0
         if entry.seq <= stand.seq:
-            yield entry, ["it was archived, and is here again"]
+            yield entry, ["it was archived, but it is in the database again"]
             continue
         problems = [*_problems(entry, stand)]
         if entry.pk is not None and entry.pk <= number:  # one that comes from a file has no number
@@ -72,13 +72,13 @@ def _problems(entry: AuditEntry, before: Stand) -> Iterator[str]:
 def entry_problem(entry: AuditEntry) -> str:
     """Return why this entry, looked at alone, cannot be what was written; empty when it can."""
     if not entry.key_id:
-        return "it has no key, so anyone could have written it"
+        return "it is not signed with a key, so anyone could have written it"
     try:
         if entry.hash != entry_hash(entry.prev, entry.body, entry.key_id):
-            return "its text does not fit its hash"
+            return "its text does not match its hash"
     except ConfigInvalid as error:
         return f"it cannot be verified. {error.message} {error.remedy}"
-    return "" if _columns_agree(entry) else "a column says something else than its text"
+    return "" if _columns_agree(entry) else "a column does not match its text"
 
 
 def _columns_agree(entry: AuditEntry) -> bool:
@@ -132,7 +132,7 @@ def cut_after_archives(known: Archives) -> Iterator[str]:
         found = hashes((writer, stand.seq + 1) for writer, stand in page)
         for writer, stand in page:
             if (writer, stand.seq + 1) not in found:
-                yield f"{writer} #{stand.seq + 1}: it came after what was archived, and is gone"
+                yield f"{writer} #{stand.seq + 1}: it followed the archived entries, and is missing"
 
 
 def missing_ends(ends: Iterable[tuple[str, tuple[int, str]]], known: Archives) -> Iterator[str]:
@@ -142,11 +142,11 @@ def missing_ends(ends: Iterable[tuple[str, tuple[int, str]]], known: Archives) -
         found = hashes((writer, seq) for writer, (seq, _) in page)
         for writer, (seq, head) in page:
             if found.get((writer, seq)) != head and not known.holds(writer, seq, head):
-                yield f"{writer} #{seq}: it was sealed, and {'was changed' if (writer, seq) in found else 'is gone'}"
+                yield f"{writer} #{seq}: a checkpoint covers it, but it {'was changed' if (writer, seq) in found else 'is missing'}"
 
 
 def _compared(page: list[tuple[str, int, str]], known: Archives) -> Iterator[str]:
     found = hashes((writer, seq) for writer, seq, _ in page)
     for writer, seq, digest in page:
         if found.get((writer, seq)) != digest and not known.holds(writer, seq, digest):
-            yield f"{writer} #{seq}: was exported and {'was changed' if (writer, seq) in found else 'is gone'}"
+            yield f"{writer} #{seq}: it was exported, and {'was changed' if (writer, seq) in found else 'is missing'}"

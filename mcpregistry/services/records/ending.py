@@ -26,7 +26,7 @@ from mcpregistry.services.records import audit, bound
 from mcpregistry.services.records.sql import moment
 
 CORRECTED = bound.CORRECTED  # the kind of the audit entry that replaces what was supposed
-_CAME_LATE = "Its end came after the call had been given up."
+_CAME_LATE = "The outcome arrived after the call had been given up."
 MAX_RESULT = 64 * 1024  # characters of a result that stay with the call's record
 
 

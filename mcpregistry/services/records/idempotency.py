@@ -70,7 +70,8 @@ def _earlier(kept: KeptAnswer | None, fingerprint: str, call_id: str, now: datet
         raise _under_way("")
     if kept.fingerprint != fingerprint:
         raise KeyReused(
-            "This Idempotency-Key was used for another request.", remedy="Use a new key for each different request."
+            "This Idempotency-Key was already used for another request.",
+            remedy="Use a new key for each different request.",
         )
     if kept.status is not None:
         return Use(kept.call_id, kept=kept)
@@ -93,7 +94,7 @@ def _never_begun(kept: KeptAnswer, now: datetime) -> Use:
 
 
 def _under_way(call_id: str) -> Conflict:
-    named = f" Its call is {call_id}: look at /api/v1/invocations/{call_id}." if call_id else ""
+    named = f" Its call is {call_id}: see /api/v1/invocations/{call_id}." if call_id else ""
     return Conflict(
-        "The first request with this Idempotency-Key has not ended.", remedy=f"Repeat it in a moment.{named}"
+        "The first request with this Idempotency-Key is still in progress.", remedy=f"Repeat it in a moment.{named}"
     )

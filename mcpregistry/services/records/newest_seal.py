@@ -27,7 +27,9 @@ from mcpregistry.models.signing import newest_key, signature, signed
 from mcpregistry.services.records import audit, seals
 
 FILE = "audit-newest-seal.json"
-ADVICE = "The log was cut back, or the database was restored. If it was restored on purpose, run `manage.py audit accept-restore`."
+ADVICE = (
+    "The log was truncated, or the database was restored. If you restored it, run `manage.py audit accept-restore`."
+)
 _LOCK = ".audit-newest-seal.lock"
 _PURPOSE = "newest seal"
 _RESTORED, _LOG = "audit.restored", "audit"  # kind and subject of an entry
@@ -71,7 +73,7 @@ def read_newest_seal() -> KeptSeal | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unusable("is damaged.") from error
     if not is_ours:
-        raise _unusable("does not fit its signature.")
+        raise _unusable("does not match its signature.")
     return kept
 
 
@@ -80,7 +82,7 @@ def describe_loss(kept: KeptSeal) -> str:
     if AuditSeal.objects.filter(number=kept.number, hash=kept.hash).exists():
         return ""
     moment = kept.at[:16].replace("T", " ")
-    return f"Seal {kept.number} of {moment} UTC is in the file {FILE} of this machine, and not in the database."
+    return f"Checkpoint {kept.number} of {moment} UTC is in the file {FILE} of this machine, but not in the database."
 
 
 def keep_newest_seal(*, make: bool, noted: bool = False) -> str:
@@ -111,7 +113,7 @@ def accept_restored_log(*, actor: str, reason: str) -> KeptSeal:
             lost = _loss()
             if lost is None:
                 raise Conflict(
-                    f"The database has the seal that the file {FILE} of this machine names.",
+                    f"The database contains the checkpoint from the file {FILE} of this machine.",
                     remedy="There is nothing to accept.",
                 )
             _record_restored(actor, reason, lost)

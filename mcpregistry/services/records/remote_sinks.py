@@ -91,9 +91,9 @@ def _plain(url: str) -> bool:
 
 def _bucket_problem(variable: str, url: str) -> str:
     if not urlsplit(url).path.strip("/"):
-        return f"{variable} must name the bucket: https://HOST/BUCKET/PREFIX."
+        return f"{variable} must contain the bucket: https://HOST/BUCKET/PREFIX."
     if not (settings.AUDIT_BUCKET_KEY_ID and settings.AUDIT_BUCKET_SECRET):
-        return f"{variable} needs SLIPSNISSE_AUDIT_BUCKET_KEY_ID and SLIPSNISSE_AUDIT_BUCKET_SECRET."
+        return f"{variable} requires SLIPSNISSE_AUDIT_BUCKET_KEY_ID and SLIPSNISSE_AUDIT_BUCKET_SECRET."
     return ""
 
 
@@ -108,7 +108,7 @@ def _secret_problem(secret: str) -> str:
 
 def _handed_over(name: str, url: str, hand_over: Callable[[str, Line], Awaitable[None]]) -> int:
     if problem := check(name, url):
-        raise ConfigInvalid(problem, remedy="Correct the setting and start the site again.")
+        raise ConfigInvalid(problem, remedy="Correct the setting, then restart the site.")
     stand, until, done = _stand(name, url), time.monotonic() + ROUND_SECONDS, 0
     for each in AuditSeal.objects.filter(number__gt=stand.value).order_by("number")[:AT_ONCE]:
         if done and time.monotonic() >= until:
@@ -160,9 +160,11 @@ async def _there_already(where: str, body: bytes, number: int) -> None:
     """An object of this number is there: our own, whose answer was lost, or something else. Raises NotKept for that."""
     answer = await _request("GET", where, None, _signed("GET", where, b"", {}), _ANSWER_BYTES)
     if answer.status in (401, 403):
-        log.warning("audit.kept_unseen", seal=number, why="there is an object of this number, and we may not read it")
+        log.warning(
+            "audit.kept_unseen", seal=number, why="an object with this number exists, but the site cannot read it"
+        )
     elif answer.status != 200 or answer.body != body:
-        raise NotKept(f"another object lies where seal {number} belongs")
+        raise NotKept(f"another object is stored in the place of checkpoint {number}")
 
 
 def _signed(method: str, url: str, body: bytes, headers: dict[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 from django.contrib.auth.models import User
 from django.db.models import Case, Q, QuerySet, When
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.models import SavedFilter
 
@@ -26,14 +27,14 @@ def save_filter(*, user: User, name: str, query: str, shared: bool, known: Colle
     """Keep the view under this name, in place of one of the same name. Only what the list knows (``known``) is kept."""
     name = " ".join(name.split())[:60]
     if not name:
-        raise Conflict("A filter needs a name.", remedy="Write one, e.g. Failed this week.")
+        raise Conflict(error_texts.required("A name"), remedy="Enter a name, for example: Failed this week.")
     pairs = [(key, value) for key, value in parse_qsl(query.lstrip("?")) if key in known]
     kept = urlencode(pairs)
     if len(kept) > SavedFilter._meta.get_field("query").max_length:  # type: ignore[operator]
-        raise Conflict("That is too long to be kept.", remedy="Search for fewer words.")
+        raise Conflict("The filter is too long to be saved.", remedy="Search for fewer words.")
     others = SavedFilter.objects.filter(owner=user).exclude(name=name)
     if others.count() >= MOST:
-        raise Conflict(f"Nobody keeps more than {MOST} filters.", remedy="Remove one that you no longer use.")
+        raise Conflict(f"You can save at most {MOST} filters.", remedy="Delete a filter that you no longer use.")
     return SavedFilter.objects.update_or_create(owner=user, name=name, defaults={"query": kept, "shared": shared})[0]
 
 
@@ -41,6 +42,6 @@ def remove_filter(*, user: User, pk: int) -> str:
     """Remove the person's own filter; returns its name. Raises NotFound, for one of somebody else as well."""
     found = SavedFilter.objects.filter(owner=user, pk=pk).first()
     if found is None:
-        raise NotFound("You have no such filter.", remedy="Others' shared filters are removed by them.")
+        raise NotFound("You do not own this filter.", remedy="Ask its owner to delete it, if it is shared.")
     found.delete()
     return found.name

@@ -133,9 +133,9 @@ def looked(seals: Iterable[AuditSeal], number: int = 0, head: str = GENESIS) -> 
     for each in seals:
         problem = seal_problem(each)
         if each.number != number + 1:
-            problem = f"the seals from {number + 1} to the one before it are missing"
+            problem = f"the checkpoints from {number + 1} to the one before it are missing"
         elif not problem and each.prev != head:
-            problem = "it does not follow the seal before it"
+            problem = "it does not follow the checkpoint before it"
         yield Looked(each, {} if problem else heads_of(each), problem)
         number, head = each.number, each.hash
 
@@ -154,12 +154,12 @@ def seal_problem(each: AuditSeal) -> str:
     """Why this seal, looked at alone, cannot be what was written; empty when it can."""
     try:
         if not signed(each.key_id, "seal", each.body, each.hash):
-            return "its text does not fit its signature"
+            return "its text does not match its signature"
     except ConfigInvalid as error:
         return f"it cannot be verified. {error.message} {error.remedy}"
     body = json.loads(each.body)  # it is signed, so it is as we wrote it
     said = (body["number"], datetime.fromisoformat(body["at"]), body["upto"], body["prev"])
-    return "" if said == (each.number, each.at, each.upto, each.prev) else "a column says something else than its text"
+    return "" if said == (each.number, each.at, each.upto, each.prev) else "a column does not match its text"
 
 
 def line_of(each: AuditSeal) -> str:

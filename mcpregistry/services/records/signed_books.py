@@ -69,7 +69,7 @@ def lost_heads(heads: Iterable[tuple[str, tuple[int, str]]], surely_there: Colle
         if not is_gone(name):
             yield from _lost_entries(name, tables.entries(key), own)
         elif not is_deletion_recorded(name) and (name in surely_there or not AuditArchive.objects.exists()):
-            yield f"Book {name} was sealed, and is gone. The log does not say that it was deleted."
+            yield f"The book {name} is missing, although a checkpoint covers it and no audit entry records its deletion."
 
 
 def _lost_entries(name: str, entries: QuerySet[Any], heads: list[tuple[int, str]]) -> Iterator[str]:
@@ -80,9 +80,9 @@ def _lost_entries(name: str, entries: QuerySet[Any], heads: list[tuple[int, str]
         found = dict(entries.filter(seq__in=[seq for seq, _ in page]).values_list("seq", "hash"))
         for seq, head in page:
             if seq in found and found[seq] != head:
-                yield f"Book {name}: entry {seq} was sealed, and was changed."
+                yield f"Book {name}: entry {seq} was changed, although a checkpoint covers it."
             elif seq not in found and (first is None or first < seq):  # else retention has taken it away
-                yield f"Book {name}: entry {seq} was sealed, and is gone."
+                yield f"Book {name}: entry {seq} is missing, although a checkpoint covers it."
 
 
 def is_deletion_recorded(name: str) -> bool:
@@ -128,13 +128,13 @@ def head_problems(kind: str) -> Iterator[str]:
 def _head_problem(book: Any, entry: Any) -> str:
     named = (book.book_seq, book.book_hash, book.book_at)
     if named != ((entry.seq, entry.hash, entry.at) if entry else (0, GENESIS, None)):  # seals follow ``book_at``
-        return "its last entry is not the one that it names"
+        return "its last entry is not the one that it refers to"
     if entry is None:
         return ""
     if problem := entry.problem(book.book_name):
         return f"entry {entry.pk}: {problem}"
     if isinstance(book, EnergyPool) and not is_level_of(book, entry):
-        return "its level is not told by its last entry"
+        return "its level does not match its last entry"
     return ""
 
 
@@ -190,7 +190,7 @@ def _break_between(before: Any, entry: Any) -> str:
         return "it does not follow the entry before it"
     is_same_period = isinstance(entry, BudgetEntry) and (entry.start, entry.end) == (before.start, before.end)
     if is_same_period and entry.spent != before.spent + entry.amount:
-        return "its period has spent something else than the entry before it and its amount say"
+        return "the amount spent in its period does not match the entry before it and its amount"
     return ""
 
 
@@ -208,5 +208,5 @@ def _gain_between(book: Any, before: Any, entry: Any) -> str:
     passed = max(0.0, (entry.at - before.at).total_seconds())
     most = min(book.capacity, before.after + book.regeneration * passed)
     if entry.before > most + CLOSE * max(1.0, book.capacity):
-        return "the pool held more than the entry before it and its regeneration say"
+        return "the pool contained more than the entry before it and its regeneration allow"
     return ""

@@ -84,7 +84,9 @@ def _number_of(line: bytes) -> int:
     try:
         return int(json.loads(json.loads(line)["seal"])["number"])
     except (KeyError, TypeError) as error:
-        raise ValueError("its last line is no seal; name another file, or one that is not there yet") from error
+        raise ValueError(
+            "its last line is not a checkpoint; choose another file, or one that does not exist yet"
+        ) from error
 
 
 def _last_line(file: BinaryIO) -> tuple[bytes, bool]:
@@ -158,11 +160,11 @@ def missing(lines: Iterable[str], known: archives.Archives | None = None) -> Ite
             if _ours(each):
                 ends |= {writer: (seq, head) for writer, (seq, head) in body["heads"].items()}
             else:
-                yield f"Seal {body['number']} of the file does not fit its signature."
+                yield f"Checkpoint {body['number']} of the file does not match its signature."
         found = dict(AuditSeal.objects.filter(number__in=[*rows]).values_list("number", "hash"))
         for number, signature in rows.items():
             if found.get(number) != signature:
-                yield f"Seal {number} was kept outside, and {'was changed' if number in found else 'is gone'}."
+                yield f"Checkpoint {number} is in the file, but {'was changed in' if number in found else 'is missing from'} the database."
     yield from chains.missing_ends(ends.items(), known or archives.read())
 
 

@@ -40,7 +40,7 @@ def calls(part: Part) -> Iterator[str]:
     """One sentence for each call without an entry. The archive takes no entry of a call that is still recorded."""
     entries = _entries("call:").filter(kind__startswith="call.")
     rows = part.of(Invocation.objects.filter(~Exists(entries))).values_list("pk", flat=True)
-    yield from (f"call {call}: it has no entry in the log" for call in streamed(rows))
+    yield from (f"call {call}: it has no audit entry" for call in streamed(rows))
 
 
 def messages(part: Part) -> Iterator[str]:
@@ -55,7 +55,7 @@ def messages(part: Part) -> Iterator[str]:
     rows = part.of(Conversation.objects.annotate(rows=Count("messages"), entries=written))
     for pk, messages, entries in streamed(rows.values_list("pk", "rows", "entries")):
         if messages > entries:
-            yield f"conversation {pk}: it has {messages:,} messages, and {entries:,} entries for them in the log"
+            yield f"conversation {pk}: it has {messages:,} messages, but only {entries:,} audit entries for them"
 
 
 def permits(now: datetime) -> Iterator[str]:

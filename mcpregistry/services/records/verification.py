@@ -47,17 +47,17 @@ _TRIES = 30  # while a long archive goes on beside it
 _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
 _PAGE = 500
 _NO_FILE = (
-    f"This machine had no file {newest_seal.FILE}: it is new here, or was deleted. It cannot show what was cut "
-    "off before now."
+    f"This machine had no file {newest_seal.FILE}, because it is new or the file was deleted. Entries that were removed "
+    "from the end of the log before now cannot be detected."
 )
 _NO_NOTE = (
-    "The note of what was verified is gone from the database; everything was read again. If that finds nothing else, "
-    "`manage.py audit verify --full` makes a new note."
+    "The state of the last verification is missing from the database, so the whole log was read again. If no other "
+    "problem is found, `manage.py audit verify --full` creates it again."
 )
-_FORGED_NOTE = "The note of what was verified is not what was written; everything was read again."
+_FORGED_NOTE = "The state of the last verification was changed, so the whole log was read again."
 _UNREADABLE = (
-    "The log could not be read to its end, because a table holds something that the site does not write. See the log of the "
-    "process for the place."
+    "The log could not be read completely, because a table contains a value that the site does not write. See the log of "
+    "the process for the place."
 )
 
 
@@ -146,7 +146,10 @@ def noted() -> tuple[State, str]:
         if not signed(row.key_id, "verified", row.state, row.hash):
             return State(), _FORGED_NOTE
     except ConfigInvalid as error:  # a key was taken off the ring, or so it says
-        return State(), f"The note of what was verified cannot be verified; everything was read again. {error.message}"
+        return (
+            State(),
+            f"The state of the last verification cannot be verified, so the whole log was read again. {error.message}",
+        )
     said = json.loads(row.state)
     stands = {writer: Stand(*stand) for writer, stand in said["stands"].items()}
     again = (said["again"][0], Stand(*said["again"][1])) if said["again"] else None
@@ -202,7 +205,7 @@ class _Look:
             yield archived
         late = AuditSeal.objects.order_by("-number").values_list("at", flat=True).first()
         if late and AuditEntry.objects.filter(at__gt=late, at__lt=self.now - SEALED_BY).exists():
-            yield f"What came after {late:%Y-%m-%d %H:%M} UTC is not sealed: no clock has run since."
+            yield f"No checkpoint covers the entries after {late:%Y-%m-%d %H:%M} UTC, because no scheduler has run since."
 
     # The file of this machine
 
@@ -226,7 +229,7 @@ class _Look:
         try:
             newest_seal.keep_newest_seal(make=True, noted=bool(self._seal_before[0]))
         except (OSError, newest_seal.SealFileUnusable) as error:
-            why = error.strerror if isinstance(error, OSError) else "another process has damaged it"
+            why = error.strerror if isinstance(error, OSError) else "another process damaged it"
             self._file_notes.append(f"The file {newest_seal.FILE} of this machine was not written: {why}.")
 
     # Archives
@@ -235,7 +238,7 @@ class _Look:
         """The records that were verified are there, all of them hold, and every chain goes on after its own."""
         known, last = {record.number: record.hash for record in self.known.records}, self._archive_before
         if last and known.get(last[0]) != last[1]:
-            self.problems.append(f"Record {last[0]} of the archives was verified, and is gone or changed.")
+            self.problems.append(f"Archive record {last[0]} is missing or was changed since it was verified.")
         self.problems += self.known.problems
         self.problems += chains.cut_after_archives(self.known)
         self.state.archives = max(known.items(), default=None)
@@ -250,20 +253,20 @@ class _Look:
         """
         state, told, heads_to_check = self.state, seals.Heads(), list[tuple[str, tuple[int, str]]]()
         if not AuditSeal.objects.filter(number=1).exists():
-            self.problems.append("The first seal is gone. Every site has one from its installation on.")
+            self.problems.append("The first checkpoint is missing. Every site has one from its installation on.")
         for at in seals.losses():
             self.problems.append(
-                f"All seals were deleted before {at:%Y-%m-%d %H:%M} UTC. What else was deleted is unknown."
+                f"All checkpoints before {at:%Y-%m-%d %H:%M} UTC were deleted. It is not known what else was deleted."
             )
         number, head = self._seal_before
         if number and not AuditSeal.objects.filter(number=number, hash=head).exists():
-            self.problems.append(f"Seal {number} was verified, and is gone or changed.")
+            self.problems.append(f"Checkpoint {number} is missing or was changed since it was verified.")
         newer = streamed(AuditSeal.objects.filter(number__gt=state.seal).order_by("number"), _PAGE)
         if not self.full:
             self._seals_again()
         for each, heads, problem in seals.looked(newer, state.seal, state.head):
             if problem:
-                self.problems.append(f"Seal {each.number}: {problem}.")
+                self.problems.append(f"Checkpoint {each.number}: {problem}.")
             else:
                 self._told_of_books(each)
             heads_to_check += [item for item in heads.items() if told.get(item[0]) != item[1]]
@@ -287,7 +290,7 @@ class _Look:
         older = AuditSeal.objects.filter(number__gt=number, number__lte=state.seal).order_by("number")[:SEALS_AGAIN]
         for each, _, problem in seals.looked(streamed(older, _PAGE), number, head):
             if problem:
-                self.problems.append(f"Seal {each.number}: {problem}.")
+                self.problems.append(f"Checkpoint {each.number}: {problem}.")
             number, head = each.number, each.hash
         state.seals_again = (number, head) if number < state.seal else None
 
@@ -297,7 +300,9 @@ class _Look:
         for name, head in seals.books_of(each).items():
             known = self.state.books.get(name)
             if known and head[0] < known[0]:
-                self.problems.append(f"Seal {each.number}: the book {name} had {known[0]} entries, and has {head[0]}.")
+                self.problems.append(
+                    f"Checkpoint {each.number}: the book {name} had {known[0]} entries, but has only {head[0]} now."
+                )
             if known != head:
                 self.state.books[name] = head
                 self._books_told.append((name, head))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.installs.names import Ecosystem
@@ -77,9 +78,14 @@ def way_of(entry: RegistryEntry, number: int) -> Way:
     """The way of this number (from 0). Raises ConfigInvalid for none, or one that cannot be added here."""
     found = ways_here(entry)
     if not 0 <= number < len(found):
-        raise ConfigInvalid("The entry offers no such package or address.", remedy=f"It has {len(found)}, from 0 on.")
+        raise ConfigInvalid(
+            error_texts.no_such_number("install option", number),
+            remedy=f"The entry has {len(found)} install options; the first has the number 0.",
+        )
     if found[number].problem:
-        raise ConfigInvalid(f"This cannot be added here: {found[number].problem}", remedy="Choose another.")
+        raise ConfigInvalid(
+            f"This install option cannot be used: {found[number].problem}", remedy="Choose another install option."
+        )
     return found[number]
 
 
@@ -92,11 +98,14 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
     entry = _as_seen(entry, wish)
     way = way_of(entry, wish.number)
     if not user.has_perm(permission(way)):
-        raise Denied(f"This needs the permission '{permission(way)}'.", remedy="Ask somebody who has it.")
+        raise Denied(
+            f"This action requires the permission '{permission(way)}'.",
+            remedy="Ask an administrator for the permission.",
+        )
     slug = wish.slug or slug_for(entry)
     if Server.objects.filter(slug=slug).exists():
         raise AlreadyExists(
-            f"There is a server '{slug}' already.", remedy="Choose another short name.", key=slug, among="servers"
+            error_texts.already_exists("server", slug), remedy="Choose another short name.", key=slug, among="servers"
         )
     launch = filled(way, without_secrets(way, wish.values, slug, user, actor))
     audit.record(
@@ -131,9 +140,9 @@ def _as_seen(entry: RegistryEntry, wish: Wish) -> RegistryEntry:
     rows = RegistryEntry.objects.select_for_update(of=("self",)).select_related("source")
     found = rows.filter(pk=entry.pk, status__in=OFFERED).first()
     if found is None:
-        raise Conflict("The registry has taken this entry back.", remedy="Look for another server.")
+        raise Conflict("The registry has withdrawn this entry.", remedy="Choose another server.")
     if wish.sha256 != found.sha256:
-        raise Conflict("The entry has changed since it was shown.", remedy="Look at it again, then add it.")
+        raise Conflict("The entry was changed after you opened it.", remedy="Review the entry again, then add it.")
     return found
 
 

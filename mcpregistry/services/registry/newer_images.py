@@ -82,11 +82,11 @@ def held(entry_id: int, command: Sequence[str]) -> RegistryEntry:
     rows = RegistryEntry.objects.select_for_update(of=("self",)).select_related("source")
     entry = rows.filter(pk=entry_id, status=Status.ACTIVE).first()
     if entry is None:
-        raise Conflict("The registry has taken this version back, or advises against it.", remedy="Decline it.")
+        raise Conflict("The registry has withdrawn or deprecated this version.", remedy="Reject the proposal.")
     name, digest = containers.started(command) or ("", "")
     way = _images(entry).get(name)
     if way is None or containers.check_image(way.identifier) not in ("", digest):
-        raise Conflict("The registry names another image for this version now.", remedy="Decline it.")
+        raise Conflict("The registry now lists another image for this version.", remedy="Reject the proposal.")
     return entry
 
 

@@ -37,7 +37,7 @@ def use(*, install: Install, values: Mapping[str, str], user: User, actor: str, 
     """
     way = way_for(install)
     if way is None:
-        raise ConfigInvalid("It asks for nothing.", remedy="Leave the values out.")
+        raise ConfigInvalid("The package has no settings.", remedy="Leave out the values.")
     server = server or install.server
     slug = server.slug if server else requests.new_slug(install)
     launch = filled(way, without_secrets(way, values, slug, user, actor))

@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from mcpregistry.db import database_now, reckoned_now
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import check_networks, check_url
 from mcpregistry.models import RegistrySource
@@ -55,15 +56,15 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
         source.sealed_token = before.sealed_token if before else source.sealed_token
         if before and before.sealed_token and _goes_elsewhere(source, before):
             raise ConfigInvalid(
-                "The stored token was entered for another address, or for fewer networks.",
-                remedy="Enter the token again together with this change, or remove it.",
+                "The stored token was entered for another address or for fewer networks.",
+                remedy="Enter the token again with this change, or remove it.",
             )
     else:
         source.token = _checked_token(token)
     if source.sealed_token and source.base_url.startswith("http://") and not source.allowed_networks:
         raise ConfigInvalid(
-            "A token would be sent readable over http.",
-            remedy="Write https://, or name the private network it lies in.",
+            "The token would be sent unencrypted over http.",
+            remedy="Use https://, or enter the private network of the registry.",
         )
 
 
@@ -83,11 +84,13 @@ def _checked_token(token: str) -> str:
         or any(sign.isspace() or not sign.isprintable() for sign in token)
     ):
         raise ConfigInvalid(
-            "That is no token: it has a space, a line break or another sign that no header takes.",
-            remedy='Enter the token alone, without "Bearer".',
+            "The token is not valid: it contains a space, a line break or another character that a header cannot contain.",
+            remedy='Enter only the token, without "Bearer".',
         )
     if "${" in token:
-        raise ConfigInvalid("A registry's token is entered itself.", remedy="Enter the token instead of a reference.")
+        raise ConfigInvalid(
+            "The token of a registry cannot be a reference.", remedy="Enter the token instead of the reference."
+        )
     return token
 
 
@@ -95,7 +98,8 @@ def _check_address(url: str) -> None:
     parts = urlsplit(check_url(url, ("http", "https")))
     if parts.query or parts.fragment:
         raise ConfigInvalid(
-            "The address of a registry has no query and no fragment.", remedy="Write e.g. https://registry.example."
+            "The address of a registry must not contain a query or a fragment.",
+            remedy=error_texts.use("the plain address", "https://registry.example"),
         )
 
 

@@ -37,7 +37,8 @@ AHEAD = timedelta(days=1)  # a change of later than that is a lie or a wrong clo
 MOST_PAGES = 2_000
 MOST_SECONDS = 1_800.0  # of one round: a worker has other work as well
 MOST_BYTES = 256 * 1024 * 1024  # of documents in one round
-_BROKEN_OFF = "It was not read to its end: the worker that read it has ended. Have it read once more."
+_BROKEN_OFF = "The registry was not read completely, because the worker stopped. Read the registry again."
+_REPORT = "Report it to the operators of the registry."
 _FROM_ENTRY = (
     "title",
     "description",
@@ -126,7 +127,7 @@ def _read_all(turn: Round, seconds: float) -> None:
     source, query, began = turn.source, turn.query(), time.monotonic()
     for _ in range(MOST_PAGES):
         if time.monotonic() - began > MOST_SECONDS:
-            raise TimedOut("The registry was not read within half an hour.", remedy="Try again later.")
+            raise TimedOut("The registry could not be read within 30 minutes.", remedy="Try again later.")
         page = asyncio.run(
             registries.page(source.base_url, query, tuple(source.allowed_networks), seconds, source.token)
         )
@@ -134,10 +135,10 @@ def _read_all(turn: Round, seconds: float) -> None:
         if not page.cursor:
             return
         if page.cursor in turn.cursors:
-            raise ProtocolError("The registry's pages lead in a circle.", remedy="Tell who keeps it.")
+            raise ProtocolError("The pages of the registry repeat themselves.", remedy=_REPORT)
         turn.cursors.add(page.cursor)
         query |= {"cursor": page.cursor}
-    raise ResourceLimit(f"The registry has more than {MOST_PAGES} pages.", remedy="Tell who keeps it.")
+    raise ResourceLimit(f"The registry has more than {MOST_PAGES} pages.", remedy=_REPORT)
 
 
 def _store(turn: Round, raw: list[object]) -> None:
@@ -178,7 +179,7 @@ def _readable(turn: Round, raw: list[object]) -> Iterable[Entry]:
             continue
         turn.stored_bytes += len(entry.document)
         if turn.stored_bytes > MOST_BYTES:
-            raise ResourceLimit("The registry's entries are longer than 256 MiB together.", remedy="Tell who keeps it.")
+            raise ResourceLimit("The entries of the registry are larger than 256 MiB in total.", remedy=_REPORT)
         yield entry
 
 
@@ -221,7 +222,7 @@ def _set(turn: Round, **values: object) -> None:
     """Whoever has the lease writes: it only ever moves forward, so it is nobody else's as well."""
     ours = RegistrySource.objects.filter(pk=turn.source.pk, lease_until=turn.lease, base_url=turn.source.base_url)
     if not ours.update(**values):
-        raise Interrupted("Another worker reads this registry, or it was changed.")
+        raise Interrupted("Another worker is reading this registry, or it was changed.")
 
 
 @transaction.atomic

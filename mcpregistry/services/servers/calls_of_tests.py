@@ -90,7 +90,7 @@ def prepare_call(order: CallOrder) -> PreparedCall:
         raise Conflict("The server is no longer active.", remedy="Enable it, then test it again.")
     tool = Tool.objects.filter(server=order.server_id, name=order.tool, kind=TOOL).select_related("pinned").first()
     if order.vouched_by:
-        decision = Decision(Outcome.ALLOW, f"{order.vouched_by} is responsible for it")
+        decision = Decision(Outcome.ALLOW, f"{order.vouched_by} takes responsibility for it")
         return PreparedCall(server, _as_tried(order, tool), decision, None)
     if order.origin == TRIAL:
         return _prepare_trial(order, server, tool, snapshot.policy)
@@ -104,13 +104,13 @@ def _refuse_untested(order: CallOrder, server: ServerSpec, tool: Tool | None, *,
     annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
     if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
         return Denied(
-            f"'{order.tool}' is not an approved tool that says it only reads, so a test may not call it.",
-            remedy=f"Choose another, or take the responsibility yourself: manage.py mcptest {server.slug} --call {order.tool}",
+            f"A test cannot call '{order.tool}': it is not an approved tool that declares that it only reads.",
+            remedy=f"Choose another tool, or call it on your own responsibility: manage.py mcptest {server.slug} --call {order.tool}",
         )
     if not offered:
         return Denied(
-            f"'{order.tool}' is not offered to agents now, so a test may not call it.",
-            remedy="Enable the tool, and approve its newest definition.",
+            f"A test cannot call '{order.tool}': it is not offered to agents now.",
+            remedy="Enable the tool, and approve its latest definition.",
         )
     return None
 
@@ -119,8 +119,8 @@ def _refuse_undecided(order: CallOrder, decision: Decision) -> Denied | None:
     if decision.outcome is Outcome.ALLOW:
         return None
     return Denied(
-        f"The rules do not let a test call '{order.tool}' ({decision.reason}).",
-        remedy="Call it as an agent, with Try it on the tool's page: there the rules ask who has to be asked.",
+        f"The rules do not allow a test to call '{order.tool}' ({decision.reason}).",
+        remedy="Call the tool as an agent, with Try it on the tool's page, where approvers can be asked.",
     )
 
 
@@ -133,12 +133,14 @@ def _prepare_trial(order: CallOrder, server: ServerSpec, tool: Tool | None, poli
     spec = _as_tried(order, tool)
     decision = _decide(order, server, spec, policy)
     if decision.outcome is Outcome.ASK and decision.rule_id is None:
-        decision = Decision(Outcome.ALLOW, "no rule fits; the person who ordered the trial is responsible for it")
+        decision = Decision(
+            Outcome.ALLOW, "no rule matches; the user who requested the trial takes responsibility for it"
+        )
     refusal = None
     if tool is not None and not tool.enabled:
         refusal = Denied("an operator has disabled it")
     elif decision.outcome is not Outcome.ALLOW:
-        does = "ask a person first" if decision.outcome is Outcome.ASK else "deny it"
+        does = "require an approval" if decision.outcome is Outcome.ASK else "deny it"
         refusal = Denied(f"the rules {does} ({decision.reason})")
     return PreparedCall(server, spec, decision, refusal)
 

@@ -157,8 +157,8 @@ def request_disconnect(*, server: Server, actor: str) -> Server:
     """
     if server.connect_mode == ConnectMode.EAGER:
         raise Conflict(
-            f"Processes connect to '{server.slug}' by themselves, and would at once.",
-            remedy="Set its connect mode to lazy or manual first, or disable it.",
+            f"Processes connect to the server '{server.slug}' automatically, so they would reconnect immediately.",
+            remedy="Set its connect mode to lazy or manual first, or disable the server.",
         )
     return _dropped(server, "server.disconnect_requested", actor, _next_check(server, 0, timezone.now()))
 
@@ -302,7 +302,7 @@ def mark_failed(*, server_id: int, code: str, message: str, times: int = 1) -> N
         next_check_at=_next_check(server, failures, now),
     )
     if falls:
-        told = f"Failed {failures} times in a row: {message}"
+        told = f"The server failed {failures} times in a row: {message}"
         note(server_id=server_id, kind="unavailable", message=told)
         outbox.enqueue_server(Event.UNAVAILABLE, server=server, reason=told, now=now)
 
@@ -324,6 +324,8 @@ def _check_storable(arguments: dict[str, Any]) -> None:
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         text.encode()
     except ValueError as error:
-        raise ArgumentsInvalid("The arguments hold odd numbers or broken characters.", remedy="Use others.") from error
+        raise ArgumentsInvalid(
+            "The arguments contain invalid numbers or characters.", remedy="Remove or replace these values."
+        ) from error
     if "\\u0000" in text:
-        raise ArgumentsInvalid("The arguments hold a NUL character.", remedy="Use others.")
+        raise ArgumentsInvalid("The arguments contain a NUL character.", remedy="Remove the NUL character.")

@@ -60,23 +60,25 @@ def check_server(server: Server) -> None:
     """Raises ConfigInvalid when the server's launch facts cannot work, whoever made them."""
     if f"mcp_{server.slug}" == EVERYTHING:
         raise ConfigInvalid(
-            f"No server can be named '{server.slug}': as an agent's capability, {EVERYTHING} means every server.",
+            f"A server cannot have the name '{server.slug}', because the capability {EVERYTHING} means every server.",
             remedy="Choose another short name.",
         )
     if server.shared_by != SharedBy.EVERYBODY and server.connect_mode != ConnectMode.LAZY:
         raise ConfigInvalid(
-            f"The server '{server.slug}' is shared by {server.shared_by}, but not connected at the first call.",
-            remedy="Sessions open with their first call: choose to connect at the first call, or share it by everybody.",
+            f"The server '{server.slug}' is shared by {server.shared_by}, so it must be connected at the first call.",
+            remedy="Set the connect mode to lazy, or share the server by everybody.",
         )
     if server.transport == Transport.STDIO:
         check_command(server.command)
         check_env(server.env)
         check_sandbox(server)
         if server.url:
-            raise ConfigInvalid("A local server has no URL.", remedy="Empty the URL or choose another transport.")
+            raise ConfigInvalid(
+                "A local server cannot have a URL.", remedy="Remove the URL, or choose another transport."
+            )
         return
     if server.command:
-        raise ConfigInvalid("A remote server has no command.", remedy="Empty the command or choose stdio.")
+        raise ConfigInvalid("A remote server cannot have a command.", remedy="Remove the command, or choose stdio.")
     check_url(server.url, SCHEMES[Transport(server.transport)])
     check_pairs(server.headers, "Headers")
     check_networks(server.allowed_networks)
@@ -118,7 +120,7 @@ def enforce_sandbox(*, server: Server, actor: str) -> Server:
     """Switch it on, once a test in it has passed; the launch stays confirmed. Raises Conflict before that."""
     take_current(server, own=_BY_OTHERS)
     if not tried(server):
-        raise Conflict("No test in the sandbox has passed since the last change.", remedy="Try the sandbox first.")
+        raise Conflict("No test in the sandbox has passed since the last change.", remedy="Test the sandbox first.")
     return save_server(server=server.change(sandbox=SandboxMode.ENFORCE), actor=actor)
 
 
@@ -127,14 +129,16 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
     """Activate a server as it was shown: ``launch_hash`` is that of the page the person saw."""
     server = Server.objects.select_for_update().get(pk=server.pk)
     if server.launch_hash() != launch_hash:
-        raise Conflict("The server was changed after this page was shown.", remedy="Look at it again, then confirm.")
+        raise Conflict(
+            "The server was changed after you opened this page.", remedy="Review the server again, then confirm it."
+        )
     if settings.FOUR_EYES and actor.startswith("user:") and actor in (server.launch_by or []):
         raise Denied(
-            "You have changed how this server is launched, and on this site somebody else confirms that.",
-            remedy="Ask another person who may confirm servers.",
+            "You have changed the launch of this server, and on this site another user must confirm it.",
+            remedy="Ask another user with permission to confirm servers.",
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
-        raise ConfigInvalid("Local servers are switched off on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
+        raise ConfigInvalid("Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
     check_server(server)
     now = timezone.now()
     server.confirmed_launch, server.confirmed_at, server.confirmed_by = launch_hash, now, user  # type: ignore[assignment]

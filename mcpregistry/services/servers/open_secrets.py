@@ -37,7 +37,8 @@ def keep_open_secrets(*, server: Server, user: User, actor: str) -> list[str]:
     plain, secrets = _taken_out(server)
     if not secrets:
         raise Conflict(
-            "Nothing in the command or the address looks like a secret.", remedy="Write the text into a credential."
+            "The command and the address contain nothing that looks like a secret.",
+            remedy="Store the secret as a credential yourself.",
         )
     kept = {
         secret.reference: credentials.keep(

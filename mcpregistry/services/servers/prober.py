@@ -68,7 +68,9 @@ class Prober:
             return _failed(error)
         except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
             if is_passing(error):  # says nothing of the server
-                return _failed(Interrupted("The database did not answer before the test began.", remedy="Test again."))
+                return _failed(
+                    Interrupted("The database is unavailable; the test was not started.", remedy="Test again.")
+                )
             return _crashed(server_id, error)
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -191,16 +193,18 @@ def _patience(target: Target) -> float:
 
 
 def _too_long() -> TimedOut:
-    return TimedOut("The test took too long and was ended.", remedy="Look at the server's log.")
+    return TimedOut("The test took too long and was stopped.", remedy="Read the log of the server.")
 
 
 def _crashed(server_id: int, error: Exception) -> TestReport:
     log.error("test_crashed", server_id=server_id, exc_info=error)  # its text may hold a secret: it stays in the log
-    return _failed(SlipsnisseError("The test failed inside Slipsnisse.", remedy="Look at the worker's log."))
+    return _failed(
+        SlipsnisseError("The test failed because of an internal error.", remedy="Read the log of the worker.")
+    )
 
 
 def _stopped() -> Interrupted:
-    return Interrupted("This process was stopped before the test was over.", remedy="Test again.")
+    return Interrupted("This process was stopped before the test ended.", remedy="Test again.")
 
 
 def _failed(error: SlipsnisseError) -> TestReport:

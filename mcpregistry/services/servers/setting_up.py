@@ -15,6 +15,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.policy.decision import Outcome
@@ -48,7 +49,7 @@ def add(*, draft: Draft, user: User, actor: str) -> Server:
     server = draft.server
     if Server.objects.filter(slug=server.slug).exists():
         raise AlreadyExists(
-            f"There is a server '{server.slug}' already.", remedy="Choose another short name.", key=server.slug
+            error_texts.already_exists("server", server.slug), remedy="Choose another short name.", key=server.slug
         )
     named = credentials_named(server.texts())
     for name, value in draft.secrets.items():
@@ -66,8 +67,8 @@ def _sealed(server: Server, name: str, value: str, *_: object) -> str:
     """With the server itself, where only its environment and headers are sealed."""
     if name in credentials_named([*server.command, server.cwd, server.url]):
         raise ConfigInvalid(
-            f"The secret {name} would stand open in the command or the address.",
-            remedy="Keep it as a credential, or give it to the server in its environment or a header.",
+            f"The secret {name} would be readable in the command or the address.",
+            remedy="Store it as a credential, or pass it to the server in its environment or in a header.",
         )
     return value
 
@@ -95,11 +96,11 @@ def proposed_rules(server: Server) -> list[PolicyRule]:
 def possible_rules(server: Server) -> list[PolicyRule]:
     """Rules by what tools do, not saved: reading runs, writing and destroying ask."""
     said: tuple[tuple[str, str, Outcome, str], ...] = (
-        ("reading runs", "tool.read_only", Outcome.ALLOW, "Tools of which somebody has confirmed that they only read."),
+        ("reading runs", "tool.read_only", Outcome.ALLOW, "Tools that are confirmed to only read."),
         ("writing asks", 'tool.kind == "tool" && !tool.read_only && !tool.destructive', Outcome.ASK,
-         "Tools that change something and, as somebody has confirmed, destroy nothing."),
+         "Tools that change something and are confirmed not to be destructive."),
         ("destroying asks", 'tool.kind == "tool" && tool.destructive', Outcome.ASK,
-         "Tools that may destroy, and those of which nobody has confirmed anything."),
+         "Tools that may be destructive, and tools without confirmed annotations."),
     )  # fmt: skip
     return [
         PolicyRule(name=f"{server.slug}: {name}", server=server, condition=when, outcome=outcome, priority=PRIORITY, note=note)
@@ -146,9 +147,11 @@ def _as_shown(server: Server, ids: Collection[int]) -> list[Definition]:
     [*Tool.offers.select_for_update(of=("self",)).filter(pk__in=rows.values("tool")).order_by("pk")]
     found = [*rows.select_related("tool")]
     if len(found) < len(set(ids)) or any(each.tool.latest_id != each.pk for each in found):
-        raise Conflict("The server has changed what it offers meanwhile.", remedy="Read it again, then decide.")
+        raise Conflict(
+            "The server has changed its definitions in the meantime.", remedy="Review them again, then decide."
+        )
     if any(each.decided_at and not each.approved for each in found):
-        raise Conflict("Somebody has rejected one of these meanwhile.", remedy="Look again, then decide.")
+        raise Conflict("One of the definitions was rejected in the meantime.", remedy="Review them again, then decide.")
     return found
 
 
@@ -160,7 +163,7 @@ def _vouch(tools: Collection[int], actor: str) -> None:
 
 def _make(server: Server, rules: Sequence[PolicyRule], actor: str) -> None:
     if rules and server.rules.exists():
-        raise Conflict("The server has rules of its own by now.", remedy="Look at them; nothing was changed.")
+        raise Conflict("The server already has rules; nothing was changed.", remedy="Review the rules of the server.")
     for rule in rules:
         rule.name = free_name(rule.name)
         save_rule(rule=rule, actor=actor, unanswered=True)  # stricter than no rule; the page says who is missing

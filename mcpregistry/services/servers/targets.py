@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.domain.servers.launch import (
     check_command,
@@ -39,7 +40,7 @@ from mcpregistry.services.servers.lifecycle import SCHEMES
 from mcpregistry.services.servers.notes import warn_once
 from mcpregistry.services.servers.sandbox import sandbox_of
 
-LISTED = "Give it a value and list its name in SLIPSNISSE_PASS_ENV, or store it as a credential."
+LISTED = "Set the variable and add its name to SLIPSNISSE_PASS_ENV, or store the value as a credential."
 
 
 def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
@@ -52,7 +53,7 @@ def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
     """
     server = Server.objects.filter(pk=server_id).first()
     if server is None:
-        raise NotFound("There is no such server.", remedy="It may have been removed.")
+        raise NotFound(error_texts.no_such_number("server", server_id), remedy="The server may have been deleted.")
     refuse_unless_runnable(server)
     check_scope(server.texts(), f"server:{server.slug}")
     target = _Filling(server, passed_variables()).target()
@@ -65,11 +66,11 @@ def refuse_unless_runnable(server: Server) -> None:
         raise Conflict(f"The server '{server.slug}' is disabled.", remedy="Enable it first.")
     if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
         raise Conflict(
-            f"The server '{server.slug}' is a draft: nobody has confirmed how it is launched.",
-            remedy="Look at its launch and confirm it.",
+            f"The server '{server.slug}' is a draft: its launch is not confirmed.",
+            remedy="Review its launch, then confirm it.",
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
-        raise ConfigInvalid("Local servers are switched off on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
+        raise ConfigInvalid("Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
 
 
 def passed_variables() -> dict[str, str]:
@@ -182,9 +183,9 @@ class _Filling:
 
     def _unusable(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
-            f"With its values filled in, the {what} of '{self.server.slug}' cannot be used.",
-            remedy="Check the variables and credentials that it refers to. A credential cannot change a program, a working "
-            "directory or a destination, nor begin a word with a dash: write --token=${cred:NAME} as one word.",
+            f"With the values of its variables and credentials, the {what} of '{self.server.slug}' is not valid.",
+            remedy="Check these values. A credential cannot change a program, a working directory or a destination, and "
+            "cannot begin a word with a dash: write --token=${cred:NAME} as one word.",
         )
 
 

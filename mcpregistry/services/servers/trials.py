@@ -128,7 +128,7 @@ def _give_up(tests: QuerySet[ServerTest], now: datetime) -> int:
         verdict=ServerTest.Verdict.FAILED,
         finished_at=now,
         error_code="WORKER_LOST",
-        error="The worker ended while it ran this test. Test again.",
+        error="The worker stopped during this test. Test again.",
     )
 
 

@@ -51,7 +51,9 @@ def create(
     """
     now = now or timezone.now()
     if Invocation.objects.open().filter(agent_slug=agent, host_task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
-        raise Busy(f"The agent has {MAX_OPEN:,} tasks open.", remedy="Wait until some have ended, or cancel some.")
+        raise Busy(
+            f"The agent already has {MAX_OPEN:,} open tasks.", remedy="Wait until some have ended, or cancel some."
+        )
     return HostTask.objects.create(
         id=secrets.token_urlsafe(32), call_id=call_id, agent_slug=agent, endpoint_slug=endpoint,
         created_at=now, updated_at=now, ttl_ms=ttl_ms, poll_ms=min(max(poll_ms, POLL_MIN_MS), POLL_MAX_MS),
@@ -185,9 +187,12 @@ def _shown_result(task: HostTask, ended: Mapping[str, Any], *, typed: bool) -> d
     call = task.call
     code, text = call.error_code, call.reason
     if call.state in (State.SUCCEEDED, State.TOOL_ERROR) and not code:
-        code, text = "RESULT_ERASED", "The call was made; its result is not kept any more."
+        code, text = "RESULT_ERASED", "The call was made, but its result is no longer stored."
         if call.result:  # cut, as every record's is
-            code, text = "RESOURCE_LIMIT", "The call was made; its result is too large to be kept. Ask for less."
+            code, text = (
+                "RESOURCE_LIMIT",
+                "The call was made, but its result is too large to be stored. Request less data.",
+            )
     state = State(call.state)
     if state is State.EXPIRED:
         text = f"{text} {advice(state)}"
@@ -205,7 +210,7 @@ def _request_facts(call: Invocation) -> dict[str, str]:
 def _message(task: HostTask, status: str) -> str:
     request: ApprovalRequest | None = getattr(task.call, "approval", None)
     if task.call.state == State.READY:
-        return "Approved; it runs in a moment."
+        return "The call is approved and will run in a moment."
     if task.call.state == State.PENDING and request is not None:
         by = request.decide_by.isoformat(timespec="seconds").replace("+00:00", "Z")
         return f"Waiting for {asked_of(request)}, until {by}."

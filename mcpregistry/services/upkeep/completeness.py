@@ -28,8 +28,8 @@ log = structlog.get_logger(__name__)
 PAUSE = 1.0  # seconds between two looks at a database that does not answer
 REMEDY = "Run: python manage.py migrate (`manage.py up` does it when it starts)."
 UNRELEASED = (
-    "The database has tables of a version before the first release. No upgrade leads from it to this version, and nothing was "
-    "changed. Use an empty database, or another folder with SLIPSNISSE_VAR."
+    "The database has tables of a version before the first release, which cannot be upgraded. Nothing was changed. "
+    "Use an empty database, or another folder with SLIPSNISSE_VAR."
 )
 _NOTE = "complete_for"
 _TABLE = Configuration._meta.db_table
@@ -110,8 +110,8 @@ def interrupted() -> str:
     last = Configuration.load().complete_for
     if last == VERSION:
         return ""
-    word = f"was that of version {last}" if last else "was interrupted, or is at work"
-    return f"The last `migrate` {word}, so triggers and roles may not be those of this version. {REMEDY}"
+    word = f"was for version {last}" if last else "was interrupted or is still running"
+    return f"The last `migrate` {word}, so triggers and roles may be out of date. {REMEDY}"
 
 
 def is_unreleased() -> bool:

@@ -33,9 +33,9 @@ _BATCH = 200
 _READ = ("state", "fence", "received_at", "binding", "outcome", "server_slug", "tool_name", "writer")
 
 _ENDS: dict[State, tuple[State, str]] = {
-    State.DISPATCHED: (State.UNKNOWN, f"No end of this call was recorded in time. {LOOK_FIRST}"),
-    State.READY: (State.CANCELLED, "Nobody sent this call in time, so nothing has happened."),
-    State.PENDING: (State.EXPIRED, "Nobody decided in time."),
+    State.DISPATCHED: (State.UNKNOWN, f"No outcome of this call was recorded in time. {LOOK_FIRST}"),
+    State.READY: (State.CANCELLED, "The call was not sent in time, so nothing has happened."),
+    State.PENDING: (State.EXPIRED, "The call was not decided in time."),
 }
 assert all(may_move(old, new) for old, (new, _) in _ENDS.items())
 

@@ -68,7 +68,7 @@ def reseal(*, actor: str, say: Callable[[str], None]) -> tuple[int, list[str]]:
             count, problems = _reseal(column, page)
             done, closed = done + count, [*closed, *problems]
             if count:
-                say(f"{done:,} secrets sealed anew")
+                say(f"{done:,} secrets encrypted again")
     if done:
         audit.record(kind="secrets.resealed", actor=actor, subject=f"key:{_newest()}", texts=done)
     return done, closed

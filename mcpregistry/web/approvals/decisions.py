@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import QueryDict
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.calls.arguments import parsed, typed_in
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 from mcpregistry.services.policy.permits import PermitWish
 
 # How long a permit may last, in minutes, as the form offers it.
-LASTS = {"10": "10 minutes", "60": "1 hour", "480": "8 hours", "1440": "24 hours"}
+LASTS = {"10": _("10 minutes"), "60": _("1 hour"), "480": _("8 hours"), "1440": _("24 hours")}
 REASON = 2_000
 
 
@@ -49,10 +50,10 @@ def read_plain(form: QueryDict) -> Wish:
     """
     do, reason = form.get("do"), _reason(form)
     if do not in ("approve", "deny"):
-        raise ConfigInvalid("The form says neither approve nor reject.", remedy="Press one of its buttons.")
+        raise ConfigInvalid("The form contains no decision.", remedy="Press Approve or Reject.")
     if do == "deny" and not reason:
         raise ConfigInvalid(
-            "A reason is required to reject a call.", remedy="Write one: the agent reads it and can do better."
+            "A reason is required to reject a call.", remedy="Enter a reason. The agent reads it and can act on it."
         )
     return Wish(do == "approve", reason)
 
@@ -65,7 +66,7 @@ def edited(text: str) -> dict[str, Any]:
     """The arguments that a person typed, as an object. Raises ``ArgumentsInvalid``."""
     value = parsed(typed_in(text))
     if value is None:
-        raise ArgumentsInvalid("This is nested too deeply.", remedy="Correct it.")
+        raise ArgumentsInvalid("The arguments are nested too deeply.", remedy="Use fewer levels.")
     return value
 
 
@@ -73,12 +74,18 @@ def _permit(form: QueryDict, stored_arguments: str, now: datetime) -> PermitWish
     """Pins are ticked by place; names and values come from the call itself, never from the form."""
     lasts, uses = form.get("lasts", ""), form.get("uses", "").strip()
     if lasts not in LASTS:
-        raise ConfigInvalid("It is not known how long similar calls are allowed.", remedy="Choose one of the times.")
+        raise ConfigInvalid(
+            "The duration of the permit is missing.", remedy="Choose how long similar calls are allowed."
+        )
     if uses and not (uses.isdecimal() and 0 < int(uses[:6]) <= 1_000):
-        raise ConfigInvalid("How often is a number from 1 to 1000.", remedy="Leave it empty for any number.")
+        raise ConfigInvalid(
+            "The number of uses must be between 1 and 1,000.", remedy="Leave it empty to allow any number of uses."
+        )
     stored = list((parsed(stored_arguments) or {}).items())
     places = form.getlist("pin")
     if not all(place.isdecimal() and int(place[:9]) < len(stored) for place in places):
-        raise ConfigInvalid("An argument was ticked that the call does not have.", remedy="Look again.")
+        raise ConfigInvalid(
+            "The form selects an argument that the call does not have.", remedy="Reload the page and try again."
+        )
     pins = dict(stored[int(place)] for place in places)
     return PermitWish(now + timedelta(minutes=int(lasts)), pins, int(uses) if uses else None)

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from mcpregistry.domain.calls.arguments import laid_out
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, NotFound, SlipsnisseError
@@ -33,7 +34,10 @@ def detail(request: HttpRequest, pk: str) -> HttpResponse:
 def _found(request: HttpRequest, pk: str) -> ApprovalRequest:
     held = queries.one(pk, who=person(request))
     if held is None:
-        raise NotFound("There is no such request.", remedy="It may have been deleted with its call's record.")
+        raise NotFound(
+            "This approval request does not exist.",
+            remedy="It may have been deleted together with the record of its call. Go back to the queue.",
+        )
     return held
 
 
@@ -45,7 +49,8 @@ def _shown(
     shown = facts.arguments(held, around.before, whole=request.GET.get("all") == "1")
     words, url = facts.where(around.server)
     context = _status(request, held) | {
-        "title": f"{printable(held.call.tool_name, 80)} on {printable(held.call.server_slug)}",
+        "title": _("%(tool)s on %(server)s")
+        % {"tool": printable(held.call.tool_name, 80), "server": printable(held.call.server_slug)},
         "around": around, "energy": facts.energy(held, around), "shown": shown, "asked_arguments": _asked(held), "words": words, "url": url,
         "warnings": facts.warnings(held, around), "tool_says": around.definition.data if around.definition else None,
         "said_limit": facts.SAID, "problem": problem, "field": field, "form": _form(request, held),
@@ -97,7 +102,8 @@ def _decide(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     except ArgumentsInvalid as error:
         return _shown(request, held, status=422, problem=str(error), field="arguments")
     except Conflict as error:
-        return _shown(request, _found(request, held.pk), status=409, problem=f"Nothing was decided by you. {error}")
+        problem = _("Your decision was not saved. %(reason)s") % {"reason": error}
+        return _shown(request, _found(request, held.pk), status=409, problem=problem)
     except Denied as error:
         return _shown(request, held, status=403, problem=str(error))
     except SlipsnisseError as error:
@@ -110,14 +116,14 @@ def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     rendering = form_tokens.read(request.POST.get("token", ""), person(request))
     seen = rendering.seen.get(held.pk)
     if seen is None:
-        raise Conflict("This form was shown for another call.", remedy="Look again and decide then.")
+        raise Conflict("This form belongs to another call.", remedy="Read the call again before you decide.")
     if any(vote.user_id == request.user.pk and vote.arguments_hash == seen for vote in held.votes.all()):
         raise Conflict(
-            "This form was used already: your vote is counted.", remedy="Open the call again to see its state."
+            "This form was already used, and your vote is counted.", remedy="Open the call again to see its state."
         )
     wish = decisions.read(request.POST, facts.effective(held), now)
     if wish.approve and not rendering.whole:
-        raise Conflict("You were not shown all of the arguments.", remedy="Press “Show all” before you approve.")
+        raise Conflict("You have not seen all of the arguments.", remedy="Press “Show all” before you approve.")
     after = votes.vote(
         request_id=held.pk, user=person(request), approve=wish.approve, reason=wish.reason, arguments=wish.arguments,
         seen=seen, permit=wish.permit, via="web", now=now,
@@ -129,10 +135,13 @@ def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
 def _told(held: ApprovalRequest, wish: decisions.Wish) -> str:
     name = printable(held.call.tool_name, 80)
     if not wish.approve:
-        return f"Rejected {name}. The agent is told your reason."
+        return _("Rejected %(call)s. The agent receives your reason.") % {"call": name}
     if held.call.state == State.PENDING:
-        return f"You approve {name}; {_agreed(held)} of {held.quorum} agree so far."
-    return f"Approved {name}{' as you edited it' if wish.arguments is not None else ''}."
+        values = {"call": name, "given": _agreed(held), "required": held.quorum}
+        return _("You approved %(call)s. It has %(given)s of %(required)s approvals.") % values
+    if wish.arguments is not None:
+        return _("Approved %(call)s with your changes.") % {"call": name}
+    return _("Approved %(call)s.") % {"call": name}
 
 
 @page("decide_approval", "POST")
@@ -144,7 +153,9 @@ def ask_again(request: HttpRequest, pk: str) -> HttpResponse:
             votes.lift_refusal(request_id=held.pk, user=person(request))
         except (Denied, Conflict) as error:
             return _shown(request, held, status=403 if isinstance(error, Denied) else 409, problem=str(error))
-        messages.success(request, "The refusal is taken back: when the agent makes this call again, people are asked.")
+        messages.success(
+            request, _("The rejection was lifted. If the agent makes this call again, it waits for an approval.")
+        )
     return HttpResponseRedirect(reverse("approvals:detail", args=[held.pk]))
 
 
@@ -170,7 +181,9 @@ def preview(request: HttpRequest, pk: str) -> HttpResponse:
     try:
         value = decisions.edited(request.POST.get("arguments", ""))
         if around.definition is None:
-            raise Conflict("The tool's definition is gone, so an edit cannot be checked.", remedy="Reject the call.")
+            raise Conflict(
+                "The tool's definition no longer exists, so an edit cannot be checked.", remedy="Reject the call."
+            )
         kind = around.definition.tool.kind
         check_call(kind, repair_definition(kind, around.definition.data).definition, value)
         changes = [each for each in laid_out(canonical(value), facts.effective(held)) or [] if each.change != "same"]

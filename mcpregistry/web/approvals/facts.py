@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from mcpregistry.domain.calls.arguments import Argument, editable, laid_out, sha256
 from mcpregistry.domain.kinds import arguments_schema
 from mcpregistry.domain.lifecycle import State
@@ -90,13 +92,13 @@ def warnings(request: ApprovalRequest, around: queries.Around) -> list[str]:
     """Sentences on what has changed since the call was asked for; each of them ends the call before it runs."""
     call, found = request.call, []
     if around.server is None:
-        found.append("The server is no longer registered.")
+        found.append(_("The server is no longer registered."))
     elif around.server.revision != call.server_revision:
-        found.append("The server's settings were changed after this call was asked for.")
+        found.append(_("The server's settings were changed after this call was requested."))
     if around.server is not None and (
         around.tool is None or around.tool.pinned is None or around.tool.pinned.hash != call.definition_hash
     ):
-        found.append("Another definition of the tool is approved now, or none.")
+        found.append(_("The definition of the tool that this call uses is no longer approved."))
     return found
 
 
@@ -110,27 +112,30 @@ def where(server: Server | None) -> tuple[list[str], str]:
 
 def state_words(request: ApprovalRequest) -> str:
     """One sentence on how it stands, with who decided."""
-    state, names = State(request.call.state), _deciders(request)
+    state, names = State(request.call.state), {"names": _deciders(request)}
+    expired = _("Not decided in time.")
+    if request.execute_by is not None:
+        expired = _("Approved%(names)s, but not run in time.") % names
     sentences = {
-        State.PENDING: "Waits for a decision.",
-        State.READY: f"Approved{names}. {queries.when_it_runs(request) if state is State.READY else ''}",
-        State.DISPATCHED: f"Approved{names}. It runs.",
-        State.SUCCEEDED: f"Approved{names}. It ran and succeeded.",
-        State.TOOL_ERROR: f"Approved{names}. It ran; the tool answered with an error.",
-        State.NOT_SENT: f"Approved{names}, but it could not be sent.",
-        State.UNKNOWN: f"Approved{names}. It was sent; what became of it is unknown.",
-        State.REJECTED: f"Rejected{names}.",
-        State.EXPIRED: "Nobody decided in time." if request.execute_by is None else f"Approved{names}, but too late to run.",
-        State.CANCELLED: "The caller withdrew it.",
-        State.VOID: "Void: what was asked for has changed meanwhile.",
-    }  # fmt: skip
+        State.PENDING: _("Waits for a decision."),
+        State.READY: f"{_('Approved%(names)s.') % names} {queries.when_it_runs(request) if state is State.READY else ''}",
+        State.DISPATCHED: _("Approved%(names)s. The call is running.") % names,
+        State.SUCCEEDED: _("Approved%(names)s. The call ran and succeeded.") % names,
+        State.TOOL_ERROR: _("Approved%(names)s. The call ran, and the tool answered with an error.") % names,
+        State.NOT_SENT: _("Approved%(names)s, but the call could not be sent.") % names,
+        State.UNKNOWN: _("Approved%(names)s. The call was sent; its outcome is unknown.") % names,
+        State.REJECTED: _("Rejected%(names)s.") % names,
+        State.EXPIRED: expired,
+        State.CANCELLED: _("Cancelled by the caller."),
+        State.VOID: _("Void: the server, the tool or the rule was changed after the request."),
+    }
     return sentences.get(state, state.value)
 
 
 def _deciders(request: ApprovalRequest) -> str:
     approve = request.call.state != State.REJECTED
     names = [printable(vote.name, 60) for vote in request.votes.all() if vote.approve == approve]
-    return f" by {' and '.join(names)}" if names else ""
+    return _(" by %(names)s") % {"names": _(" and ").join(names)} if names else ""
 
 
 def version(request: ApprovalRequest) -> str:

@@ -8,13 +8,14 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.queries import approval_figures as queries
 from mcpregistry.queries.approval_figures import ApproverFigures, RuleFigures
 from mcpregistry.web.approvals.history import csv_of
 from mcpregistry.web.pages import page, show
 
-_PERIODS = {1: "24 hours", 7: "7 days", 30: "30 days", 90: "90 days"}
+_PERIODS = {1: _("24 hours"), 7: _("7 days"), 30: _("30 days"), 90: _("90 days")}
 
 
 @page("view_approvalrequest")
@@ -22,7 +23,7 @@ def figures(request: HttpRequest) -> HttpResponse:
     """The page, for the last 24 hours up to 90 days."""
     days = _days(request)
     context = {
-        "title": "Figures of approvals", "figures": _found(days), "days": days, "periods": _PERIODS,
+        "title": _("Approval figures"), "figures": _found(days), "days": days, "periods": _PERIODS,
         "relax_rate": queries.RELAX_RATE, "relax_decisions": queries.RELAX_DECISIONS,
     }  # fmt: skip
     return show(request, "approvals/figures.html", context)

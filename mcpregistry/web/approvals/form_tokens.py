@@ -46,4 +46,4 @@ def read(token: str, user: User) -> Rendering:
 
 
 def _stale() -> Conflict:
-    return Conflict("This form is not one that was just shown to you.", remedy="Look again and decide then.")
+    return Conflict("This form is out of date.", remedy="Reload the page, and read the call again before you decide.")

@@ -10,6 +10,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.translation import gettext as _
 
 from mcpregistry.db import streamed
 from mcpregistry.domain.calls.arguments import sha256
@@ -40,7 +41,7 @@ def history(request: HttpRequest) -> HttpResponse:
     found = found.defer("result", "said", "edited", "call__result", "call__arguments")
     rows, more = queries.page_of(found, after=_after(request), size=_PAGE)
     context = {
-        "title": "History of approvals", "rows": [(row, queries.end_of(row)) for row in rows], "ends": list(queries.ENDS),
+        "title": _("History of approvals"), "rows": [(row, queries.end_of(row)) for row in rows], "ends": list(queries.ENDS),
         "next": _next(request, rows[-1]) if more else "", "query": _query(request), "values": _values(request),
         "approvers": _names(ApprovalVote.objects.order_by("name").values_list("name", flat=True).distinct()[:500]),
         "rules": _names(ApprovalRequest.objects.order_by("rule_name").values_list("rule_name", flat=True).distinct()[:500]),

@@ -16,6 +16,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from mcpregistry.domain.errors import Conflict, NotFound, SlipsnisseError
 from mcpregistry.domain.policy.risk import Level
@@ -59,7 +61,7 @@ class Row:
 def queue(request: HttpRequest) -> HttpResponse:
     """The page with the filters and the list."""
     context = _queue(request) | {
-        "title": "Approvals",
+        "title": _("Approvals"),
         "choices": asdict(queries.choices(who=person(request))),
         "risks": queries.RISKS,
     }
@@ -153,8 +155,12 @@ def _news(request: HttpRequest) -> list[str]:
 
 def _word(vote: ApprovalVote) -> str:
     request = vote.request
-    did = "rejected" if not vote.approve else "edited and approved" if request.edited else "approved"
-    return f"{printable(vote.name, 60)} {did} {printable(request.call.tool_name, 80)}"
+    did = _("%(name)s approved %(call)s")
+    if not vote.approve:
+        did = _("%(name)s rejected %(call)s")
+    elif request.edited:
+        did = _("%(name)s edited and approved %(call)s")
+    return did % {"name": printable(vote.name, 60), "call": printable(request.call.tool_name, 80)}
 
 
 # Identical low-risk calls
@@ -170,7 +176,7 @@ def alike(request: HttpRequest, pk: str) -> HttpResponse:
         .first()
     )
     if first is None:
-        raise NotFound("There is no such request.", remedy="Go back to the queue.")
+        raise NotFound("This approval request does not exist.", remedy="Go back to the queue.")
     _only_low(pk)
     return _decide_alike(request, first) if request.method == "POST" else _show_alike(request, first)
 
@@ -179,7 +185,7 @@ def _show_alike(request: HttpRequest, first: ApprovalRequest, status: int = 200,
     group = [each for each in queries.identical(first) if not votes.why_not(each, person(request))]
     seen = {each.pk: requests.arguments_hash(each) for each in group}
     context = {
-        "title": "Identical calls", "group": group, "first": first, "problem": problem,
+        "title": _("Identical calls"), "group": group, "first": first, "problem": problem,
         "arguments": first.edited or first.call.arguments, "reason": request.POST.get("reason", ""),
         "token": form_tokens.sign(form_tokens.Rendering(seen), person(request)),
     }  # fmt: skip
@@ -206,12 +212,19 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
             done += 1
         except SlipsnisseError as error:
             refused.append(error.message)
-    messages.success(request, f"{done} {'approved' if wish.approve else 'rejected'}.")
+    if wish.approve:
+        text = ngettext("Approved %(count)s call.", "Approved %(count)s calls.", done)
+    else:
+        text = ngettext("Rejected %(count)s call.", "Rejected %(count)s calls.", done)
+    messages.success(request, text % {"count": done})
     if refused:
-        messages.warning(request, f"{len(refused)} left as they were: {refused[0]}")
+        text = ngettext(
+            "%(count)s call was not changed: %(reason)s", "%(count)s calls were not changed: %(reason)s", len(refused)
+        )
+        messages.warning(request, text % {"count": len(refused), "reason": refused[0]})
     return HttpResponseRedirect(reverse("approvals:queue"))
 
 
 def _only_low(request_id: str) -> None:
     if not ApprovalRequest.objects.filter(pk=request_id, risk=Level.LOW).exists():
-        raise Conflict("Only low-risk calls may be decided together.", remedy="Open each one by itself.")
+        raise Conflict("Only low-risk calls can be decided together.", remedy="Open each call on its own.")

@@ -10,7 +10,9 @@ from functools import lru_cache
 from django.conf import settings
 from django.urls import reverse
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
+from mcpregistry.domain.text.display import printable
 from mcpregistry.web.docs.rendering import Rendered, render
 
 SLUG = "errors"  # of the document with the table
@@ -22,7 +24,7 @@ _EFFECTS = {
     "unknown": "The call may have taken effect. Slipsnisse does not repeat it.",
     "tool_error": "The server received the call.",
     "succeeded": "The call took effect.",
-    "as recorded": "The call's record states what became of it.",
+    "as recorded": "The call's record contains its outcome.",
 } | dict.fromkeys(("denied", "rejected", "void"), "The call was not sent to the server.")
 
 
@@ -60,7 +62,9 @@ def error_code_of(name: str) -> ErrorCode:
     try:
         return error_codes()[name]
     except KeyError:
-        raise NotFound("There is no such error code.", remedy="Search the docs for the message.") from None
+        raise NotFound(
+            error_texts.not_found("error code", printable(name, 60)), remedy="Search the docs for the message."
+        ) from None
 
 
 @lru_cache(maxsize=200)

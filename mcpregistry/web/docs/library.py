@@ -63,7 +63,7 @@ def entry_of(slug: str) -> Entry:
     for entry in entries():
         if entry.slug == slug:
             return entry
-    raise NotFound("There is no such page of the docs.", remedy="Search the docs, or start at their first page.")
+    raise NotFound("This page of the docs does not exist.", remedy="Search the docs, or start at their first page.")
 
 
 @lru_cache(maxsize=100)
@@ -77,5 +77,5 @@ def picture(name: str) -> bytes:
     """The bytes of ``docs/images/NAME``, a PNG. Raises ``NotFound``."""
     path = settings.BASE_DIR / "docs" / "images" / name
     if path.suffix != ".png" or not path.is_file():
-        raise NotFound("There is no such picture.", remedy="Look at the page that shows it.")
+        raise NotFound("This picture does not exist.", remedy="Open the page of the docs that shows it.")
     return path.read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 
 from mcpregistry.web.docs import error_codes, library
 from mcpregistry.web.docs.search import LIMIT, search
@@ -15,7 +16,7 @@ def index(request: HttpRequest) -> HttpResponse:
     question = request.GET.get("q", "").strip()[:200]
     hits = search(question)
     context = {
-        "title": f"Docs: {question}" if question else "Docs",
+        "title": _("Docs: %(search)s") % {"search": question} if question else _("Docs"),
         "question": question,
         "hits": hits,
         "more": len(hits) == LIMIT,

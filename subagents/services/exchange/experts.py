@@ -322,7 +322,11 @@ class _Import:
             if name not in there:
                 known = ", ".join(model.objects.values_list("slug", flat=True)[:20]) or "none"
                 word = model._meta.verbose_name
-                self._refuse(at + pointer(key, index), error_texts.not_found(str(word), name), f"Available: {known}.")
+                self._refuse(
+                    at + pointer(key, index),
+                    error_texts.not_found(str(word), name),
+                    f"Correct the name. Available: {known}.",
+                )
         return list(there.values()) if len(there) == len(set(entry[key])) else None
 
 

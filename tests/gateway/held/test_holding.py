@@ -56,7 +56,7 @@ async def test_a_refusal_reaches_the_model_with_its_reason_in_text_and_in_struct
         result = await calling
     assert result["isError"] is True
     for said in (words(result), json.dumps(result["structuredContent"])):
-        assert "REFUSED by Ann Lee: not on a Friday" in said
+        assert "REJECTED by Ann Lee: not on a Friday" in said
         assert "Do not retry" in said
     assert case.sent() == []
 
@@ -171,7 +171,7 @@ async def test_a_host_that_cancels_before_the_decision_ends_the_request(site, st
         await host.cancel(77)
         request = await case.until(State.CANCELLED)
         calling.cancel()
-    assert "left" in request.call.reason
+    assert "disconnected" in request.call.reason
     with pytest.raises(votes.AlreadyDecided):
         await case.approve()
     assert case.sent() == []

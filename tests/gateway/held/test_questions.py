@@ -32,11 +32,11 @@ async def test_where_the_rule_lets_the_requester_confirm_the_person_at_the_host_
     assert result["structuredContent"]["arguments"] == case.arguments
     (asked,) = host.asked
     assert asked["requestedSchema"]["properties"]["confirm"]["type"] == "boolean"
-    assert "Tool: mine of the server echo" in asked["message"]
+    assert "Tool: mine on the server echo" in asked["message"]
     assert case.arguments["mark"] in asked["message"]
     request = await case.request()
     (vote,) = await outside(lambda: list(request.votes.all()))
-    assert (vote.via, vote.approve, vote.name) == ("host", True, "the person at claude-code 1")
+    assert (vote.via, vote.approve, vote.name) == ("host", True, "the user of claude-code 1")
     assert len(case.sent()) == 1
 
 
@@ -83,7 +83,7 @@ async def test_a_person_who_reads_and_declines_ends_the_call(site, token, case, 
     async with http_host(site, token, era=era, abilities=FORM, person=reads, name="claude-code") as host:
         result = await host.call("echo__mine", case.arguments)
     assert result["isError"] is True
-    assert "REFUSED by the person at claude-code" in words(result)
+    assert "by the user of claude-code" in words(result)
     assert (await case.request()).call.state == State.REJECTED
     assert case.sent() == []
 
@@ -120,7 +120,7 @@ async def test_a_request_refused_by_an_approver_stays_refused_when_the_person_at
         await asked.wait()
         await case.reject("no")
         result = await calling
-    assert "REFUSED by Ann Lee: no" in words(result)
+    assert "REJECTED by Ann Lee: no" in words(result)
     assert case.sent() == []
     assert len(await case.calls()) == 1
 

@@ -154,7 +154,7 @@ async def test_a_task_is_not_forgotten_while_its_call_is_on_record(opened, bob, 
         await outside(retention.prune, timezone.now() + timedelta(days=60))
         erased = await look(host, task_id)
         assert erased["status"] == "completed"
-        assert "not kept any more" in text_of(erased["result"])
+        assert "no longer stored" in text_of(erased["result"])
         await outside(retention.prune, timezone.now() + timedelta(days=900))
         assert (await ask(host, "tasks/get", task_id))["error"]["code"] == -32602
 

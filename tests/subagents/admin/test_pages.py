@@ -246,9 +246,9 @@ def test_what_cannot_be_settled_is_said_and_nothing_changes(run: Run, model: Lan
     assert operator.post(f"{page}999999/done/").status_code == 404
     assert "Use done, failed or repeat" in operator.post(f"{page}{call.pk}/nonsense/", follow=True).content.decode()
     Turn.objects.create(run=run, number=2, model_name="m", finish="stop", started_at=timezone.now(), duration_ms=1)
-    assert "gone on since" in operator.post(f"{page}{call.pk}/repeat/", follow=True).content.decode()
+    assert "the run has continued" in operator.post(f"{page}{call.pk}/repeat/", follow=True).content.decode()
     Run.objects.update(finished_at=timezone.now(), state=RunState.DONE)
-    assert "has ended" in operator.post(f"{page}{call.pk}/done/", follow=True).content.decode()
+    assert "it is finished" in operator.post(f"{page}{call.pk}/done/", follow=True).content.decode()
     assert ToolCall.objects.get().state == CallState.UNKNOWN
 
 

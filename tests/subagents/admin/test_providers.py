@@ -46,9 +46,9 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"key": f"Bearer {KEY}"}, "Enter the key alone"),
-        ({"key": f"{KEY} more"}, "Enter the key alone"),
-        ({"kind": "compatible"}, "Enter the base URL"),
+        ({"key": f"Bearer {KEY}"}, "Enter only the key"),
+        ({"key": f"{KEY} more"}, "Enter only the key"),
+        ({"kind": "compatible"}, "The base URL of a compatible server is required"),
         ({"kind": "compatible", "base_url": "http://host/v1/chat/completions"}, "Enter http://host/v1 instead"),
         ({"kind": "compatible", "base_url": "ftp://host"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://host:x/v1"}, "valid URL"),
@@ -89,7 +89,7 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"context_window": "4000"}, "no question has room"),
+        ({"context_window": "4000"}, "fill the whole context window"),
         ({"tokenizer": "bpe"}, "is not a valid tokenizer"),
         ({"overrides": '{"model": "x"}'}, "reserved for the site"),
         ({"overrides": '{"topK": 3}'}, "does not have these options: top_k"),

@@ -42,7 +42,7 @@ def report() -> TrialReport:
     }  # fmt: skip
     tool = Tool.objects.select_related("latest").get()
     assert tool.latest is not None
-    rows = [{"tool": "look", "hash": tool.latest.hash, "rule": "ask", "why": "it does not claim to only read"}]
+    rows = [{"tool": "look", "hash": tool.latest.hash, "rule": "ask", "why": "it does not declare that it only reads"}]
     proposed = {"tools": rows, "fields": {"sandbox": "enforce"}}
     now = timezone.now()
     TrialReport.objects.create(**found | {"figures": {"memory_kb": 10_240}}, created_at=now - timedelta(days=1))
@@ -103,6 +103,6 @@ def test_an_outdated_one_says_so_and_can_be_declined(report: TrialReport) -> Non
     lifecycle.save_server(server=server, actor="test")
     client = client_as("admin")
     assert "changed after this trial" in client.get(f"{TRIALS}{report.pk}/change/").content.decode()
-    assert "changed or removed after" in client.post(f"{TRIALS}{report.pk}/do/apply/", follow=True).content.decode()
+    assert "changed or deleted after" in client.post(f"{TRIALS}{report.pk}/do/apply/", follow=True).content.decode()
     client.post(f"{TRIALS}{report.pk}/do/decline/")
     assert Proposal.objects.get().state == "declined"

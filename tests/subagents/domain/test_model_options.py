@@ -102,7 +102,7 @@ def test_options_are_an_allow_list_and_nothing_on_it_says_where_a_request_goes(k
 def test_a_model_that_thinks_cannot_be_made_to_call_and_needs_room_for_an_answer() -> None:
     found = problem("anthropic", "claude-sonnet-4-5", THINKS, max_output=4096, tool_choice="required")
     assert found is not None
-    assert "made to call" in found.sentence
+    assert "forced to call" in found.sentence
     found = problem("anthropic", "claude-sonnet-4-5", {"reasoning_effort": "low"}, max_output=1200)
     assert found is not None
     assert "at least 1,024" in found.sentence

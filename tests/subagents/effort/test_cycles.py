@@ -130,7 +130,7 @@ def test_an_answer_is_made_and_told_once_whoever_takes_over(bench: Bench) -> Non
     assert said(talk) == [("in", "a"), ("in", "b"), ("out", "Yes.")]
     assert Run.objects.count() == 2, "what was written meanwhile is answered next"
     assert cycle.take(row.pk, worker="other") is None
-    assert [each.decision.split(": ")[1][:8] for each in CycleLog.objects.order_by("id")] == ["asks its", "answered"]
+    assert [each.decision.split(": ")[1][:8] for each in CycleLog.objects.order_by("id")] == ["asking i", "answered"]
 
 
 def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_itself(bench: Bench) -> None:

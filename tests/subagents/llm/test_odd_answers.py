@@ -97,7 +97,7 @@ async def test_a_web_page_is_told_as_one_and_asked_for_once(serve: Any) -> None:
     [
         (b"<html>Sign in</html>", ErrorKind.BAD_REQUEST, "web page"),
         (b'{"choices": [{"message": {"cont', ErrorKind.UNREADABLE, "or incomplete"),
-        (b"", ErrorKind.UNREADABLE, "not JSON"),
+        (b"", ErrorKind.UNREADABLE, "not valid JSON"),
         (b'{"status": "ok"}', ErrorKind.UNREADABLE, "answer"),
         (b"[]", ErrorKind.UNREADABLE, "answer"),
     ],

@@ -30,7 +30,7 @@ def test_a_script_that_is_over_says_so_unless_it_repeats() -> None:
 
 
 def test_an_unknown_model_names_those_that_there_are() -> None:
-    with pytest.raises(ScriptError, match="There are: m"):
+    with pytest.raises(ScriptError, match="Available models: m"):
         load(TURNS).turn(Ask("other", False, 0))
 
 

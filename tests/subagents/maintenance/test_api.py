@@ -81,7 +81,7 @@ def test_bad_parameters_are_refused_with_their_place(body: dict[str, Any], where
 
 def test_an_unknown_server_is_said_at_once() -> None:
     answer = person("operator").post(REQUESTS, order("test_server", server="none"))
-    assert (answer.status_code, "'none'" in answer.json()["message"]) == (404, True)
+    assert (answer.status_code, '"none"' in answer.json()["message"]) == (404, True)
 
 
 def test_an_agent_sees_only_its_own_and_only_what_it_may_use() -> None:

@@ -77,13 +77,13 @@ async def test_a_model_tries_a_server_step_by_step_and_can_only_make_the_proposa
     starts = [(start["era"], start["network"]) for start in report.starts]
     assert starts == [("legacy", "closed"), ("modern", "closed")], "each once; the plan has nothing left to start"
     rules = {row["tool"]: (row["rule"], row["why"]) for row in report.proposed["tools"]}
-    assert rules["look"] == ("hide", "a model advises it: nobody needs it")
+    assert rules["look"] == ("hide", "advised by a model: nobody needs it")
     assert (rules["remove"][0], rules["listing"][0], report.verdict) == ("ask", "allow", "attention")
     assert {
         "severity": "alarm",
         "kind": "model",
         "tool": "",
-        "text": "A model says: look is odd",
+        "text": "Concern of a model: look is odd",
     } in report.findings
     assert {tool["name"]: tool["call"]["outcome"] for tool in report.tools}["listing"] == "ok", (
         "with arguments of the model"

@@ -125,7 +125,7 @@ def _choose_on_the_page(client: Any, entry: RegistryEntry, key: int) -> None:
     assert form in shown
     assert 'value="git"' in client.get(form).content.decode()
     refused = client.post(form, {"slug": "git", "input-0": "t", "shown": "of before"})
-    assert "has changed since it was shown" in refused.content.decode()
+    assert "was changed after you opened it" in refused.content.decode()
     assert (Proposal.objects.get(pk=key).state, Server.objects.count()) == ("waiting", 0)
     client.post(form, {"slug": "git", "input-0": "t", "shown": entry.sha256})
     assert (Proposal.objects.get(pk=key).state, Server.objects.get().slug) == ("applied", "git")

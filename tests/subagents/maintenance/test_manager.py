@@ -450,7 +450,7 @@ async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(man
         await db_call(proposals.apply, proposal_id=done.result["proposal"], user=user, actor="user:ann")
         assert (await db_call(Server.objects.get)).lifecycle == lifecycle_then
     same = await ended(here, await db_call(ask, Kind.MODIFY, server="echo", fields={"enabled": True}, reason=""))
-    assert "is so already" in same.error
+    assert "has these values already" in same.error
 
 
 async def test_workers_may_be_told_which_kinds_of_work_are_theirs(manager: Any, settings: Any) -> None:

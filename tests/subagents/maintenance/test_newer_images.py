@@ -85,10 +85,10 @@ def test_a_newer_image_is_proposed_once_and_applied_as_a_draft_that_waits_for_it
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"status": "deleted"}, "taken this version back"),
+        ({"status": "deleted"}, "withdrawn or deprecated this version"),
         ({"document": json.dumps({"packages": []})}, "another image"),
         ({"document": "another digest"}, "another image"),
-        (None, "taken this version back"),
+        (None, "withdrawn or deprecated this version"),
     ],
 )
 def test_a_version_that_its_registry_has_taken_back_since_is_not_applied(

@@ -82,7 +82,7 @@ async def test_a_newcomer_is_measured_in_its_sandbox_and_leaves_nothing(manager:
     kinds = {(each["kind"], each["tool"]) for each in report.findings}
     assert {("definition", "helper"), ("denied", "")} <= kinds
     assert any("/etc/shadow" in each["text"] for each in report.findings)
-    assert any("kernel refuses" in each for each in report.unobserved)
+    assert any("kernel denies" in each for each in report.unobserved)
     rules = {row["tool"]: row["rule"] for row in report.proposed["tools"]}
     assert rules == {
         "look": "allow",
@@ -211,7 +211,7 @@ def test_what_has_changed_since_is_refused_whole(proposed: Any) -> None:
     server = Server.objects.get()
     server.idle_timeout = 7
     lifecycle.save_server(server=server, actor="user:bob")
-    with pytest.raises(Conflict, match="changed or removed"):
+    with pytest.raises(Conflict, match="changed or deleted"):
         proposals.apply(proposal_id=row.pk, user=ann(), actor="user:ann")
     assert not PolicyRule.objects.exclude(tool=None).exists()
     assert not Tool.objects.exclude(pinned=None).exists()
@@ -337,9 +337,9 @@ async def test_rules_decide_about_each_call_of_a_trial(manager: Any, default: st
     assert [*dict.fromkeys(called)] == ["allowed", *by_default]
     why = {tool["name"]: tool["call"].get("why", "") for tool in report.tools}
     assert why["denied"] == "the rules deny it (rule 'no denied')"
-    assert why["asked"] == "the rules ask a person first (rule 'ask first')"
+    assert why["asked"] == "the rules require an approval (rule 'ask first')"
     assert why["disabled"] == "an operator has disabled it"
-    assert why["plain"] == ("" if by_default else "the rules deny it (no rule fits)")
+    assert why["plain"] == ("" if by_default else "the rules deny it (no rule matches)")
     assert report.figures["calls"]["skipped"] == 5 - len(set(called))
     recorded = await db_call(lambda: [*Invocation.objects.filter(origin="trial").order_by("received_at", "id")])
     made = [call for call in recorded if call.state == "succeeded"]

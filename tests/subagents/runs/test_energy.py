@@ -106,7 +106,7 @@ async def test_without_energy_no_model_is_asked_and_the_run_ends_saying_so(bench
     assert (run.state, run.exit, models.asked) == ("failed", "EXIT-ENERGY", [])
     assert "is estimated to cost 1." in run.error, "500 tokens of an answer are a unit, and its question is small"
     assert '0.1 are left in the pool "p"' in run.error
-    assert "ask the operator" in run.error
+    assert "ask an operator" in run.error
     assert not await db_call(EnergyReservation.objects.exists)
 
 

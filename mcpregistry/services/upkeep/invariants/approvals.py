@@ -148,15 +148,15 @@ def _ids(rows: QuerySet[Any]) -> Iterator[str]:
 
 
 RULES = [
-    ("What people were asked about has its request.", without_request),
-    ("What was asked about ran only with enough approvals of those very arguments.", without_quorum),
-    ("Terms, votes and approvals are those that the audit log has.", not_as_signed),
-    ("Permits are those that the audit log has.", permits_not_as_signed),
-    ("What one person rejected never ran.", rejected_and_let_go),
-    ("Only where the rule says so did the requester confirm.", confirmed_by_nobody_allowed),
-    ("Nobody approved what they asked for.", approved_by_requester),
-    ("What ran is what was approved: agent, server, definition, arguments, rule.", not_as_approved),
-    ("No end is kept for callers that have had it, or came too late.", joinable_after_its_end),
-    ("No held call outlives its time.", past_its_time),
-    ("Whatever is no longer pending has the time of its decision.", decided_without_time),
+    ("Every held call has its approval request.", without_request),
+    ("Held calls ran only with enough approvals of exactly these arguments.", without_quorum),
+    ("Terms, votes and approvals match the audit log.", not_as_signed),
+    ("Permits match the audit log.", permits_not_as_signed),
+    ("Rejected calls never ran.", rejected_and_let_go),
+    ("Requesters confirmed their own calls only if the rule allowed it.", confirmed_by_nobody_allowed),
+    ("No user approved their own call.", approved_by_requester),
+    ("Each call ran as it was approved: agent, server, definition, arguments and rule.", not_as_approved),
+    ("No outcome is stored for callers that received it or came too late.", joinable_after_its_end),
+    ("No held call is open after its time limit.", past_its_time),
+    ("Every decided call has the time of its decision.", decided_without_time),
 ]

@@ -30,7 +30,7 @@ def unsettled(now: datetime) -> Iterator[str]:
 
 
 RULES: list[tuple[str, Callable[[datetime], Iterator[str]]]] = [
-    ("The books of budgets balance.", unbalanced),
-    ("Every entry of a budget is signed and follows the one before it.", broken),
-    ("What is set aside of budgets is for calls that are out.", unsettled),
+    ("The entries of each budget add up.", unbalanced),
+    ("Every budget entry is signed and follows the one before it.", broken),
+    ("Budgets are reserved only for calls in progress.", unsettled),
 ]

@@ -63,7 +63,7 @@ def _finding(rule: str, places: Iterator[str]) -> Finding:
     except Exception as error:  # a key is missing, or a table holds what the site does not write
         if is_passing(error):
             raise
-        return Finding(rule, 1, (f"This could not be checked. {error}",))
+        return Finding(rule, 1, (f"The check failed: {error}",))
 
 
 def _ids(rows: QuerySet[Any]) -> Iterator[str]:
@@ -171,35 +171,35 @@ def _running_test(now: datetime) -> Iterator[str]:
 
 def _lost_guards(now: datetime) -> Iterator[str]:
     yield from missing_guards()
-    yield from (f"{name} does something else" for name in altered_guards())
-    yield from (f"{name} is not one of the site" for name in unknown_guards())
+    yield from (f"{name} was altered" for name in altered_guards())
+    yield from (f"{name} does not belong to the site" for name in unknown_guards())
 
 
 Rule = tuple[str, Callable[[datetime], Iterator[str]]]
 
 _RULES: list[Rule] = [
-    ("The database's own guards are in place.", _lost_guards),
-    ("Every audit chain is whole.", lambda now: chains.verify()),
-    ("Whatever was sent has its audit entry.", _dispatched_without_entry),
-    ("What was refused, held back or undecided was never sent.", _sent_though_refused),
+    ("The triggers of the database are in place.", _lost_guards),
+    ("Every audit chain is complete.", lambda now: chains.verify()),
+    ("Every sent call has its audit entry.", _dispatched_without_entry),
+    ("Denied, rejected and undecided calls were never sent.", _sent_though_refused),
     ("No call was sent twice.", _sent_twice),
     ("No call ended twice.", _ended_twice),
-    ("Only an end that was supposed was corrected.", _corrected_though_known),
-    ("A call has ended if and only if the audit log says how.", _end_not_told),
-    ("An ended call has a time and holds no lease.", _end_incomplete),
-    ("A call succeeded only with an answer.", _success_without_answer),
-    ("A call that is out has a lease.", _dispatched_without_lease),
-    ("No lease is stuck.", _stuck),
-    ("Only approved definitions of the tool itself are served.", _pinned_unapproved),
-    ("Every active server runs as it was confirmed.", _active_unconfirmed),
-    ("Secrets are stored sealed only.", _unsealed),
-    ("No test waits for a dead worker.", _lost_test),
-    ("No connection of a dead process is shown.", _stale_connection),
+    ("Only assumed outcomes were corrected.", _corrected_though_known),
+    ("A call has ended if and only if the audit log contains its outcome.", _end_not_told),
+    ("An ended call has an end time and no lease.", _end_incomplete),
+    ("Every succeeded call has an answer.", _success_without_answer),
+    ("Every call in progress has a lease.", _dispatched_without_lease),
+    ("No lease is overdue.", _stuck),
+    ("Only approved definitions of the same tool are offered.", _pinned_unapproved),
+    ("The launch of every active server is confirmed.", _active_unconfirmed),
+    ("Secrets are only stored encrypted.", _unsealed),
+    ("No test waits for a stopped worker.", _lost_test),
+    ("No connection of a stopped process is listed.", _stale_connection),
     *approvals.RULES,
     *energy.RULES,
     *budgets.RULES,
 ]
 _QUIET_RULES: list[Rule] = [
-    ("Nothing is left open.", _open_call),
-    ("No test is left running.", _running_test),
+    ("No call is open.", _open_call),
+    ("No test is running.", _running_test),
 ]

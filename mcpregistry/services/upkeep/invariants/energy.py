@@ -41,6 +41,6 @@ def broken(now: datetime) -> Iterator[str]:
 
 
 RULES: list[tuple[str, Callable[[datetime], Iterator[str]]]] = [
-    ("The books of energy balance.", unbalanced),
-    ("Every entry of energy is signed and follows the one before it.", broken),
+    ("The entries of each energy pool add up.", unbalanced),
+    ("Every energy entry is signed and follows the one before it.", broken),
 ]

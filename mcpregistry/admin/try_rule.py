@@ -57,7 +57,7 @@ class TryForm(forms.Form):
     )
     days = forms.IntegerField(
         initial=7, min_value=1, max_value=365, label=_("Period (days)"),
-        help_text=_("Number of days, up to now, whose calls are checked."),
+        help_text=_("How many days of past calls are checked, counted back from now."),
         widget=UnfoldAdminIntegerFieldWidget,
     )  # fmt: skip
 

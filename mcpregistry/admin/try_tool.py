@@ -160,8 +160,8 @@ def _made(request: HttpRequest, tool: Tool, form: TryForm) -> dict[str, Any]:
         form.add_error(
             None,
             _(
-                "This form has already made another call, and nothing was sent now. To make this call, submit "
-                "the form again."
+                "This form was already used for another call, so nothing was sent. To make this call, submit the "
+                "form again."
             ),
         )
         return {"key": random_id()}

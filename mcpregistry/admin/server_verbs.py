@@ -44,7 +44,7 @@ def request_test(request: HttpRequest, server: Server) -> str:
     """Request a server test, and return the message for the user."""
     test = checks.request_test(server=server, actor=actor(request), user=request.user)  # type: ignore[arg-type]
     return (
-        gettext("The test waits. {error}").format(error=test.error)
+        gettext("The test has not started yet. {error}").format(error=test.error)
         if test.error
         else gettext("The test has started. Its result appears below in a moment.")
     )

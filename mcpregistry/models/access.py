@@ -333,8 +333,8 @@ class Configuration(TrackedModel):
     )  # fmt: skip
     second_factor_roles = models.JSONField(
         _("roles that need a second factor"), default=list, db_default=[], blank=True,
-        help_text=_("Users with these roles must set up a second factor after they sign in, before they can open any "
-        "other page."),
+        help_text=_("Users with these roles must set up a second factor after they log in, before they can open any "
+"other page."),
     )  # fmt: skip
 
     auto_discovery = models.BooleanField(

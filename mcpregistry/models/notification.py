@@ -113,7 +113,7 @@ class Delivery(models.Model):
         WAITING = "waiting", _("waiting")
         FAILED = "failed", _("failed, will be retried")
         SENT = "sent", _("sent")
-        GIVEN_UP = "abandoned", _("abandoned")
+        GIVEN_UP = "given up", _("abandoned")
 
     EVENTS = [(event.value, event.value) for event in Event]
 

@@ -478,7 +478,7 @@ class Migration(migrations.Migration):
                     ('event', models.CharField(choices=[('asked', 'asked'), ('approved', 'approved'), ('rejected', 'rejected'), ('expired', 'expired'), ('cancelled', 'cancelled'), ('void', 'void'), ('definitions', 'definitions'), ('unavailable', 'unavailable'), ('available', 'available'), ('trial', 'trial'), ('budget_soft', 'budget_soft'), ('budget_spent', 'budget_spent'), ('test', 'test')], max_length=12)),
                     ('key', models.CharField(editable=False, help_text='Identifies what the message is about, so that a channel gets it only once.', max_length=100)),
                     ('body', models.TextField(help_text='Content of the message as JSON. Secrets in arguments are masked.')),
-                    ('state', models.CharField(choices=[('waiting', 'waiting'), ('failed', 'failed, will be retried'), ('sent', 'sent'), ("abandoned", "abandoned")], default='waiting', max_length=10)),
+                    ('state', models.CharField(choices=[('waiting', 'waiting'), ('failed', 'failed, will be retried'), ('sent', 'sent'), ('given up', 'abandoned')], default='waiting', max_length=10)),
                     ('attempts', models.PositiveIntegerField(default=0)),
                     ('created_at', models.DateTimeField()),
                     ('next_at', models.DateTimeField(blank=True, help_text='Time of the next attempt.', null=True)),

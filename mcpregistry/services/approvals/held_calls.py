@@ -202,7 +202,9 @@ def load(request_id: str) -> ApprovalRequest:
     """The request with its call. Raises ``NotFound``."""
     request = ApprovalRequest.objects.select_related("call", "group").filter(pk=request_id).first()
     if request is None:
-        raise NotFound("The approval request does not exist.", remedy="List the requests on the page Approvals, or with REST.")
+        raise NotFound(
+            "The approval request does not exist.", remedy="List the requests on the page Approvals, or with REST."
+        )
     return request
 
 
@@ -386,7 +388,9 @@ def locked(request_id: str) -> ApprovalRequest:
     """The request for the rest of the transaction. Raises NotFound."""
     request = _lock(pk=request_id)
     if request is None:
-        raise NotFound("The approval request does not exist.", remedy="List the requests on the page Approvals, or with REST.")
+        raise NotFound(
+            "The approval request does not exist.", remedy="List the requests on the page Approvals, or with REST."
+        )
     return request
 
 

@@ -107,7 +107,7 @@ class BehaviourForm(forms.Form):
 
 
 class BehaviourPage(RecordPage[Tool]):
-    """The page behind "Say what it does"; ``admin`` gives it records and permissions."""
+    """The page behind "Edit annotations"; ``admin`` gives it records and permissions."""
 
     permissions = ("mcpregistry.approve_definition",)
 

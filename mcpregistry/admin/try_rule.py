@@ -75,7 +75,7 @@ MAY_SEE_CALLS = "mcpregistry.view_invocation"
 
 
 class TryRulePage:
-    """The page behind "Try it on past calls"; ``admin`` gives it records and permissions."""
+    """The page behind "Try on past calls"; ``admin`` gives it records and permissions."""
 
     def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin

@@ -118,7 +118,7 @@ def _input(field: Field) -> forms.Field:
 
 
 class TryToolPage(RecordPage[Tool]):
-    """The page behind "Try it"; ``admin`` gives it records and permissions."""
+    """The page behind "Try tool"; ``admin`` gives it records and permissions."""
 
     permissions = ("mcpregistry.call_tool",)
 

@@ -143,12 +143,12 @@ def _incomplete() -> Iterator[Need]:
     found = attention.incomplete_servers()
     for each in found[:_MOST_NAMED]:
         link = f"{reverse('admin:mcpregistry_server_change', args=[each.pk])}#left-out"
-        words = _("offers something that hosts do not get: see why, then correct the server or its limits")
+        words = _("offers items that are not passed on to hosts: see why, then correct the server or its limits")
         yield Need(1, words, "", link, name=each.slug)
     more = len(found) - _MOST_NAMED
     link = f"{reverse('definitions:inbox')}#left-out"
-    one = _("more server offers something that hosts do not get: see why")
-    yield Need(max(0, more), one, _("more servers offer something that hosts do not get: see why"), link)
+    one = _("more server offers items that are not passed on to hosts: see why")
+    yield Need(max(0, more), one, _("more servers offer items that are not passed on to hosts: see why"), link)
 
 
 def _may_view(request: HttpRequest, model: str) -> bool:

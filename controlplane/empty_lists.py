@@ -41,36 +41,36 @@ LISTS: dict[str, Empty] = {
     # Approvals
     "approvals:queue": Empty(
         _("Calls that wait for a decision because of a rule."),
-        _("Nothing to do. New calls appear here automatically, if a rule with the outcome “ask” matches them."),
+        _("Nothing to do. Calls appear here when a rule with the decision “ask” matches them."),
         "admin:mcpregistry_policyrule_changelist",
         _("Rules"),
-        _("Nothing waits"),
+        _("Nothing is waiting"),
     ),
     "approvals:history": Empty(
         _("All calls that waited for a decision, with the decision, who made it, and why."),
-        _("Add a rule with the outcome “ask”. Its calls wait under Held calls."),
+        _("Add a rule with the decision “ask”. Calls that match it wait under Held calls."),
         "admin:mcpregistry_policyrule_changelist",
         _("Rules"),
-        _("No call was held yet"),
+        _("No calls have been held yet"),
     ),
     "approvals:figures": Empty(
         _("How long calls wait for a decision, and how many of them each approver decides, by rule."),
         _("Choose a longer period, or see the calls that wait now."),
         "approvals:queue",
         _("Held calls"),
-        _("No call was held in this time"),
+        _("No calls were held in this period"),
     ),
     "definitions:inbox": Empty(
         _("Tools and prompts that are new, or whose description differs from the approved one."),
         _("Nothing to do: all definitions are approved. Add a server to get new ones."),
         *_ADD_SERVER,
-        _("Nothing waits"),
+        _("Nothing is waiting"),
     ),
     "subagents.proposal": Empty(
         _("Changes that the background sub-agent proposes. You apply or decline them."),
         _("Request a new server, a test, a change or a search."),
         "admin:subagents_maintenancerequest_changelist",
-        _("Requests to the sub-agent"),
+        _("Maintenance requests"),
     ),
     "mcpregistry.permit": Empty(
         _("Approvals in advance: one agent may call one tool, with certain arguments, for a limited time."),
@@ -80,7 +80,7 @@ LISTS: dict[str, Empty] = {
     ),
     # Servers
     "mcpregistry.server": Empty(
-        _("The MCP servers whose tools agents can call, with their launch and their state."),
+        _("The MCP servers whose tools agents can call, with their launch command or address and their status."),
         _("Paste a command, an address or the configuration file of a host, and follow five steps."),
         *_ADD_SERVER,
     ),
@@ -118,7 +118,7 @@ LISTS: dict[str, Empty] = {
         ),
     ),
     "subagents.maintenancerequest": Empty(
-        _("Requests of users and agents to the background sub-agent, and their progress."),
+        _("Requests from users and agents to the background sub-agent, and their progress."),
         _("Request a new server, a test, a change or a search."),
     ),
     "subagents.trialreport": Empty(
@@ -162,11 +162,11 @@ LISTS: dict[str, Empty] = {
         _("Add an endpoint, for example with the name “default”."),
     ),
     "mcpregistry.workspace": Empty(
-        _("Project folders, with the endpoint and agent for hosts that are started there."),
-        _("Add a project folder."),
+        _("Directories, each with the endpoint and agent for hosts that are started there."),
+        _("Add a workspace."),
     ),
     "mcpregistry.projectfile": Empty(
-        _("Configuration files of directories in which hosts were started, with who has confirmed them."),
+        _("Project files in the directories in which hosts were started, and the users who confirmed them."),
         _("Start a host with `runmcp --workspace` in a directory that has a file with MCP servers."),
     ),
     "mcpregistry.conversation": Empty(
@@ -190,16 +190,16 @@ LISTS: dict[str, Empty] = {
         _("Add a budget: its soft limit warns, its hard limit stops further calls."),
     ),
     "mcpregistry.budgetentry": Empty(
-        _("Amounts that were spent, for each call."),
+        _("Amounts that each call spent from a budget."),
         _("Entries appear with the first call that a budget counts."),
         *_BUDGETS,
     ),
     "mcpregistry.energypool": Empty(
-        _("Energy that calls of agents use up. A pool refills automatically, and agents can share it."),
+        _("Energy that agents' calls use up. A pool refills automatically, and several agents can share it."),
         _("Add a pool, then select it on the pages of your agents."),
     ),
     "mcpregistry.energyentry": Empty(
-        _("Energy that was used from pools or added to them."),
+        _("Energy that calls took from pools, and energy that was added to pools."),
         _("Entries appear with the first call of an agent that has a pool."),
         "admin:mcpregistry_energypool_changelist",
         _("Energy pools"),
@@ -232,7 +232,7 @@ LISTS: dict[str, Empty] = {
     ),
     # Record
     "mcpregistry.invocation": Empty(
-        _("All calls of tools, with the decision, the arguments and the result."),
+        _("All tool calls, with the decision, the arguments and the result."),
         _("Connect a host and call a tool, or press “Try tool” on the page of a tool."),
         *_CONNECT,
     ),
@@ -240,18 +240,18 @@ LISTS: dict[str, Empty] = {
         _("Number, duration and cost of calls, for each tool, server and agent."),
         _("Choose a longer period, or connect a host and call a tool."),
         *_CONNECT,
-        _("No calls in this time"),
+        _("No calls in this period"),
     ),
     "usage:index#expert": Empty(
         _("Number, duration and cost of runs, for each expert tool."),
         _("Choose a longer period, or call an expert tool."),
         *_EXPERTS,
-        _("No expert tool was called in this time"),
+        _("No expert tool was called in this period"),
     ),
     "usage:failures": Empty(
         _("Failed calls with their error, grouped by similar errors."),
         _("Nothing to do. You can choose a longer period."),
-        title=_("No call has failed in this time"),
+        title=_("No calls failed in this period"),
     ),
     "mcpregistry.auditentry": Empty(
         _("All changes and decisions, with time and user, as a signed chain."),
@@ -259,13 +259,13 @@ LISTS: dict[str, Empty] = {
         title=_("No entries yet"),
     ),
     "history-site": Empty(
-        _("All changes of the configuration, as versions that you can restore."),
+        _("All changes to the configuration, as versions that you can restore."),
         _("Change a setting. The change then appears here."),
-        title=_("No change yet"),
+        title=_("No changes yet"),
     ),
     # Site
     "auth.user": Empty(
-        _("Users who can sign in, each with a role."),
+        _("Users who can log in, each with a role."),
         _("Invite a person with a link, or add a user here."),
     ),
     "mcpregistry.invitation": Empty(
@@ -274,12 +274,10 @@ LISTS: dict[str, Empty] = {
     ),
     "auth.group": Empty(
         _("Groups of users. A rule can name a group whose members decide. The four roles are groups as well."),
-        _("Add a group. `manage.py migrate` restores the four roles."),
+        _("Add a group. If the four roles are missing, run `manage.py migrate` to restore them."),
     ),
     "mcpregistry.channel": Empty(
-        _(
-            "Channels for notifications, for example about waiting calls and failed servers: e-mail, Slack or a webhook."
-        ),
+        _("Channels for notifications, for example about held calls and failed servers: e-mail, Slack or a webhook."),
         _("Add a channel and send a test message."),
     ),
     "mcpregistry.delivery": Empty(

@@ -108,7 +108,7 @@ AREAS = (
             _list(_("Registries"), "mcpregistry_registrysource"),
             _list(_("Packages"), "mcpregistry_install"),
             _list(_("Credentials"), "mcpregistry_credential"),
-            _list(_("Requests to the sub-agent"), "subagents_maintenancerequest"),
+            _list(_("Maintenance requests"), "subagents_maintenancerequest"),
             _list(_("Trials"), "subagents_trialreport"),
             _list(_("Server tests"), "mcpregistry_servertest"),
             _list(_("Server events"), "mcpregistry_serverevent"),

@@ -165,13 +165,14 @@ class EndpointForm(RecordForm[Endpoint]):
         help_texts = {
             "slug": _("Short name of the endpoint, as in its address: /mcp/NAME."),
             "name": _("Name that hosts show. If empty, the slug is used."),
-            "enabled": _("If disabled, hosts get the answer that the endpoint does not exist."),
+            "enabled": _("If disabled, hosts get a “not found” error."),
             "scope": _(
                 "Choose whether hosts see all tools that the agent is granted, or only those that are also "
                 "granted to this endpoint."
             ),
             "naming_style": _(
-                "How tool names are written for hosts. If you change it, all tools get other names in hosts."
+                "How tool names are written for hosts. If you change this setting, the names of all tools change "
+                "in hosts."
             ),
             "description_style": _("Whether a tool's description says which server it comes from."),
         }
@@ -244,8 +245,8 @@ class GrantForm(RecordForm[Grant]):
             "agent": _("The agent that gets this grant. Choose either an agent or an endpoint."),
             "endpoint": _("The endpoint that gets this grant, if it shows only what is granted to it."),
             "server": _(
-                "Grants all approved tools of this server, including later ones. Choose either a server, or "
-                "one tool or prompt."
+                "Grants all approved tools of this server, including tools that are added later. Choose either a "
+                "server, or one tool or prompt."
             ),
             "tool": _("Grants only this tool or prompt."),
             "note": _("Why this grant exists. Shown on the pages of this site."),

@@ -85,7 +85,7 @@ def give(request: HttpRequest) -> HttpResponse:
         messages.error(request, printable(str(error), 1_000))
         return HttpResponseRedirect(back)
     if not rows:
-        messages.info(request, gettext("All selected tools are granted already."))
+        messages.info(request, gettext("All selected tools are already granted."))
         return HttpResponseRedirect(back)
     sure, said = digest("sure", *sentences), request.POST.get("sure", "")
     return _given(request, rows, back) if said == sure else _asked(request, endpoint, sentences, sure, back)
@@ -133,7 +133,7 @@ def _sentences(table: Table, pairs: list[tuple[Agent, Tool]]) -> list[str]:
             )
         if "endpoint" in cell.lacks:
             found.append(
-                gettext("{endpoint} lists {tool} for every agent that is granted it.").format(
+                gettext("{endpoint} lists {tool} for every agent that has a grant for it.").format(
                     endpoint=table.endpoint, tool=tool
                 )
             )

@@ -152,7 +152,7 @@ def told_of(made: Server | Install) -> str:
         return gettext(
             "A worker determines the exact versions of the package. Check them, then approve the installation."
         )
-    return gettext("The server is a draft. Confirm its launch, then it can be tested.")
+    return gettext("The server is a draft. Confirm its launch before you test it.")
 
 
 def page_of(row: Model) -> str:

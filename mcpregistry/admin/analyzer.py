@@ -132,7 +132,7 @@ def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
     count = found.stops
     if found.after:
         replayed = gettext(
-            "{judged:,} calls of the period were checked. The new grants would have stopped {stopped:,} of them."
+            "{judged:,} calls from the period were checked. The new grants would have stopped {stopped:,} of them."
         )
         said.append(replayed.format(judged=found.judged, stopped=count))
     return [*said, undo_said(1 + len(found.after))]

@@ -24,7 +24,7 @@ from mcpregistry.services.records import verification
 from mcpregistry.services.records.chains import entry_problem
 
 _COLUMNS = {"writer", "seq", "at", "kind", "actor", "subject"}  # shown apart from the other facts
-_ASKED = _("A worker verifies the audit log now. Reload this page to see the result.")
+_ASKED = _("A worker is verifying the audit log. Reload this page to see the result.")
 
 
 @admin.register(AuditEntry)

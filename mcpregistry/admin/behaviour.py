@@ -58,14 +58,14 @@ def _auto(request: HttpRequest, row: Tool | Server) -> str:
     what: dict[str, Any] = {"tool": row} if isinstance(row, Tool) else {"server": row}
     rules.auto_approve(actor=actor(request), **what)
     return gettext(
-        "Granted calls of {name} now run without approval, unless a rule that a user wrote decides otherwise."
+        "Granted calls to {name} now run without approval, unless a rule that a user wrote decides otherwise."
     ).format(name=printable(str(row), 150))
 
 
 def _ask_again(request: HttpRequest, row: Tool | Server) -> str:
     what: dict[str, Any] = {"tool": row} if isinstance(row, Tool) else {"server": row}
     rules.withdraw_auto_approval(actor=actor(request), **what)
-    return gettext("Calls of {name} are no longer approved automatically.").format(name=printable(str(row), 150))
+    return gettext("Calls to {name} are no longer approved automatically.").format(name=printable(str(row), 150))
 
 
 def is_auto(row: Tool | Server) -> bool:
@@ -107,7 +107,7 @@ class BehaviourForm(forms.Form):
 
 
 class BehaviourPage(RecordPage[Tool]):
-    """The page behind "Say what it does"; ``admin`` gives it records and permissions."""
+    """The page behind "Edit annotations"; ``admin`` gives it records and permissions."""
 
     permissions = ("mcpregistry.approve_definition",)
 

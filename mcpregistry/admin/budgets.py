@@ -42,8 +42,8 @@ class BudgetForm(RecordForm[Budget]):
                 "tools that they use."
             ),
             "unit": _(
-                "Dollars: prices of model turns and the estimated prices of calls. Tokens: read and written by "
-                "models. Calls: all calls that were sent to a server."
+                "Dollars: the price of model turns and the estimated price of calls. Tokens: all tokens that "
+                "models read and write. Calls: all calls that are sent to a server."
             ),
             "enabled": _("If disabled, nothing is counted or refused. The amount spent so far is kept."),
         }

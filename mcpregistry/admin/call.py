@@ -86,7 +86,7 @@ class OriginFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
-            ("stdio", "stdio"), ("http", gettext("MCP over HTTP")), ("rest", gettext("REST, or tried in the admin")), ("run", gettext("Run")),
+            ("stdio", "stdio"), ("http", gettext("MCP over HTTP")), ("rest", gettext("REST, or “Try tool” in the admin")), ("run", gettext("Run")),
             ("test", gettext("Server test")), ("trial", gettext("Trial")),
         ]  # fmt: skip
 

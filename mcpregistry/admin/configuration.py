@@ -35,7 +35,8 @@ class CredentialForm(RecordForm[Credential]):
     scope = WordsField(
         rows=3, placeholder="server:github",
         help_text=_("Servers and providers that can use the credential, one per line: server:NAME or provider:NAME. "
-        "They do not have to exist yet. If empty, none of them can. Only administrators can change this."),
+"They do not have to exist yet. If empty, no server or provider can use it. Only administrators "
+"can change this."),
     )  # fmt: skip
 
     class Meta:
@@ -96,8 +97,8 @@ class ConfigurationForm(RecordForm[Configuration]):
     second_factor_roles = forms.MultipleChoiceField(
         label=_("Roles that need a second factor"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=lambda: [(name, name) for name in Group.objects.order_by("id").values_list("name", flat=True)],
-        help_text=_("Users with these roles must set up a second factor after they sign in, before they can open any "
-        "other page."),
+        help_text=_("Users with these roles must set up a second factor after they log in, before they can open any "
+"other page."),
     )  # fmt: skip
 
     class Meta:

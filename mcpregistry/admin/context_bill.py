@@ -115,8 +115,8 @@ def _sentences(holder: Agent | Endpoint, agent: Agent, endpoint: Endpoint, found
     return [
         gettext("These tools are removed from {whose}: {tools}.").format(whose=whose, tools=named),
         gettext(
-            "A grant of a whole server is replaced by grants of its other approved tools. Tools that the server offers "
-            "later must be granted."
+            "A grant of a whole server is replaced by grants of its other approved tools. Tools that the "
+            "server adds later must be granted separately."
         ),
         gettext(
             "Each turn of {agent} on {endpoint} then has about {then:,} tokens of definitions instead of {now:,}."

@@ -53,7 +53,7 @@ class WordsField(forms.CharField):
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(_('This is not a valid JSON list. Use a list such as ["a", "b"].')) from error
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise forms.ValidationError(_('Use a list of texts, for example ["a", "b"].'))
+            raise forms.ValidationError(_('Use a list of strings, for example ["a", "b"].'))
         return words
 
     def has_changed(self, initial: Any, data: Any) -> bool:

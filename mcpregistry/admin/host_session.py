@@ -25,8 +25,8 @@ STATE_COLOURS = {"open": "success", "idle": "info", "ended": "warning"}
 def _end(request: HttpRequest, row: HostSession) -> str:
     host_sessions.end_by_hand(session=row, actor=actor(request))
     return gettext(
-        "The session and its own connections have ended in all processes. The host can connect again. To prevent this, "
-        "revoke its token."
+        "The session and its dedicated connections have ended in all processes. The host can connect "
+        "again. To prevent this, revoke its token."
     )
 
 
@@ -84,6 +84,6 @@ class HostSessionAdmin(ReadOnlyAdmin):
     def shown_door(self, row: HostSession) -> str:
         return ", ".join(filter(None, (row.door, printable(row.protocol_version, 20))))
 
-    @display(description=_("own connections"))
+    @display(description=_("dedicated connections"))
     def own(self, row: HostSession) -> str:
         return printable(", ".join(queries.servers(row)), 80) or "none"

@@ -34,11 +34,11 @@ STATE_COLOURS = {
 PACKAGES_SHOWN = 300
 GOES_ON = {InstallState.REQUESTED, InstallState.RESOLVING, InstallState.APPROVED, InstallState.INSTALLING}
 _DOING = {
-    InstallState.REQUESTED: _("The package waits for a worker, which determines its exact versions."),
+    InstallState.REQUESTED: _("The package is waiting for a worker to determine its exact versions."),
     InstallState.RESOLVING: _(
         "A worker determines the exact versions of the package and its dependencies. Nothing is installed."
     ),
-    InstallState.APPROVED: _("The package waits for a worker, which installs it."),
+    InstallState.APPROVED: _("The package is waiting for a worker to install it."),
     InstallState.INSTALLING: _("A worker installs the package in a sandbox. This takes a few minutes at most."),
 }
 
@@ -71,7 +71,7 @@ class ApprovePage(ConfirmPage[Install]):
 
     def confirm(self, record: Install, *, shown: str, actor: str, user: object) -> str:
         requests.approve(install=record, lock_sha256=shown, actor=actor, user=user)
-        return gettext("The package is approved. A worker installs it now. Nothing starts it yet.")
+        return gettext("The package is approved. A worker is installing it. The package is not started yet.")
 
     def facts(self, record: Install) -> dict[str, Any]:
         return lock_facts(record) | {"shown": record.lock_sha256, "confirmed": record.state != InstallState.WAITING}
@@ -95,7 +95,7 @@ def _roll_back(request: HttpRequest, row: Install) -> str:
 
 def _remove(request: HttpRequest, row: Install) -> str:
     requests.remove(install=row, actor=actor(request))
-    return gettext("The package is removed. Its folder is deleted within a minute.")
+    return gettext("The package is deleted. Its folder is deleted within a minute.")
 
 
 def _in_use(row: Install) -> bool:
@@ -135,7 +135,7 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
              applies=lambda row: row.state == InstallState.INSTALLED and settings.way_for(row) is not None),
         Verb("roll-back", _("Restore previous package"), "change_server", "undo", _("Start the server from the previous package again."), _roll_back,
              applies=lambda row: _in_use(row) and requests.previous(row.server) is not None),
-        Verb("remove", _("Remove package"), "delete_install", "delete", _("Delete the package and its folder."), _remove,
+        Verb("remove", _("Delete package"), "delete_install", "delete", _("Delete the package and its folder."), _remove,
              applies=_removable, style="danger"),
     )  # fmt: skip
 

@@ -48,7 +48,9 @@ def _tested(server: Server, actor: str, user: Any) -> str:
         return gettext("Next, a user who can test servers must test it.")
     test = checks.request_test(server=server, actor=actor, user=user)
     return (
-        gettext("The test waits. {error}").format(error=test.error) if test.error else gettext("The test has started.")
+        gettext("The test has not started yet. {error}").format(error=test.error)
+        if test.error
+        else gettext("The test has started.")
     )
 
 

@@ -49,9 +49,9 @@ class ChannelForm(RecordForm[Channel]):
     )  # fmt: skip
     signing = SecretField(
         label=_("Signing secret"), max_length=2_000,
-        help_text=_('For a webhook, create a secret with: echo "whsec_$(openssl rand -base64 32)". For Slack, copy '
-        "it from Basic Information of the app; without it, nobody can decide in Slack. It is stored encrypted and "
-        "never shown. Leave it empty to keep the stored secret."),
+        help_text=_('For a webhook, create a secret with: echo "whsec_$(openssl rand -base64 32)". For Slack, copy it'
+" from the Basic Information page of the app; without it, users cannot decide on calls in Slack. "
+"It is stored encrypted and never shown. Leave it empty to keep the stored secret."),
     )  # fmt: skip
     token = SecretField(
         label=_("Bot token"),
@@ -177,7 +177,7 @@ class ChannelAdmin(RecordAdmin):
             parts.append(gettext("rules {names}").format(names=", ".join(rule.name for rule in chosen)))
         return printable("; ".join(parts), 300)
 
-    @display(description=_("open deliveries"), ordering="owed")
+    @display(description=_("pending deliveries"), ordering="owed")
     def open_count(self, channel: Any) -> int:
         return channel.owed
 
@@ -194,7 +194,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
     list_filter = ("state", "event", "channel")
     list_select_related = ("channel",)
     search_fields = ("=uid", "=request__id", "channel__name", "last_error")
-    search_help_text = _("Id of the message or of the request, channel or error")
+    search_help_text = _("ID of the message or request, channel, or error")
     fields = (
         "channel", "event", "shown_state", "uid", "created_at", "ended_at", "attempts", "next_at", "give_up_at",
         "response_code", "error", "shown_body",

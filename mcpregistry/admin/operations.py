@@ -21,7 +21,7 @@ CONNECTION_COLOURS = {
     "connecting": "info",
     "reconnecting": "warning",
     "error": "danger",
-    "no sign": "warning",
+    "no heartbeat": "warning",
 }
 VERDICT_COLOURS = {"passed": "success", "failed": "danger", "running": "info", "queued": "info"}
 
@@ -50,7 +50,7 @@ class ConnectionAdmin(ReadOnlyAdmin):
 
     @display(description=_("state"), label=CONNECTION_COLOURS)
     def shown_state(self, connection: Connection) -> str:
-        return "no sign" if is_silent(connection) else connection.state
+        return "no heartbeat" if is_silent(connection) else connection.state
 
     @display(description=_("last error"))
     def error(self, connection: Connection) -> str:

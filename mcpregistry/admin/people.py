@@ -36,14 +36,14 @@ admin.site.unregister(Group)
 
 _HELP = {
     "groups": _("Groups that the user has in addition to the role."),
-    "is_superuser": _("A superuser can do everything, whatever the role is. If possible, use the role admin instead."),
-    "is_active": _("If disabled, the user cannot sign in, and their tokens are refused."),
+    "is_superuser": _("A superuser can do everything, whatever their role. If possible, use the role admin instead."),
+    "is_active": _("If disabled, the user cannot log in, and their tokens are refused."),
 }
 _NO_VERSIONS = _(
-    "This list comes from the audit log. Accounts have no versions that could be restored. To give or take a role, edit "
-    "the user. Passwords and deleted accounts cannot be restored."
+    "This list comes from the audit log. Accounts do not have versions that you can restore. To "
+    "assign or remove a role, edit the user. Passwords and deleted accounts cannot be restored."
 )
-_NO_ROLE = ("", _("none: cannot sign in"))
+_NO_ROLE = ("", _("none: cannot log in"))
 _SUPERUSER = ("", _("none: a superuser needs no role"))
 
 
@@ -51,7 +51,7 @@ def _role_field() -> forms.ChoiceField:
     return forms.ChoiceField(
         choices=[_NO_ROLE, *ROLE_CHOICES],
         required=False,
-        help_text=_("What the user can do. Every role includes signing in to this site."),
+        help_text=_("What the user can do. Every role includes logging in to this site."),
         widget=UnfoldAdminSelectWidget,
     )
 
@@ -209,7 +209,7 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
                 self.message_user(request, f"{user}: {error.message} {error.remedy}", messages.ERROR)
             else:
                 said = (
-                    gettext("{user} has no second factor any more.")
+                    gettext("{user} no longer has a second factor.")
                     if gone
                     else gettext("{user} had no second factor.")
                 )

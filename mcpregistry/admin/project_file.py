@@ -47,8 +47,8 @@ class ConfirmProjectPage(ConfirmPage[ProjectFile]):
     def confirm(self, record: ProjectFile, *, shown: str, actor: str, user: Any) -> str:
         projects.confirm_project(project=record, shown=shown, actor=actor, user=user)
         return gettext(
-            "The file is confirmed. Running hosts in this directory get the tools within a moment, other hosts when they "
-            "start."
+            "The file is confirmed. Hosts that are running in this directory get the tools in a moment; other"
+            " hosts get them when they start."
         )
 
 

@@ -94,7 +94,7 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     )
     change_form_outer_before_template = "admin/mcpregistry/registry.html"
     verbs = (
-        Verb("sync", _("Sync registry"), "sync_registrysource", "sync", _("Let a worker read the registry now."), _sync, style="primary",
+        Verb("sync", _("Sync registry"), "sync_registrysource", "sync", _("Read the registry again now."), _sync, style="primary",
              applies=lambda row: sources.state_of(row) not in ("reading", "waiting")),
     )  # fmt: skip
 
@@ -185,7 +185,7 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
     list_filter = (NewestFilter, KindFilter, "source")
     list_select_related = ("source",)
     search_fields = ("name", "title", "description")
-    search_help_text = _("Words of the name, title or description")
+    search_help_text = _("Words in the name, title or description")
     sortable_by = ()
     fields = ("name", "version", "source", "description", "published_at", "updated_at", "seen_at")
     list_before_template = "admin/mcpregistry/registry_entries.html"

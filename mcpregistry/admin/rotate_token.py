@@ -26,12 +26,12 @@ class RotateForm(forms.Form):
     """How long both work."""
 
     hours = forms.ChoiceField(
-        label=_("End of the old token"),
+        label=_("Expiry of the old token"),
         choices=_OVERLAPS,
         initial="24",
         help_text=_(
-            "When the old token ends. Until then both tokens are valid, so that you can replace the old one "
-            "without an interruption."
+            "When the old token expires. Until then, both tokens are valid, so that you can replace the old "
+            "one without an interruption."
         ),
         widget=UnfoldAdminSelectWidget,
     )
@@ -45,7 +45,7 @@ class RotateTokenPage(RecordPage[Token]):
     def page(self, request: HttpRequest, old: Token) -> HttpResponse:
         """Show the form, or on a valid POST the new token, once and uncached."""
         if not may_be_shown(old, request):
-            raise PermissionDenied(gettext("Only the owner of a token can see its text."))
+            raise PermissionDenied(gettext("Only the owner of a token can view its value."))
         form = RotateForm(request.POST if request.method == "POST" else None)
         context = self.admin.admin_site.each_context(request) | {
             "title": gettext("Rotate {token}…").format(token=old.prefix), "opts": self.admin.opts, "old": old, "original": old, "form": form,

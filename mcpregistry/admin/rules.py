@@ -127,7 +127,7 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
         Verb("try", _("Try on past calls"), "view_policyrule", "replay",
              _("Show which calls the rule would have held, denied or allowed."),
              page="mcpregistry_policyrule_try_one"),
-        Verb("live", _("Make live"), "change_policyrule", "play_arrow", _("Let the draft take effect."), _make_live,
+        Verb("live", _("Make rule live"), "change_policyrule", "play_arrow", _("Let the draft take effect."), _make_live,
              applies=lambda rule: rule.draft),
         Verb("enable", _("Enable rule"), "change_policyrule", "play_arrow", _("Let the rule take effect."),
              lambda request, rule: _switch(request, rule, True), applies=lambda rule: not rule.enabled and not rule.draft),

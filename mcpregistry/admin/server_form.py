@@ -34,9 +34,9 @@ class ServerForm(RecordForm[Server]):
     command = CommandField(
         placeholder="uvx\nmcp-server-time",
         help_text=_(
-            'Program and arguments, one word per line, or a JSON list such as ["uvx", "mcp-server-time"]. A '
-            "single pasted line is split into its words. The words are not passed to a shell: quotes, spaces and $ "
-            "have no special meaning."
+            'Program and arguments, one per line, or a JSON list such as ["uvx", "mcp-server-time"]. A single'
+            " pasted line is split at its spaces. Nothing is passed to a shell: quotes, spaces and $ have no "
+            "special meaning."
         ),
     )
     env = SecretsField(
@@ -115,10 +115,10 @@ class ServerForm(RecordForm[Server]):
                 "otherwise the folder of this site."
             ),
             "sandbox": _(
-                "Enforced: the server can read and write only the files listed here. Strict: it also cannot "
-                "see any other files or processes (needs bubblewrap). In both modes the server does not start if the "
-                "sandbox is not available. Off: it has all rights of this site. A less strict mode needs a new "
-                "confirmation."
+                "Enforced: the server can read and write only the files listed here. Strict: in addition, it "
+                "cannot see any other files or processes (requires bubblewrap). In both modes the server does not"
+                " start if the sandbox is not available. Off: the server has the same rights as this site. If you"
+                " choose a less strict mode, the launch must be confirmed again."
             ),
             "sandbox_network": _(
                 "Ports: only the TCP ports listed below, and no UDP. None: no network and no name resolution."
@@ -128,8 +128,9 @@ class ServerForm(RecordForm[Server]):
             "connect_mode": _("When this site opens a connection to the server."),
             "protocol_mode": (
                 _(
-                    "The version of MCP to use. A server that supports both may get a second connection, on which its tools can ask "
-                    "older hosts. Choose a version to prevent that."
+                    "The version of MCP to use. If a server supports both versions, the site may open a second "
+                    "connection so that its tools can ask questions of older hosts. Choose one version to prevent "
+                    "this."
                 )
             ),
         }

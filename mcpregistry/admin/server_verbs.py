@@ -44,7 +44,7 @@ def request_test(request: HttpRequest, server: Server) -> str:
     """Request a server test, and return the message for the user."""
     test = checks.request_test(server=server, actor=actor(request), user=request.user)  # type: ignore[arg-type]
     return (
-        gettext("The test waits. {error}").format(error=test.error)
+        gettext("The test has not started yet. {error}").format(error=test.error)
         if test.error
         else gettext("The test has started. Its result appears below in a moment.")
     )
@@ -53,9 +53,9 @@ def request_test(request: HttpRequest, server: Server) -> str:
 def _try_sandbox(request: HttpRequest, server: Server) -> str:
     test = checks.request_test(server=server, actor=actor(request), user=request.user, in_sandbox=True)  # type: ignore[arg-type]
     return (
-        gettext("The test in the sandbox waits. {error}").format(error=test.error)
+        gettext("The sandbox test has not started yet. {error}").format(error=test.error)
         if test.error
-        else gettext("The test in the sandbox has started. Its result appears among the tests.")
+        else gettext("The sandbox test has started. Its result appears under Server tests.")
     )
 
 
@@ -79,22 +79,22 @@ def _refresh(request: HttpRequest, server: Server) -> str:
     return (
         gettext("The tools are being read again.")
         if sent
-        else gettext("The tools are read later. {reason}").format(reason=NO_BROKER)
+        else gettext("The tools will be read later. {reason}").format(reason=NO_BROKER)
     )
 
 
 def _connect(request: HttpRequest, server: Server) -> str:
     sent = checks.request_connect(server=server, actor=actor(request))
     return (
-        gettext("A worker connects to the server now.")
+        gettext("A worker is connecting to the server.")
         if sent
-        else gettext("A worker connects to the server later. {reason}").format(reason=NO_BROKER)
+        else gettext("A worker will connect to the server later. {reason}").format(reason=NO_BROKER)
     )
 
 
 def _disconnect(request: HttpRequest, server: Server) -> str:
     checks.request_disconnect(server=server, actor=actor(request))
-    return gettext("All processes close their connections. The next call, check or Connect opens a new one.")
+    return gettext("All processes close their connections. The next call, check or “Connect server” opens a new one.")
 
 
 def _reconnect(request: HttpRequest, server: Server) -> str:
@@ -137,8 +137,8 @@ SERVER_VERBS = (
          _("The command or address contains a secret that all users who can change servers can read."), _keep_secrets,
          applies=open_secrets.has_open_secrets),
     Verb("refresh", _("Refresh tools"), "test_server", "refresh", _("Read the list of tools again."), _refresh, applies=is_active),
-    Verb("connect", _("Connect server"), "test_server", "power", _("Let a worker connect to the server now."), _connect, applies=is_active),
-    Verb("disconnect", _("Disconnect server"), "test_server", "power_off", _("Close all connections until one is needed."),
+    Verb("connect", _("Connect server"), "test_server", "power", _("Connect to the server now."), _connect, applies=is_active),
+    Verb("disconnect", _("Disconnect server"), "test_server", "power_off", _("Close all connections. A new one is opened when it is needed."),
          _disconnect, applies=is_active),
     Verb("reconnect", _("Reconnect server"), "test_server", "restart_alt", _("Close all connections and open new ones."), _reconnect,
          applies=is_active),

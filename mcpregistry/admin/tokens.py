@@ -46,7 +46,11 @@ class ExpiryFilter(admin.SimpleListFilter):
     parameter_name = "validity"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("live", gettext("Valid")), ("soon", gettext("Ends within two weeks")), ("expired", gettext("Expired"))]
+        return [
+            ("live", gettext("Valid")),
+            ("soon", gettext("Expires within two weeks")),
+            ("expired", gettext("Expired")),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         now, value = timezone.now(), self.value()
@@ -99,7 +103,7 @@ class TokenAdmin(ReadOnlyAdmin):
     search_fields = ("prefix", "name", "agent__slug", "user__username")
     fields = ("shown_prefix", "holder", "name", "shown_state", "created_at", "expires_at", "last_used_at", "revoked_at")
     verbs = (
-        Verb("rotate", _("Rotate token"), "add_token", "sync", _("Create a new token in its place. Both work for some time."),
+        Verb("rotate", _("Rotate token"), "add_token", "sync", _("Create a new token in its place. Both tokens work until the old one expires."),
              page="mcpregistry_token_rotate", applies=lambda token: token_state(token) in ("live", "ends soon"),
              style="primary"),
         Verb("revoke", _("Revoke token"), "change_token", "block", _("Refuse the token from now on. This cannot be undone."), _revoke,

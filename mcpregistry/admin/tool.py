@@ -100,7 +100,7 @@ class StatusFilter(admin.SimpleListFilter):
             ("changed", gettext("Changed since the approval")),
             ("approved", gettext("Approved")),
             ("rejected", gettext("Rejected")),
-            ("gone", gettext("Gone from the server")),
+            ("gone", gettext("No longer offered by the server")),
             ("disabled", gettext("Disabled")),
         ]
 
@@ -151,7 +151,7 @@ class ToolAdmin(RecordAdmin):
     verbs = (
         Verb("try", _("Try tool"), "call_tool", "play_arrow", _("Call the tool as an agent, and see what a host would get."),
              page="mcpregistry_tool_try", applies=lambda tool: tool.status == "approved" and tool.enabled),
-        Verb("enable", _("Enable tool"), "change_tool", "play_arrow", _("Show the tool to agents that are granted it."), _enable,
+        Verb("enable", _("Enable tool"), "change_tool", "play_arrow", _("Show the tool to agents that have a grant for it."), _enable,
              applies=lambda tool: not tool.enabled),
         Verb("disable", _("Disable tool"), "change_tool", "block", _("Hide the tool from every agent."), _disable,
              applies=lambda tool: tool.enabled, asks=lambda tool: consequences.disabling_selected([tool])),
@@ -177,7 +177,7 @@ class ToolAdmin(RecordAdmin):
     @display(description=_("speed"))
     def shown_speed(self, tool: Tool) -> str:
         if not hasattr(tool, "usage"):
-            return gettext("not known yet, because no call was counted")
+            return gettext("not known yet, because no calls have been counted")
         usage = tool.usage.usage
         took = gettext("half of {calls} calls took up to {median:.2f} s, and 95 % took up to {p95:.2f} s").format(
             calls=usage.calls, median=usage.median, p95=usage.p95

@@ -57,7 +57,7 @@ class TryForm(forms.Form):
     )
     days = forms.IntegerField(
         initial=7, min_value=1, max_value=365, label=_("Period (days)"),
-        help_text=_("Number of days, up to now, whose calls are checked."),
+        help_text=_("How many days of past calls are checked, counted back from now."),
         widget=UnfoldAdminIntegerFieldWidget,
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ MAY_SEE_CALLS = "mcpregistry.view_invocation"
 
 
 class TryRulePage:
-    """The page behind "Try it on past calls"; ``admin`` gives it records and permissions."""
+    """The page behind "Try on past calls"; ``admin`` gives it records and permissions."""
 
     def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin

@@ -118,7 +118,7 @@ def _input(field: Field) -> forms.Field:
 
 
 class TryToolPage(RecordPage[Tool]):
-    """The page behind "Try it"; ``admin`` gives it records and permissions."""
+    """The page behind "Try tool"; ``admin`` gives it records and permissions."""
 
     permissions = ("mcpregistry.call_tool",)
 
@@ -160,8 +160,8 @@ def _made(request: HttpRequest, tool: Tool, form: TryForm) -> dict[str, Any]:
         form.add_error(
             None,
             _(
-                "This form has already made another call, and nothing was sent now. To make this call, submit "
-                "the form again."
+                "This form was already used for another call, so nothing was sent. To make this call, submit the "
+                "form again."
             ),
         )
         return {"key": random_id()}

@@ -1,4 +1,4 @@
-"""The page behind "Use for the server" of a bundle that asks for something: its settings, entered by a person."""
+"""The page behind "Configure and use package" of a bundle that asks for something: its settings, entered by a person."""
 
 from __future__ import annotations
 

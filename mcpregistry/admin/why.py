@@ -34,8 +34,8 @@ class WhyForm(forms.Form):
     arguments = JsonField(
         required=False,
         help_text=_(
-            'Arguments of the call as a JSON object, for example {"amount": 250}. If empty, '
-            "conditions on arguments are not decided."
+            'Arguments of the call as a JSON object, for example {"amount": 250}. If empty, conditions on '
+            "arguments are not evaluated."
         ),
     )
 
@@ -60,7 +60,7 @@ class WhyPage:
         asked = bool(request.GET.get("tool"))
         form = WhyForm(request.GET) if asked else WhyForm(initial={"endpoint": "default"})
         context = self.admin.admin_site.each_context(request) | {
-            "title": gettext("Why can this agent call this tool, or not?"),
+            "title": gettext("Why can or can't this agent call this tool?"),
             "opts": self.admin.opts,
             "form": form,
         }

@@ -165,7 +165,7 @@ def refresh_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
 def connect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let a worker connect to the server now and read its tools, prompts and resources."""
     soon = checks.request_connect(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="A worker connects to the server now." if soon else NO_BROKER))
+    return Status(202, Accepted(message="A worker is connecting to the server." if soon else NO_BROKER))
 
 
 @router.post("/servers/{slug}/disconnect", response={202: Accepted, 409: Problem})

@@ -85,7 +85,9 @@ class Token(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens"
     )
     name = models.CharField(max_length=200, help_text=_("What the token is for, for example the program."))
-    prefix = models.CharField(max_length=16, editable=False, help_text=_("First characters, which identify the token."))
+    prefix = models.CharField(
+        max_length=16, editable=False, help_text=_("First characters of the token, which identify it.")
+    )
     hash = models.CharField(max_length=64, unique=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -139,7 +141,7 @@ class Endpoint(TrackedModel):
         help_text=_("Instructions for the model, in addition to those of the servers. Some hosts ignore them."),
     )
     instructions_limit = models.PositiveIntegerField(
-        _("limit of server instructions"), default=4_000, db_default=4_000, validators=[MaxValueValidator(100_000)],
+        _("server instructions limit"), default=4_000, db_default=4_000, validators=[MaxValueValidator(100_000)],
         help_text=_("Maximum number of characters of the servers' approved instructions, which are added after those "
         "of the endpoint. Set to 0 to add none."),
     )  # fmt: skip
@@ -210,8 +212,8 @@ class Grant(TrackedModel):
         default=dict,
         blank=True,
         help_text=_(
-            "Arguments that must have exactly this value, as JSON, for example "
-            '{"repo": "docs"}. Calls with other values are refused.'
+            'Arguments that must have exactly these values, as a JSON object, for example {"repo": "docs"}. '
+            "Calls with other values are refused."
         ),
     )
     expires_at = models.DateTimeField(
@@ -268,7 +270,7 @@ class Grant(TrackedModel):
 class Workspace(TrackedModel):
     """Which endpoint and agent ``runmcp --cwd`` uses below a directory; the longest match wins."""
 
-    directory = models.CharField(max_length=1000, unique=True, help_text=_("Absolute path of the project folder."))
+    directory = models.CharField(max_length=1000, unique=True, help_text=_("Absolute path of the workspace directory."))
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="workspaces")
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="workspaces")
 
@@ -331,8 +333,8 @@ class Configuration(TrackedModel):
     )  # fmt: skip
     second_factor_roles = models.JSONField(
         _("roles that need a second factor"), default=list, db_default=[], blank=True,
-        help_text=_("Users with these roles must set up a second factor after they sign in, before they can open any "
-        "other page."),
+        help_text=_("Users with these roles must set up a second factor after they log in, before they can open any "
+"other page."),
     )  # fmt: skip
 
     auto_discovery = models.BooleanField(

@@ -73,9 +73,9 @@ class ApprovalRequest(models.Model):
     expert = models.CharField(
         _("expert tool"), max_length=100, blank=True, help_text=_("Name of the expert tool whose run made the call.")
     )
-    host = models.CharField(max_length=200, blank=True, help_text=_("Name of the host, as the rules saw it."))
+    host = models.CharField(max_length=200, blank=True, help_text=_("Name of the host when the rules were evaluated."))
     said = models.TextField(
-        _("message of the agent"),
+        _("message from the agent"),
         blank=True,
         help_text=_("What the agent says about the call. This text is not verified."),
     )
@@ -90,7 +90,7 @@ class ApprovalRequest(models.Model):
     )
     join_key = models.CharField(
         max_length=64, null=True, unique=True, editable=False,
-        help_text=_("Identical calls join the held call by this key. Empty if no call can join it any more."),
+        help_text=_("Key by which identical calls join this held call. Empty if no further call can join it."),
     )  # fmt: skip
     refused_key = models.CharField(
         max_length=64,
@@ -98,7 +98,9 @@ class ApprovalRequest(models.Model):
         editable=False,
         help_text=_("After a rejection, identical calls are recognized by this key."),
     )
-    result = models.TextField(blank=True, help_text=_("The complete result as JSON, kept for a caller that returns."))
+    result = models.TextField(
+        blank=True, help_text=_("The complete result as JSON, kept for a caller that reconnects.")
+    )
     delivered_at = models.DateTimeField(null=True, blank=True)
 
     objects = ApprovalQuerySet.as_manager()
@@ -127,10 +129,10 @@ class ApprovalSeat(models.Model):
     request = models.ForeignKey(ApprovalRequest, on_delete=models.CASCADE, related_name="seats")
     process = models.CharField(max_length=100, help_text=_("The process in which the caller waits."))
     lease_until = models.DateTimeField(
-        db_index=True, help_text=_("When the claim of the process expires, in database time.")
+        db_index=True, help_text=_("When the lease of the process expires, in database time.")
     )
     doubted = models.BooleanField(
-        default=False, db_default=False, help_text=_("Whether the claim of the process has expired once before.")
+        default=False, db_default=False, help_text=_("Whether the lease of the process has expired once before.")
     )
 
     class Meta:

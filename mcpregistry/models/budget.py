@@ -64,8 +64,9 @@ class Budget(SignedBook):
     period = models.CharField(_("period"), max_length=8, choices=PERIODS, default=Period.DAY.value)
     soft = models.DecimalField(
         _("soft limit"), max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
-        help_text=_("When this amount is reached, notifications are sent and the agent is warned, once in each period. "
-        "For the budget of an endpoint, only the next calling agent is warned. If empty, there is no warning."),
+        help_text=_("When this amount is reached, notifications are sent and the agent is warned, once in each "
+"period. For the budget of an endpoint, only the agent that makes the next call is warned. If "
+"empty, there is no warning."),
     )  # fmt: skip
     hard = models.DecimalField(
         _("hard limit"), max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
@@ -164,7 +165,7 @@ class BudgetEntry(SignedBookEntry):
     class Kind(models.TextChoices):
         CALL = "call", _("call")
         TURN = "turn", _("model turn")
-        LOST = "lost", _("model turn without a known end")
+        LOST = "lost", _("model turn whose outcome is unknown")
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="entries")
     kind = models.CharField(max_length=8, choices=Kind.choices)

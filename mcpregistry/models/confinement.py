@@ -46,8 +46,8 @@ class Confined(TrackedModel):
     )
     sandbox_read = models.JSONField(_("may read"), default=list, db_default=[], blank=True)
     sandbox_write = models.JSONField(_("may write"), default=list, db_default=[], blank=True)
-    sandbox_connect = models.JSONField(_("ports it may connect to"), default=list, db_default=[], blank=True)
-    sandbox_listen = models.JSONField(_("ports it may listen on"), default=list, db_default=[], blank=True)
+    sandbox_connect = models.JSONField(_("ports to connect to"), default=list, db_default=[], blank=True)
+    sandbox_listen = models.JSONField(_("ports to listen on"), default=list, db_default=[], blank=True)
     # Of its processes, in its sandbox or not.
     max_memory_mb = models.PositiveIntegerField(
         _("memory (MB)"), default=MEMORY_MB, db_default=MEMORY_MB, validators=[MaxValueValidator(MOST_MB)],
@@ -65,7 +65,7 @@ class Confined(TrackedModel):
         "the server is stopped. Set to 0 for no limit."),
     )  # fmt: skip
     max_file_mb = models.PositiveIntegerField(
-        _("size of a file (MB)"), default=0, db_default=0, validators=[MaxValueValidator(MOST_MB)],
+        _("maximum file size (MB)"), default=0, db_default=0, validators=[MaxValueValidator(MOST_MB)],
         help_text=_("Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 "
         "in the sandbox, otherwise no limit."),
     )  # fmt: skip

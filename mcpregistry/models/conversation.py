@@ -77,7 +77,7 @@ class MessageKind(models.TextChoices):
 
     IN = "in", _("to the agent")
     OUT = "out", _("from the agent")
-    THOUGHT = "thought", _("note of the agent")
+    THOUGHT = "thought", _("note from the agent")
 
 
 class Messages(VisibleQuerySet["Message"]):

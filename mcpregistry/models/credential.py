@@ -24,7 +24,7 @@ class Credential(TrackedModel):
     scope = models.JSONField(
         default=list, db_default=[], blank=True,
         help_text=_('Servers and providers that can use the credential, for example ["server:github", '
-        '"provider:openai"]. If empty, none of them can.'),
+'"provider:openai"]. If empty, no server or provider can use it.'),
     )  # fmt: skip
     updated_at = models.DateTimeField(auto_now=True)
 

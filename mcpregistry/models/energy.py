@@ -23,7 +23,10 @@ _AT_LEAST_0 = [MinValueValidator(0), MaxValueValidator(_MOST)]
 class LowPolicy(models.TextChoices):
     """What becomes of the background sub-agent's work when the level is critical."""
 
-    AUTO = "auto", _("by progress: finish from 80 %, cancel low priority below 50 %, otherwise pause")
+    AUTO = (
+        "auto",
+        _("depends on progress: finish it from 80 %, cancel low-priority work below 50 %, otherwise pause it"),
+    )
     FINISH = "finish", _("finish it")
     PAUSE = "pause", _("pause it until the level has recovered")
     CANCEL = "cancel", _("cancel it")
@@ -63,7 +66,7 @@ class EnergyPool(SignedBook):
         help_text=_("At this level, work that was paused because of low energy continues."),
     )
     low_policy = models.CharField(
-        _("work at a critical level"), max_length=8, choices=LowPolicy.choices, default=LowPolicy.AUTO
+        _("sub-agent work at low energy"), max_length=8, choices=LowPolicy.choices, default=LowPolicy.AUTO
     )
     on_empty = models.CharField(
         _("calls without enough energy"), max_length=8, default=OnEmpty.DENY.value,
@@ -135,7 +138,7 @@ class EnergyEntry(SignedBookEntry):
         TURN = "turn", _("model turn")
         MAINTENANCE = "maintenance", _("background sub-agent")
         GRANT = "grant", _("filled up by a user")
-        SETTING = "setting", _("change of the pool")
+        SETTING = "setting", _("change to the pool")
         CLOCK = "clock", _("clock correction")
 
     pool = models.ForeignKey(EnergyPool, on_delete=models.CASCADE, related_name="entries")
@@ -205,7 +208,7 @@ class EnergyReservation(models.Model):
     waited = models.FloatField(
         default=0.0,
         db_default=0.0,
-        help_text=_("Seconds that the call waited for energy. They do not count as its duration."),
+        help_text=_("Seconds that the call waited for energy. They are not part of its duration."),
     )
     made_at = models.DateTimeField()
 
@@ -225,7 +228,10 @@ class ToolUsage(models.Model):
     line = models.JSONField(
         null=True,
         blank=True,
-        help_text=_("Seconds and bytes by length of the arguments, if this is the better prediction."),
+        help_text=_(
+            "Durations and sizes grouped by the length of the arguments, if they predict a call better than "
+            "the average does."
+        ),
     )
     counted_at = models.DateTimeField()
 

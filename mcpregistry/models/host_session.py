@@ -30,7 +30,7 @@ class HostSession(models.Model):
     )
     client = models.TextField(help_text=_("Parameters of the host's initialize request, as JSON."))
     created_at = models.DateTimeField(help_text=_("When the session began, in database time."))
-    seen_at = models.DateTimeField(help_text=_("When the session was last used, to about a minute."))
+    seen_at = models.DateTimeField(help_text=_("When the session was last used, accurate to about a minute."))
     ended_at = models.DateTimeField(
         null=True,
         blank=True,
@@ -107,7 +107,8 @@ class HostMessage(models.Model):
         default=0,
         db_default=0,
         help_text=_(
-            "Number of characters, for the limit of the session. 0 for a message of this site, which has no limit."
+            "Number of characters that count toward the limit of the session. 0 for messages from this site, "
+            "which do not count."
         ),
     )
     created_at = models.DateTimeField(db_index=True)

@@ -28,7 +28,9 @@ class HostTask(models.Model):
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     downstream_id = models.TextField(blank=True)
     input_requests = models.TextField(blank=True, help_text=_("Open questions of the server by key, as JSON."))
-    input_responses = models.TextField(blank=True, help_text=_("Answers that were not passed on yet, by key, as JSON."))
+    input_responses = models.TextField(
+        blank=True, help_text=_("Answers that have not been passed on yet, by key, as JSON.")
+    )
     result = models.TextField(blank=True, help_text=_("The complete result, or {'error': …}, as JSON."))
     cancel_requested = models.BooleanField(default=False)
     version = models.PositiveIntegerField(default=1, help_text=_("Increases with every change that a host can see."))

@@ -67,7 +67,7 @@ class Install(models.Model):
     )
     state = models.CharField(max_length=12, choices=STATES, default=InstallState.REQUESTED.value)
     state_at = models.DateTimeField()
-    lease_until = models.DateTimeField(null=True, blank=True, help_text=_("When the claim of the worker expires."))
+    lease_until = models.DateTimeField(null=True, blank=True, help_text=_("When the lease of the worker expires."))
     worker = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
     attempts = models.PositiveSmallIntegerField(  # starts of this step; also the fence between two workers
         default=0, db_default=0, editable=False

@@ -122,7 +122,9 @@ class Invocation(models.Model):
     )
     result = models.TextField(blank=True)
     result_bytes = models.BigIntegerField(default=0)
-    origin = models.CharField(max_length=10, help_text=_("How the call came: stdio, http, rest, run, test or trial."))
+    origin = models.CharField(
+        max_length=10, help_text=_("How the call arrived: stdio, http, rest, run, test or trial.")
+    )
     host_name = models.CharField(_("host"), max_length=100, blank=True)
     requester = models.CharField(
         max_length=150, blank=True, default="", db_default="",

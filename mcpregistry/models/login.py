@@ -20,7 +20,9 @@ class LoginAttempts(models.Model):
         null=True, blank=True, help_text=_("When the next attempt is accepted, if attempts at the account are delayed.")
     )
     known_until = models.DateTimeField(
-        null=True, blank=True, help_text=_("Until when the network counts as one from which the user signs in.")
+        null=True,
+        blank=True,
+        help_text=_("Until this time, the network is treated as one from which the user usually logs in."),
     )
 
     class Meta:

@@ -113,7 +113,7 @@ class Delivery(models.Model):
         WAITING = "waiting", _("waiting")
         FAILED = "failed", _("failed, will be retried")
         SENT = "sent", _("sent")
-        GIVEN_UP = "given up", _("given up")
+        GIVEN_UP = "given up", _("abandoned")
 
     EVENTS = [(event.value, event.value) for event in Event]
 
@@ -135,11 +135,11 @@ class Delivery(models.Model):
     created_at = models.DateTimeField()
     next_at = models.DateTimeField(null=True, blank=True, help_text=_("Time of the next attempt."))
     give_up_at = models.DateTimeField(help_text=_("After this time, a failed delivery is not tried again."))
-    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When the message was delivered or given up."))
+    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When the message was delivered or abandoned."))
     response_code = models.PositiveIntegerField(null=True, blank=True)
     last_error = models.TextField(blank=True)
     message_ref = models.CharField(
-        max_length=200, blank=True, help_text=_("Channel and time stamp of the message in Slack.")
+        max_length=200, blank=True, help_text=_("Channel and timestamp of the message in Slack.")
     )
 
     objects = DeliveryQuerySet.as_manager()
@@ -185,4 +185,6 @@ class SlackIdentity(TrackedModel):
         """Refuse what is no id of Slack: nothing that it sends would ever be this person's."""
         for name in ("team", "member"):
             if not (value := getattr(self, name)).isascii() or not value.isalnum():
-                raise ValidationError({name: _("Use the id of Slack: letters and digits, for example T0123456789.")})
+                raise ValidationError(
+                    {name: _("Use the ID that Slack shows: letters and digits, for example T0123456789.")}
+                )

@@ -84,7 +84,7 @@ class PolicyRule(TrackedModel):
         help_text=_("Seconds until a held call expires if there is no decision. Default: 900."),
     )  # fmt: skip
     execute_seconds = models.PositiveIntegerField(
-        _("time to run"), default=600, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
+        _("time to start"), default=600, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
         help_text=_("Seconds within which an approved call must start. Default: 600."),
     )  # fmt: skip
     refusal_seconds = models.PositiveIntegerField(

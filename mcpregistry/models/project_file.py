@@ -43,7 +43,7 @@ class ProjectFile(models.Model):
         help_text=_("Variables in commands and addresses, with the values that the host had. They are part of the hash."),
     )  # fmt: skip
     problem = models.TextField(blank=True, help_text=_("What is wrong with the file or its servers, and what to do."))
-    seen_at = models.DateTimeField(_("changed at"), help_text=_("When the last change of the file was noticed."))
+    seen_at = models.DateTimeField(_("changed at"), help_text=_("When the last change to the file was detected."))
 
     confirmed = models.CharField(
         _("confirmed content"), max_length=64, blank=True, help_text=_("Hash of the content that a user has confirmed.")
@@ -68,7 +68,8 @@ class ProjectFile(models.Model):
     confirmed_entries = Sealed("sealed_confirmed_entries", dict)
     offered = models.JSONField(
         default=list, db_default=[], editable=False,
-        help_text=_("Entries whose tools were approved and granted since they were confirmed. This happens once."),
+        help_text=_("Entries whose tools were approved and granted automatically after they were confirmed. This is "
+"done only once for each entry."),
     )  # fmt: skip
     served = models.CharField(
         max_length=64, blank=True, help_text=_("Hash of the content whose servers were set up after its confirmation.")

@@ -133,7 +133,7 @@ class RegistryEntry(models.Model):
     altered_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text=_("When the content of the entry was found to differ from before, although its version is the same."),
+        help_text=_("When the content of the entry was found to have changed without a new version."),
     )
     published_at = models.DateTimeField(null=True, blank=True)
     updated_at = models.DateTimeField(null=True, blank=True)

@@ -168,16 +168,16 @@ class Server(Confined):
         help_text=_("Maximum number of calls at the same time. Further calls wait. Default: 8."),
     )
     max_tools = models.PositiveIntegerField(
-        _("limit of tools"), default=TOOLS, db_default=TOOLS, validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
-        help_text=_("Maximum number of tools. If the server offers more, only the first ones by name are used. "
-        "Default: 2,000."),
+        _("tool limit"), default=TOOLS, db_default=TOOLS, validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
+        help_text=_("Maximum number of tools. If the server offers more, only the first ones (alphabetically) are "
+"used. Default: 2,000."),
     )  # fmt: skip
     max_definition_bytes = models.PositiveIntegerField(
-        _("limit of definitions"), default=DEFINITION_BYTES, db_default=DEFINITION_BYTES,
+        _("size limit of definitions"), default=DEFINITION_BYTES, db_default=DEFINITION_BYTES,
         validators=[MinValueValidator(1024), MaxValueValidator(MOST_DEFINITION_BYTES)],
         help_text=_("Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If "
-        "they are larger, only the first ones by name are used. The server's page and its tests list what is left "
-        "out. Default: 1,048,576 (1 MiB)."),
+"they are larger, only the first ones (alphabetically) are used. The server's page and its tests "
+"list what is left out. Default: 1,048,576 (1 MiB)."),
     )  # fmt: skip
     shared_by = models.CharField(
         max_length=10, choices=SharedBy.choices, default=SharedBy.EVERYBODY, db_default=SharedBy.EVERYBODY,
@@ -185,9 +185,10 @@ class Server(Confined):
         "that keep state, such as browsers, shells and databases."),
     )  # fmt: skip
     max_sessions = models.PositiveIntegerField(
-        _("limit of sessions"), default=SESSIONS, db_default=SESSIONS, validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        _("connection limit"), default=SESSIONS, db_default=SESSIONS, validators=[MinValueValidator(1), MaxValueValidator(1000)],
         help_text=_("Maximum number of connections in each process of this site, if agents or host sessions have "
-        "connections of their own. Beyond it, the connection that was idle longest is closed. Default: 20."),
+"connections of their own. If the limit is exceeded, the connection that has been idle the "
+"longest is closed. Default: 20."),
     )  # fmt: skip
     asks_elicitation = models.BooleanField(
         _("may ask the user"), default=True, db_default=True,
@@ -219,8 +220,8 @@ class Server(Confined):
     )  # fmt: skip
     trial_hours = models.PositiveIntegerField(
         _("hours between trials"), default=0, db_default=0, validators=[MaxValueValidator(8760)],
-        help_text=_("Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only, and "
-        "also runs when the server reports another version. Set to 0 to disable."),
+        help_text=_("Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An "
+"additional trial runs when the server reports a different version. Set to 0 to disable."),
     )  # fmt: skip
 
     lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)

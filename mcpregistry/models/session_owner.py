@@ -22,7 +22,7 @@ class SessionOwner(models.Model):
         help_text=_("Kind, host and process id of the process, for example web@box:4711."),
     )
     address = models.CharField(
-        max_length=300, help_text=_("Address at which the process takes calls of other processes.")
+        max_length=300, help_text=_("Address at which the process accepts calls from other processes.")
     )
     lease_until = models.DateTimeField()
     since = models.DateTimeField()

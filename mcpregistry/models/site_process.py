@@ -15,7 +15,9 @@ class SiteProcess(models.Model):
     id = models.CharField(
         primary_key=True,
         max_length=64,
-        help_text=_("Unique for each start of a process. The writer of its calls begins with it."),
+        help_text=_(
+            "Unique for each start of a process. The writer ID of the calls that it records begins with this value."
+        ),
     )
     name = models.CharField(
         max_length=100,

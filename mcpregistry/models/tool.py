@@ -110,8 +110,8 @@ class Tool(TrackedModel):
     idempotent = models.BooleanField(
         default=False,
         help_text=_(
-            "Enable this if a second call with the same arguments changes nothing more. A "
-            "failed call may then be sent again."
+            "Enable this if a second call with the same arguments has no further effect. A failed call may "
+            "then be sent again."
         ),
     )
     call_energy = models.FloatField(
@@ -152,7 +152,7 @@ class Tool(TrackedModel):
         "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False
     )
     present = models.BooleanField(
-        default=True, editable=False, help_text=_("Whether the server listed the tool when it was last asked.")
+        default=True, editable=False, help_text=_("Whether the server listed the tool when its tools were last read.")
     )
     first_seen_at = models.DateTimeField(editable=False)
     last_seen_at = models.DateTimeField(editable=False)
@@ -212,7 +212,9 @@ class Definition(models.Model):
     approved = models.BooleanField(default=False)
     # What the scanner found, for people to weigh; it decides nothing.
     scanner = models.PositiveSmallIntegerField(
-        default=0, editable=False, help_text=_("Version of the scanner that checked the definition. 0 if none did.")
+        default=0,
+        editable=False,
+        help_text=_("Version of the scanner that checked the definition. 0 if the definition was not checked."),
     )
     severity = models.PositiveSmallIntegerField(
         default=0, editable=False, help_text=_("Severity of the worst finding, from 0 to 3.")

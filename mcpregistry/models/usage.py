@@ -32,7 +32,8 @@ class CountedSpan(models.Model):
         default=0, help_text=_("Calls whose end was not known when they were counted.")
     )
     again = models.BooleanField(
-        default=False, help_text=_("Whether the period is counted again, because the clock was set back to before it.")
+        default=False,
+        help_text=_("Whether the period is being counted again, because the clock was set back to a time before it."),
     )
 
     class Meta:
@@ -109,7 +110,7 @@ class UsageSums(models.Model):
     ``begins`` to ``until`` are still as many as stand here: whoever counts an hour anew need not know of them.
     """
 
-    name = models.CharField(max_length=40, help_text=_("What is summed up, and for which period."))
+    name = models.CharField(max_length=40, help_text=_("Which values are summed, and for which period."))
     begins = models.DateTimeField(help_text=_("Start of the period, in UTC."))
     until = models.DateTimeField(help_text=_("End of the period, in UTC."))
     hours = models.PositiveIntegerField()

@@ -339,7 +339,7 @@ def end_of(request: ApprovalRequest) -> str:
 def when_it_runs(request: ApprovalRequest) -> str:
     """Of an approved call: a process runs it for a caller who is there, or a worker does; else it waits for its caller."""
     if votes.runs_by_itself(request) or seats.anybody(request):
-        return _("It runs now.")
+        return _("It is running now.")
     if request.execute_by is None:
         return _("It has not run, because its caller disconnected. It runs when the caller makes the same call again.")
     text = _(

@@ -129,7 +129,7 @@ def revoking_permit(permit: Permit) -> list[str]:
     left = _("The number of its uses was not limited.")
     if permit.uses_left is not None:
         left = _("Uses left: %(count)s.") % {"count": permit.uses_left}
-    text = _("Calls of %(tool)s by '%(agent)s' need an approval again.")
+    text = _("Calls to %(tool)s by '%(agent)s' need an approval again.")
     return [
         f"{text % {'tool': permit.tool, 'agent': permit.agent}} {left}",
         _("This cannot be undone. With the next approval, a new permit can be added."),
@@ -156,7 +156,7 @@ def switching_off_endpoint(endpoint: Endpoint) -> list[str]:
     calls = Invocation.objects.filter(endpoint_slug=endpoint.slug, received_at__gte=timezone.now() - _LATELY)
     agents = len(set(calls.order_by("-received_at").values_list("agent_slug", flat=True)[:_LOOKED_AT]))
     return [
-        _("Hosts get the answer that '%(endpoint)s' does not exist. %(agents)s made calls there in the last 24 hours.")
+        _("Hosts get a “not found” error for '%(endpoint)s'. %(agents)s made calls there in the last 24 hours.")
         % {"endpoint": endpoint, "agents": _agents(agents)},
         *_not_run(ApprovalRequest.objects.waiting().filter(call__endpoint_slug=endpoint.slug).count()),
         _("Its grants and settings are kept until it is enabled again."),

@@ -231,7 +231,11 @@ def _revert(request: HttpRequest, definition: Definition) -> str:
     except (Conflict, ConfigInvalid):  # the server is switched off: it is read when it comes back
         asked = False
     text = _("%(name)s keeps its approved definition, and is offered again as soon as the server returns to it.")
-    soon = _("The server is asked now.") if asked else _("This is checked when the server is read next.")
+    soon = (
+        _("The site is reading the server's definitions now.")
+        if asked
+        else _("This is checked the next time the server's definitions are read.")
+    )
     return f"{text % {'name': _name(definition)}} {soon}"
 
 

@@ -26,14 +26,15 @@ def denied(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403: the person's role does not allow it."""
     if not _for_people(request):
         return defaults.permission_denied(request, exception)
-    remedy = _("Ask an administrator for a role that includes this page. Your own page under People shows your role.")
+    remedy = _("Ask an administrator for a role that includes this page. Your own page under Users shows your role.")
     return sealed(refusal(request, 403, _("You do not have permission for this page"), remedy))
 
 
 def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403: a form whose secret does not fit, most often one that was open while its session ended."""
     remedy = _(
-        "Nothing was changed. Go back, reload the page and send the form again. Your browser must allow cookies of this site."
+        "Nothing was changed. Go back, reload the page and send the form again. Your browser must allow "
+        "cookies from this site."
     )
     return sealed(refusal(request, 403, _("This form is out of date"), remedy))
 

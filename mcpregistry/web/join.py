@@ -34,7 +34,7 @@ class JoinForm(forms.Form):
     def clean_again(self) -> str:
         """Both must be the same."""
         if self.cleaned_data["again"] != self.cleaned_data.get("password"):
-            raise forms.ValidationError(_("The two passwords are different."))
+            raise forms.ValidationError(_("The two passwords do not match."))
         return cast(str, self.cleaned_data["again"])
 
 

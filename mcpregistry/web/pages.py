@@ -50,7 +50,7 @@ def _turned_away(request: HttpRequest, permission: str | None, allowed: tuple[st
     if not request.user.is_authenticated:
         return _to_login(request)
     if permission and not request.user.has_perm(f"mcpregistry.{permission}"):
-        remedy = _("Ask an administrator for one of the roles viewer, operator, approver.")
+        remedy = _("Ask an administrator for the viewer, operator or approver role.")
         return refusal(request, 403, _("You do not have permission for this page"), remedy)
     return None
 

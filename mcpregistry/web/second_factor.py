@@ -146,10 +146,12 @@ def locked(until: Any) -> str:
     """The message to a person who has been wrong too often."""
     minutes = -(-seconds_until(until) // 60)
     text = ngettext(
-        "There were too many wrong passwords or codes. Try again in %(minutes)s minute, at %(time)s UTC. Until then, no "
-        "password or code is checked. You can still sign in from another network, or in a browser that you have used before.",
-        "There were too many wrong passwords or codes. Try again in %(minutes)s minutes, at %(time)s UTC. Until then, no "
-        "password or code is checked. You can still sign in from another network, or in a browser that you have used before.",
+        "There were too many wrong passwords or codes. Try again in %(minutes)s minute, at %(time)s UTC. "
+        "Until then, no password or code is checked. You can still log in from another network, or in a "
+        "browser that you have used before.",
+        "There were too many wrong passwords or codes. Try again in %(minutes)s minutes, at %(time)s UTC."
+        " Until then, no password or code is checked. You can still log in from another network, or in a "
+        "browser that you have used before.",
         minutes,
     )
     return text % {"minutes": minutes, "time": f"{until:%H:%M}"}

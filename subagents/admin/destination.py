@@ -18,7 +18,7 @@ class DestinationPage(ConfirmPage[Provider]):
     template = "admin/subagents/confirm_destination.html"
 
     def title(self, record: Provider) -> str:
-        return gettext("Confirm where {provider} sends its key").format(provider=printable(record.slug))
+        return gettext("Confirm where the key of {provider} is sent").format(provider=printable(record.slug))
 
     def confirm(self, record: Provider, *, shown: str, actor: str, user: object) -> str:
         providers.confirm_destination(provider=record, actor=actor, shown=shown, user=user)

@@ -48,11 +48,11 @@ class ExpertForm(RecordForm[ExpertTool]):
     )  # fmt: skip
 
     maintains = forms.MultipleChoiceField(
-        label=_("Sub-agent requests"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        label=_("Maintenance requests"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=[(kind.value, kind.value.replace("_", " ")) for kind in MODELLED],
-        help_text=_("Kinds of requests to the background sub-agent that this expert tool works on. Its model uses the "
-        "operations of the sub-agent and can only propose changes. The tool must take one text argument, and each "
-        "kind can have one expert tool."),
+        help_text=_("Kinds of maintenance requests that this expert tool handles. Its model uses the operations of "
+"the background sub-agent and can only propose changes. The tool must take one text argument, and"
+" each kind can be assigned to only one expert tool."),
     )  # fmt: skip
 
     class Meta:

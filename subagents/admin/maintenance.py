@@ -34,9 +34,9 @@ MESSAGES_SHOWN = 50  # the newest: one that is paused and resumed all day has ma
 _ASKED = {
     Kind.TEST: _("Test a server"),
     Kind.TRY: _("Run a trial of a server"),
-    Kind.SEARCH: _("Search servers"),
+    Kind.SEARCH: _("Search for servers"),
     Kind.ADD: _("Propose a new server"),
-    Kind.REMOVE: _("Propose to remove a server"),
+    Kind.REMOVE: _("Propose deleting a server"),
 }
 
 
@@ -54,7 +54,7 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     )  # fmt: skip
     words = forms.CharField(
         required=False, max_length=200, label=_("Text"), widget=UnfoldAdminTextInputWidget,
-        help_text=_("What to search for, what the server is for, or why it should be removed."),
+        help_text=_("What to search for, what the server is for, or why it should be deleted."),
     )  # fmt: skip
     for_agent = NameField(
         "agent", Agent.objects.order_by("slug"), required=False, empty_label=_("no agent"), label=_("For agent"),

@@ -98,7 +98,7 @@ _NO_KEY = _(
 
 def _test(request: HttpRequest, provider: Provider) -> str:
     model = providers.request_test(provider=provider, actor=actor(request))
-    return gettext("A worker asks {model} for one word now.").format(model=printable(str(model), 120))
+    return gettext("A worker is asking {model} for one word.").format(model=printable(str(model), 120))
 
 
 def _is_draft(provider: Provider) -> bool:

@@ -44,7 +44,11 @@ CALL_COLOURS = {
 
 STEER = "subagents.steer_run"
 _LONGEST_NOTE = 1_000
-_SETTLED = {"done": _("recorded as done"), "failed": _("recorded as without effect"), "repeat": _("will be made again")}
+_SETTLED = {
+    "done": _("recorded as done"),
+    "failed": _("recorded as having no effect"),
+    "repeat": _("will be made again"),
+}
 
 
 def _cancel(request: HttpRequest, run: Run) -> str:
@@ -54,7 +58,7 @@ def _cancel(request: HttpRequest, run: Run) -> str:
 
 def _wake(request: HttpRequest, run: Run) -> str:
     runs.resume(run_id=run.pk, actor=actor(request))
-    return gettext("A worker continues the run now.")
+    return gettext("A worker is resuming the run.")
 
 
 def _again(request: HttpRequest, run: Run) -> str:
@@ -92,7 +96,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     verbs = (
         Verb("cancel", _("Cancel run"), "subagents.run_expert", "cancel", _("Stop the run and the call that it has sent."), _cancel,
              applies=lambda run: run.finished_at is None, style="danger"),
-        Verb("resume", _("Resume run"), "subagents.steer_run", "play_arrow", _("Let a worker continue the run now."), _wake,
+        Verb("resume", _("Resume run"), "subagents.steer_run", "play_arrow", _("Continue the run now."), _wake,
              applies=lambda run: run.finished_at is None),
         Verb("replay", _("Replay run"), "subagents.run_expert", "replay",
              _("Run it again with the same arguments, to compare cost and answer."), _again,

@@ -94,7 +94,7 @@ class TrialReportAdmin(ReadOnlyAdmin):
     def shown_differences(self, row: TrialReport) -> str:
         if row.behaves_otherwise:
             return gettext("behaves differently")
-        return gettext("other figures") if row.differences else gettext("none")
+        return gettext("different measurements") if row.differences else gettext("none")
 
     @display(description=_("version"))
     def version_shown(self, row: TrialReport) -> str:
@@ -158,7 +158,7 @@ _FIGURES: tuple[tuple[str, str | Promise, Callable[[Any], str]], ...] = (
     ("tools", _("Tools"), _plain),
     ("prompts", _("Prompts"), _plain),
     ("resources", _("Resources"), _plain),
-    ("tokens", _("Tokens of its definitions"), _plain),
+    ("tokens", _("Tokens in its definitions"), _plain),
     ("calls", _("Called tools"), _calls),
     ("slowest_call_ms", _("Slowest call"), lambda value: milliseconds(value) if value else gettext("none")),
     (
@@ -169,5 +169,5 @@ _FIGURES: tuple[tuple[str, str | Promise, Callable[[Any], str]], ...] = (
     ("processes", _("Peak number of processes"), _plain),
     ("network_needed", _("Needs the network"), _network),
     ("written", _("Files written in its own folder"), _names),
-    ("elsewhere", _("Given paths that it used"), _names),
+    ("elsewhere", _("Allowed paths that it used"), _names),
 )

@@ -45,7 +45,10 @@ class EffortAgent(Leased, TrackedModel):
         blank=True,
         default="",
         editable=False,
-        help_text=_("The only conversation that it answers. If empty, it answers all of them."),
+        help_text=_(
+            "The only conversation in which the hosted agent answers. If empty, it answers in all "
+            "conversations of its agent."
+        ),
     )
     awaits_level = models.FloatField(
         null=True, editable=False, help_text=_("Level that its energy pool must reach before the agent answers again.")

@@ -100,8 +100,9 @@ class ExpertTool(TrackedModel):
     )
     parallel = models.BooleanField(
         _("parallel calls"), default=False, db_default=False,
-        help_text=_("If enabled, calls of one turn that the rules allow without asking are made at the same time, also of tools that "
-        "may change something. Otherwise only calls of tools that you have confirmed as read-only are."),
+        help_text=_("If enabled, calls of one turn that the rules allow without asking are made in parallel, even if "
+"their tools may change something. If disabled, only calls to tools that you have confirmed as "
+"read-only are made in parallel."),
     )  # fmt: skip
     output_schema = models.JSONField(
         null=True, blank=True, help_text=_("JSON Schema of the answer. If empty, the answer is text.")
@@ -117,15 +118,16 @@ class ExpertTool(TrackedModel):
     cache_seconds = models.PositiveIntegerField(
         default=0,
         help_text=_(
-            "For this many seconds, the same agent gets the same answer to the same arguments, if the run only "
-            "used read-only tools and the configuration has not changed. Set to 0 to disable."
+            "Number of seconds for which an answer is reused if the same agent calls the expert tool with the"
+            " same arguments. An answer is reused only if its run used only read-only tools and the "
+            "configuration has not changed. Set to 0 to disable."
         ),
     )
     maintains = models.JSONField(
-        _("sub-agent requests"), default=list, db_default=[], blank=True,
-        help_text=_("Kinds of requests to the background sub-agent that the model of this expert tool works on, with "
-        "the operations of the sub-agent as tools. Each kind can have one expert tool. All other kinds follow a "
-        "fixed plan."),
+        _("maintenance requests"), default=list, db_default=[], blank=True,
+        help_text=_("Kinds of maintenance requests that the model of this expert tool handles, with the operations of"
+" the background sub-agent as its tools. Each kind can be assigned to one expert tool. All other "
+"kinds follow a fixed plan."),
     )  # fmt: skip
     temperature = models.FloatField(default=0.0, validators=[MinValueValidator(0), MaxValueValidator(2)])
     enabled = models.BooleanField(default=True)

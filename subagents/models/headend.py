@@ -71,8 +71,8 @@ class Headend(TrackedModel):
     )
     background_prompts = models.BooleanField(
         default=False,
-        help_text=_("Allow requests of chat clients for titles, tags and follow-up questions. Each of them starts a run. By default "
-        "they are refused."),
+        help_text=_("Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
+" run. By default, these requests are refused."),
     )  # fmt: skip
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -104,8 +104,7 @@ class Headend(TrackedModel):
             raise ValidationError(
                 {
                     "path": _(
-                        "Clients of Anthropic add /v1 to the address. Use a path that ends with v1, for example "
-                        "team-a/v1."
+                        "Anthropic clients add /v1 to the address. Use a path that ends with v1, for example team-a/v1."
                     )
                 }
             )
@@ -114,7 +113,9 @@ class Headend(TrackedModel):
 
 def _check_aliases(aliases: Any) -> None:
     if not isinstance(aliases, dict) or not all(isinstance(name, str) and name for name in aliases.values()):
-        raise ValidationError({"aliases": _('Use a JSON object with texts, for example {"gpt-4o": "research"}.')})
+        raise ValidationError(
+            {"aliases": _('Use a JSON object with strings as values, for example {"gpt-4o": "research"}.')}
+        )
     if wrong := [alias for alias in aliases if not alias or len(alias) > 200 or not alias.isprintable()]:
         raise ValidationError(
             {

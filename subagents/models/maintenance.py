@@ -59,11 +59,11 @@ class MaintenanceRequest(Leased):
     error = models.TextField(blank=True)
     energy_total = models.FloatField(_("energy"), default=0)
     energy_unreported = models.FloatField(
-        default=0, help_text=_("Energy that was not yet collected by the program that accounts for it.")
+        default=0, help_text=_("Energy that has not been charged to an energy pool yet.")
     )
     server_slug = models.CharField(_("server"), max_length=63, blank=True)
     working_on = models.CharField(
-        max_length=63, null=True, blank=True, unique=True, help_text=_("The server, while a worker works on the request.")
+        max_length=63, null=True, blank=True, unique=True, help_text=_("The server that the request is for. Set only while a worker is working on the request.")
     )  # fmt: skip
     agent = models.CharField(
         max_length=63, blank=True, help_text=_("The agent that made the request. Empty if a user made it.")
@@ -87,8 +87,8 @@ class MaintenanceRequest(Leased):
     objects = MaintenanceRequestQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("request to the sub-agent")
-        verbose_name_plural = _("requests to the sub-agent")
+        verbose_name = _("maintenance request")
+        verbose_name_plural = _("maintenance requests")
         ordering = ["-created_at", "-id"]
         constraints = [models.CheckConstraint(condition=Q(progress__lte=100), name="maintenance_progress_to_100")]
         indexes = [
@@ -132,7 +132,7 @@ class Proposal(models.Model):
         default=0, help_text=_("Revision of the server when the change was proposed.")
     )
     server_saved_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("When users had last changed the server at that time.")
+        null=True, blank=True, help_text=_("When a user had last changed the server before the change was proposed.")
     )
     fields = models.JSONField(default=dict, blank=True, help_text=_("New values of the fields of the server."))
     reason = models.TextField(blank=True)

@@ -47,7 +47,7 @@ class Kind(models.TextChoices):
     ANTHROPIC = "anthropic", "Anthropic"
     GOOGLE = "google", "Google"
     OPENROUTER = "openrouter", "OpenRouter"
-    OLLAMA = "ollama", _("Ollama (its own API)")
+    OLLAMA = "ollama", _("Ollama (native API)")
     COMPATIBLE = "compatible", _("Any server with the chat completions API of OpenAI")
     SCRIPTED = "scripted", _("Scripted: answers from a script, without a model")
 
@@ -202,7 +202,7 @@ class LanguageModel(TrackedModel):
     tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
     enabled = models.BooleanField(default=True)
     compared = models.BooleanField(
-        _("model of the callers"), default=False,
+        _("callers' model"), default=False,
         help_text=_("Enable this for the model that your hosts use. The savings of runs are calculated with its "
         "prices. Only one model can be selected."),
     )  # fmt: skip
@@ -216,7 +216,7 @@ class LanguageModel(TrackedModel):
             models.UniqueConstraint(fields=["provider", "name"], name="one_model_per_name"),
             models.UniqueConstraint(
                 fields=["compared"], condition=Q(compared=True), name="one_model_to_compare_with",
-                violation_error_message=_("Another model is marked as the model of the callers. Remove that mark first."),
+                violation_error_message=_("Another model is marked as the callers' model. Remove that mark first."),
             ),
         ]  # fmt: skip
 

@@ -50,7 +50,8 @@ class Run(Leased):
         default="",
         db_default="",
         help_text=_(
-            "Format of the answer that the caller wants: text, markdown or json. Empty if the caller named none."
+            "Format of the answer that the caller wants: text, markdown or json. Empty if the caller did not "
+            "specify a format."
         ),
     )
     answer_schema = models.TextField(
@@ -124,13 +125,17 @@ class Run(Leased):
     reserved_cost = models.DecimalField(max_digits=14, decimal_places=8, default=0)
     energy = models.FloatField(default=0)
     waited_seconds = models.FloatField(
-        default=0, help_text=_("Seconds of waiting for approvals. They do not count as the duration of the run.")
+        default=0,
+        help_text=_("Seconds that the run waited for approvals. They are not part of the duration of the run."),
     )
     waiting_since = models.DateTimeField(null=True, blank=True)
     lost_seconds = models.FloatField(
         default=0,
         db_default=0,
-        help_text=_("Seconds without a worker after one died. They do not count as the duration of the run."),
+        help_text=_(
+            "Seconds without a worker, after a worker stopped unexpectedly. They are not part of the duration"
+            " of the run."
+        ),
     )
     revision = models.PositiveBigIntegerField(
         default=0, help_text=_("Revision of the configuration when the run started.")
@@ -139,7 +144,7 @@ class Run(Leased):
         max_length=64, blank=True, help_text=_("Digest of the tools of the run, if its answer can be reused.")
     )
     savings = models.JSONField(
-        default=dict, blank=True, help_text=_("What the run kept out of the context of its caller.")
+        default=dict, blank=True, help_text=_("Tokens that the run kept out of its caller's context.")
     )
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
@@ -184,7 +189,8 @@ class Turn(models.Model):
     )
     provider_state = models.TextField(
         blank=True, default="", db_default="",
-        help_text=_("JSON that the model needs back with its answer, such as signed thoughts. The site does not read it."),
+        help_text=_("JSON that must be sent back to the model together with its answer, such as signed reasoning. The"
+" site does not read it."),
     )  # fmt: skip
     estimated_tokens = models.PositiveIntegerField(
         default=0, help_text=_("Number of tokens that the context guard had estimated.")
@@ -280,12 +286,14 @@ class ToolCall(models.Model):
     details = models.JSONField(
         default=dict,
         blank=True,
-        help_text=_("Links of the result, and the estimate of the context guard if it refused the call."),
+        help_text=_("Links in the result, and the estimate of the context guard if it refused the call."),
     )
     settled_by = models.CharField(
         max_length=150, blank=True, help_text=_("Who settled the call if its outcome was unknown.")
     )
-    settled_by_id = models.BigIntegerField(null=True, blank=True, help_text=_("Id of that operator's account."))
+    settled_by_id = models.BigIntegerField(
+        null=True, blank=True, help_text=_("ID of the account of the user who settled the call.")
+    )
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 

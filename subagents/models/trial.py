@@ -19,7 +19,7 @@ class TrialReport(models.Model):
 
         OK = "ok", "OK"
         ATTENTION = "attention", _("Needs attention")
-        REFUSE = "refuse", _("Refuse")
+        REFUSE = "refuse", _("Do not enable")
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="trials")
     request = models.OneToOneField(
@@ -32,10 +32,10 @@ class TrialReport(models.Model):
     figures = models.JSONField(default=dict, blank=True)
     starts = models.JSONField(default=list, blank=True)
     tools = models.JSONField(default=list, blank=True)
-    unobserved = models.JSONField(default=list, blank=True, help_text=_("What could not be observed, in words."))
+    unobserved = models.JSONField(default=list, blank=True, help_text=_("What could not be observed, as text."))
     proposed = models.JSONField(default=dict, blank=True, help_text=_("Proposed tools and fields of the server."))
     differences = models.JSONField(
-        default=list, blank=True, help_text=_("Differences from the previous trial, in words.")
+        default=list, blank=True, help_text=_("Differences from the previous trial, as text.")
     )
     behaves_otherwise = models.BooleanField(
         _("changed behaviour"),

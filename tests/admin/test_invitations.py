@@ -53,7 +53,7 @@ def test_what_is_wrong_leaves_the_link_whole(site: Site) -> None:
         with pytest.raises(ConfigInvalid):
             invitations.accept(raw=raw, username=name, password=password)
     differ = Client().post(reverse("join"), {"code": raw, "username": "kim", "password": GOOD, "again": "other"})
-    assert "The two passwords are different." in differ.content.decode()
+    assert "The two passwords do not match." in differ.content.decode()
     assert invitations.accept(raw=raw, username="kim", password=GOOD).username == "kim"
 
 
@@ -153,11 +153,11 @@ def test_a_role_is_one_field_and_staff_follows(client_of: ClientOf, site: Site) 
     html = client.get(page).content.decode()
     assert 'name="role"' in html
     assert 'name="is_staff"' not in html
-    assert "none: cannot sign in" in html
+    assert "none: cannot log in" in html
     User.objects.filter(pk=kim.pk).update(is_superuser=True, is_staff=True)
     html = client.get(page).content.decode()
     assert "none: a superuser needs no role" in html
-    assert "none: cannot sign in" not in html
+    assert "none: cannot log in" not in html
 
 
 # Tokens

@@ -98,7 +98,7 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(client_of:
         f"hosted agent has {stuck}": "1",
         f"provider test has {stuck}": "1",
         f"runs have {stuck}": "2",
-        f"request to the sub-agent has {stuck}": "1",
+        f"maintenance request has {stuck}": "1",
     }.items():
         assert said[words] == ("bad", count)
     told = {finding.what for finding in doctor._work() if not finding.ok}
@@ -129,7 +129,7 @@ def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, si
     MaintenanceRequest.objects.create(kind="search_servers", requested_by="x", created_at=past, wish="pause")
     assert "waited for a worker" not in overview(client_of)
     MaintenanceRequest.objects.filter(pk=waits.pk).update(server_slug="github")
-    assert "request to the sub-agent has waited for a worker" in overview(client_of)
+    assert "maintenance request has waited for a worker" in overview(client_of)
     for slug in ("time", "notes"):
         MaintenanceRequest.objects.create(
             kind="test_server", server_slug=slug, requested_by="x", created_at=past, lease_until=soon
@@ -187,4 +187,4 @@ def test_many_servers_with_left_out_definitions_share_a_row(client_of: ClientOf,
         Server.objects.create(slug=f"odd-{number:02}", lifecycle="active", left_out="b: its name is not text")
     html = overview(client_of)
     assert html.count("offers something that hosts do not get") == 10
-    assert ("warn", "2", "more servers offer something that hosts do not get: see why") in re.findall(NEED, html)
+    assert ("warn", "2", "more servers offer items that are not passed on to hosts: see why") in re.findall(NEED, html)

@@ -322,7 +322,7 @@ def test_a_connection_whose_process_is_silent_does_not_say_that_it_is_connected(
     for seen, silent in ((timezone.now() - timedelta(hours=1), True), (timezone.now() + timedelta(hours=1), False)):
         Connection.objects.filter(pk=row.pk).update(seen_at=seen, state="connected")
         for page in pages:
-            assert ("no sign" in client_of("viewer").get(page).content.decode()) == silent
+            assert ("no heartbeat" in client_of("viewer").get(page).content.decode()) == silent
 
 
 def test_the_page_names_the_tools_that_are_left_out(client_of: ClientOf, site: Site) -> None:

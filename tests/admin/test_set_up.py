@@ -201,7 +201,7 @@ def test_the_way_leads_from_the_draft_to_the_grant(client_of: ClientOf, site: Si
     decide = client.get(step(server))
     entries = {entry.tool.name: entry for entry in decide.context["entries"]}
     assert {name: (entry.calm, entry.claims) for name, entry in entries.items()} == {
-        "look": (True, ["only reads"]), "wipe": (True, ["destructive"]), "bad": (False, []),
+        "look": (True, ["read-only"]), "wipe": (True, ["destructive"]), "bad": (False, []),
     }  # fmt: skip
     sent = {
         "approve": [entries["look"].definition.pk, entries["wipe"].definition.pk], "vouch": [entries["look"].tool.pk],
@@ -430,7 +430,7 @@ def test_secrets_of_an_imported_file_become_credentials_if_chosen(client_of: Cli
 @pytest.mark.parametrize(
     ("sent", "says"),
     [
-        ({}, "one of the two"),
+        ({}, "but not both"),
         ({"text": "{", "on_conflict": "error"}, "Line 1"),
         ({"text": '{"unknown": 1}', "on_conflict": "error"}, "format of the file is not known"),
     ],

@@ -71,7 +71,7 @@ def test_slow_tools_are_found_and_their_page_says_what_may_be_done(client_of: Cl
         client.get(reverse("admin:mcpregistry_tool_change", args=[row.pk])).content.decode()
         for row in (slow, some, quick)
     ]
-    assert "slow: half of 10 calls took up to 6.00 s, and 95 % took up to 9.00 s. Most calls are as slow" in pages[0]
+    assert "slow: half of 10 calls took up to 6.00 s, and 95 % took up to 9.00 s. Most calls are slow" in pages[0]
     assert all("slow: half" not in page and "calls took up to" in page for page in pages[1:])
 
 
@@ -106,7 +106,7 @@ def test_a_definition_that_changed_after_the_page_was_shown_is_not_approved(clie
     assert shown is not None
     observe.observe(server=site.servers["github"], listed=[tool("create_issue", "Now something else entirely")])
     answer = client_of("approver").post(verb(named("create_issue"), "approve"), {"shown": shown.hash}, follow=True)
-    assert "changed the definition meanwhile" in answer.content.decode()
+    assert "changed the definition in the meantime" in answer.content.decode()
     assert named("create_issue").status == "changed"
 
 
@@ -119,7 +119,7 @@ def test_several_are_decided_from_the_list(client_of: ClientOf, site: Site) -> N
     waiting = [found.pk for found in Tool.objects.waiting()]
     client = client_of("approver")
     answer = chosen(client, LIST, "approve_selected", waiting)
-    assert "2 tools done" in answer.content.decode()
+    assert "2 tools updated" in answer.content.decode()
     assert not Tool.objects.waiting().exists()
 
 

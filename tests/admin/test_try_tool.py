@@ -125,7 +125,7 @@ async def test_a_form_makes_one_call_however_often_it_is_sent(page: Page) -> Non
 async def test_wrong_arguments_and_missing_grants_are_told_and_send_nothing(page: Page) -> None:
     await page.as_("operator")
     assert "The tool requires this argument." in await page.call(a0="")
-    assert "Write a number." in await page.call(a1="two")
+    assert "Enter a number." in await page.call(a1="two")
     assert "Use a JSON object" in await page.call(raw="[]")
     assert await db_call(Invocation.objects.count) == 0
     refused = await page.call(agent="idle", key="a" * 32)

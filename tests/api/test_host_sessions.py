@@ -1,4 +1,4 @@
-"""Sessions of hosts over REST: listed with their own connections, narrowed, and ended for every process."""
+"""Sessions of hosts over REST: listed with their dedicated connections, narrowed, and ended for every process."""
 
 from __future__ import annotations
 

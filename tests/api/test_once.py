@@ -167,11 +167,11 @@ def test_the_document_says_which_requests_take_a_key(db):
 
 
 NAMED = [
-    ("/agents", {"slug": "robot"}, "agent with the slug 'robot'", "/agents/robot"),
-    ("/servers", {"slug": "echo", "command": ["x"]}, "server with the slug 'echo'", "/servers/echo"),
-    ("/endpoints", {"slug": "lab"}, "endpoint with the slug 'lab'", "/endpoints/lab"),
-    ("/rules", {"name": "no", "outcome": "deny"}, "rule with the name 'no'", "/rules/"),
-    ("/channels", HOOK, "channel with the name 'hook'", "/channels/"),
+    ("/agents", {"slug": "robot"}, 'agent named "robot"', "/agents/robot"),
+    ("/servers", {"slug": "echo", "command": ["x"]}, 'server named "echo"', "/servers/echo"),
+    ("/endpoints", {"slug": "lab"}, 'endpoint named "lab"', "/endpoints/lab"),
+    ("/rules", {"name": "no", "outcome": "deny"}, 'rule named "no"', "/rules/"),
+    ("/channels", HOOK, 'channel named "hook"', "/channels/"),
 ]
 
 

@@ -124,7 +124,7 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
         assert up.text.index("starting the worker") < up.text.index("the site answers"), "a first question waits for it"
         assert _get(f"{url}/admin/login/") == 200
-        up.says(r"3\. Or over HTTP:  " + re.escape(url) + "/mcp/default")
+        up.says(r"3\. Or connect over HTTP:  " + re.escape(url) + "/mcp/default")
         password = up.says(r"Password, shown only once:  (\S+)")[1]
         up.says(r"claude mcp add slipsnisse .*manage\.py runmcp --endpoint default --agent local")
         site = elsewhere.Site(

@@ -65,7 +65,7 @@ VICTIMS = {"worker": 6, "web": 4, "runmcp": 3, "clock": 2}  # how often each kin
 SIGNALS = {signal.SIGKILL: 8, signal.SIGTERM: 2, signal.SIGSTOP: 2}
 PAUSES = (2.0, 13.0)  # seconds; after the second it has counted as dead
 BETWEEN = (0.3, 2.5)  # seconds between two of them
-REQUEST = "request to the sub-agent"
+REQUEST = "maintenance request"
 
 
 class Campaign(ServerCallers):
@@ -201,7 +201,7 @@ def leftovers() -> Iterator[str]:
             state__in=["waiting", "installed", "failed", "removed"]
         ),
         "packages are leased": Install.objects.exclude(lease_until=None),
-        "requests to the sub-agent are open": MaintenanceRequest.objects.open(),
+        "maintenance requests are open": MaintenanceRequest.objects.open(),
         "servers are kept for a request": MaintenanceRequest.objects.exclude(working_on=None),
         "sessions are owned": SessionOwner.objects.filter(lease_until__gt=now),
         "processes count as alive": SiteProcess.objects.filter(lease_until__gt=now),

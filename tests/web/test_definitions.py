@@ -123,7 +123,10 @@ def test_rejecting_and_reverting(client_of: ClientOf, people: Site, woken: list[
     client = client_of("approver")
     assert "Rejected delete_repository" in decide(client, "delete_repository", "reject").content.decode()
     answer = decide(client, "create_issue", "revert")
-    assert "offered again as soon as the server returns to it. The server is asked now." in answer.content.decode()
+    assert (
+        "offered again as soon as the server returns to it. The site is reading the server's definitions now."
+        in answer.content.decode()
+    )
     assert ("refresh_server", (people.servers["github"].pk,)) in woken
     assert entries(client.get(INBOX)) == []
     assert set(entries(client.get(f"{INBOX}?show=rejected"))) == {"create_issue", "delete_repository"}

@@ -160,6 +160,6 @@ def test_announcements_of_hostile_names_are_text(window_of: WindowOf, crowd: Sit
     root.refresh_from_db()
     votes.vote(request_id=held.pk, user=root, approve=False, reason=TEXTS[1], via="web")
     eventually(lambda: readable(TEXTS[0]) in window.title())  # first: it says so for ten seconds
-    window.get_by_text("Nothing waits").wait_for()
+    window.get_by_text("Nothing is waiting").wait_for()
     window.locator("#announcer", has_text="rejected <script>").wait_for(state="attached")
     unharmed(window, "the queue")

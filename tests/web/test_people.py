@@ -52,7 +52,7 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     ann, bo = window_of("approver"), window_of("root")
     for window in (ann, bo):
         window.goto("/approvals/")
-        window.get_by_text("Nothing waits").wait_for()
+        window.get_by_text("Nothing is waiting").wait_for()
         expect(window).to_have_title("Approvals | Slipsnisse")
         window.evaluate("window.__same = true")
     held = hold()
@@ -64,7 +64,7 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     ann.fill("#reason", "Not today.")
     ann.get_by_role("button", name="Reject").click()
     until(bo, "document.title.startsWith('approver rejected git_push')")  # first: it says so for ten seconds
-    bo.get_by_text("Nothing waits").wait_for()
+    bo.get_by_text("Nothing is waiting").wait_for()
     ann.wait_for_url("**/approvals/")
     expect(bo.locator("#announcer")).to_have_text("approver rejected git_push")
     assert bo.evaluate("window.__same") is True

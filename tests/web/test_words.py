@@ -29,4 +29,4 @@ def test_what_waits_for_its_caller_is_not_said_to_run(client_of: ClientOf) -> No
     assert "being made" not in record
     task = hold(waiting_as="task", arguments={"query": "other"})
     decide(client, task, "approve", reason="fine")
-    assert "It runs now." in plain(seen(client, address(task)))
+    assert "It is running now." in plain(seen(client, address(task)))

@@ -23,7 +23,7 @@ class Command(BaseCommand):
     """``manage.py runheadends``."""
 
     help = (
-        "Serve headends (expert tools as models and as a service) on ports of their own. A worker must run elsewhere."
+        "Serves headends (expert tools as models and as a service) on ports of their own. A worker must run elsewhere."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -43,7 +43,7 @@ class PasteForm(forms.Form):
     """Anything that a README says."""
 
     paste = forms.CharField(
-        label=_("Installation text of the server"),
+        label=_("Installation instructions of the server"),
         max_length=MOST_CHARACTERS,
         strip=False,
         widget=lines_widget(8, "npx -y @modelcontextprotocol/server-everything"),
@@ -103,7 +103,7 @@ class WordsForm(forms.Form):
         if entry.transport == "stdio":
             self.fields["command"] = CommandField(
                 label=_("Command"), initial=[*entry.command], rows=max(3, min(len(entry.command), 12)),
-                help_text=_("Program and arguments, one word per line. They are not passed to a shell."),
+                help_text=_("Program and arguments, one per line. They are not passed to a shell."),
             )  # fmt: skip
             if entry.cwd:
                 self.fields["cwd"] = forms.CharField(
@@ -215,9 +215,9 @@ class AccessForm(forms.Form):
     )  # fmt: skip
     endpoints = forms.ModelMultipleChoiceField(
         queryset=Endpoint.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        label=_("Endpoints that list the server"), help_text=_("Endpoints that show only what is listed. All other endpoints "
-            "show the server anyway."),
-        error_messages={"invalid_choice": _("Choose only enabled endpoints that show what is listed.")},
+        label=_("Endpoints that list the server"), help_text=_("Endpoints that show only the servers granted to them. All other endpoints show the server "
+"automatically."),
+        error_messages={"invalid_choice": _("Choose only enabled endpoints that show only what is granted to them.")},
     )  # fmt: skip
 
     def __init__(self, *args: Any, may_add: bool, **kwargs: Any) -> None:

@@ -33,7 +33,7 @@ from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
 
 _MOST_LISTED = 50  # servers whose next step is linked after an import; they stand in an address
 _ON_CONFLICT = [
-    ("error", _("Refuse the file")), ("skip", _("Keep the existing server")), ("replace", _("Replace it (a changed launch becomes a draft)")),
+    ("error", _("Reject the file")), ("skip", _("Keep the existing server")), ("replace", _("Replace it (a changed launch becomes a draft)")),
     ("rename", _("Add the other server under a new name")),
 ]  # fmt: skip
 
@@ -58,7 +58,7 @@ class ImportForm(forms.Form):
     )  # fmt: skip
     on_conflict = forms.ChoiceField(
         choices=_ON_CONFLICT, initial="error", widget=UnfoldAdminSelectWidget,
-        label=_("Servers that exist already and differ"),
+        label=_("Existing servers that differ"),
     )  # fmt: skip
     secrets_apart = forms.BooleanField(
         required=False, initial=False, widget=UnfoldBooleanSwitchWidget, label=_("Store secrets as credentials"),

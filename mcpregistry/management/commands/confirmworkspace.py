@@ -26,7 +26,7 @@ from mcpregistry.services.exchange.projects import (
 class Command(BaseCommand):
     """Shows what the file of a directory declares, and confirms it once the person has typed its hash."""
 
-    help = "Confirm the MCP servers that the project file of a directory declares (see runmcp --workspace)."
+    help = "Confirms the MCP servers that the project file of a directory declares (see runmcp --workspace)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

@@ -37,7 +37,7 @@ class Command(BaseCommand):
         test.add_argument("--days", type=_days, default=7, help="Number of past days to test on. Default: 7.")
         verbs.add_parser(
             "starter",
-            help="Add the starter rules: allow calls that only read, and ask for calls that destroy or act on the outside world.",
+            help="Add the starter rules: allow tools that only read and reach nothing outside, and ask about tools that destroy something or act on the outside world.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -117,7 +117,7 @@ def state_words(request: ApprovalRequest) -> str:
     if request.execute_by is not None:
         expired = _("Approved%(names)s, but not run in time.") % names
     sentences = {
-        State.PENDING: _("Waits for a decision."),
+        State.PENDING: _("Waiting for a decision."),
         State.READY: f"{_('Approved%(names)s.') % names} {queries.when_it_runs(request) if state is State.READY else ''}",
         State.DISPATCHED: _("Approved%(names)s. The call is running.") % names,
         State.SUCCEEDED: _("Approved%(names)s. The call ran and succeeded.") % names,

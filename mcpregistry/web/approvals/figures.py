@@ -23,7 +23,7 @@ def figures(request: HttpRequest) -> HttpResponse:
     """The page, for the last 24 hours up to 90 days."""
     days = _days(request)
     context = {
-        "title": _("Approval figures"), "figures": _found(days), "days": days, "periods": _PERIODS,
+        "title": _("Approval statistics"), "figures": _found(days), "days": days, "periods": _PERIODS,
         "relax_rate": queries.RELAX_RATE, "relax_decisions": queries.RELAX_DECISIONS,
     }  # fmt: skip
     return show(request, "approvals/figures.html", context)

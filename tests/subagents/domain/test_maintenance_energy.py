@@ -1,4 +1,4 @@
-"""What requests to the sub-agent cost, in units of energy: by their time, within the range of their kind."""
+"""What maintenance requests cost, in units of energy: by their time, within the range of their kind."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ async def test_a_grant_that_is_withdrawn_binds_the_run_that_is_under_way(
     monkeypatch.setattr(tool_calls, "make", then_withdrawn)
     run = await here.drive(run)
     assert len(bench.sent()) == 1
-    assert "no tool" in run.answer
+    assert "No tool named" in run.answer
 
 
 @pytest.mark.one_database

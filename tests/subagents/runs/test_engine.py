@@ -85,7 +85,7 @@ async def test_broken_arguments_go_back_to_the_model(bench: Bench, worker: Any) 
 
     run = await db_call(prepare)
     run = await (await worker()).drive(run)
-    assert "no JSON object" in run.answer
+    assert "not a JSON object" in run.answer
     assert bench.sent() == []
 
 

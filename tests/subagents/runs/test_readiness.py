@@ -64,8 +64,8 @@ def empty_credential(bench: Bench) -> None:
 
 
 MISSING: dict[str, tuple[Callable[[Bench], None], str, str]] = {
-    "a tool that is gone": (gone, "offers it no longer", "Take it off"),
-    "a tool that was changed": (changed, "waits for approval", "inbox"),
+    "a tool that is gone": (gone, "no longer offers it", "Remove it"),
+    "a tool that was changed": (changed, "waits for approval", "Approve or reject"),
     "a tool that is switched off": (off, "disabled", "Enable it"),
     "a server that is disabled": (server_off, "its server is disabled", "enable the server"),
     "a tool that was never seen": (awaited, "docs::read", "Confirm and test"),
@@ -115,9 +115,9 @@ def chained(bench: Bench, length: int) -> list[ExpertTool]:
 def test_a_chain_that_is_too_deep_is_refused_when_saved_wherever_it_grows(bench: Bench) -> None:
     made = chained(bench, 3)
     first = bench.expert(LanguageModel.objects.get(), name="first")
-    with pytest.raises(SlipsnisseError, match="this makes 4: first > e0 > e1 > e2"):
+    with pytest.raises(SlipsnisseError, match="this chain has 4: first > e0 > e1 > e2"):
         experts.offer(expert=made[0], agents=[first.agent], endpoints=[], actor="test")
-    with pytest.raises(SlipsnisseError, match="this makes 4: e0 > e1 > e2 > first"):
+    with pytest.raises(SlipsnisseError, match="this chain has 4: e0 > e1 > e2 > first"):
         experts.offer(expert=first, agents=[made[2].agent], endpoints=[], actor="test")
     with pytest.raises(SlipsnisseError, match="call itself"):
         experts.offer(expert=made[0], agents=[made[2].agent], endpoints=[], actor="test")

@@ -94,7 +94,7 @@ async def test_where_other_calls_are_out_they_are_not_cut_off(bench: Bench, work
 async def test_a_run_that_concludes_makes_nothing_again(bench: Bench, worker: Any) -> None:
     run, call, model, _ = await thinking(bench, worker)
     await db_call(Run.objects.update, final_reason="EXIT-TIME-LIMIT")
-    with pytest.raises(Conflict, match="conclude"):
+    with pytest.raises(Conflict, match="final answer"):
         await db_call(runs.settle, call_id=call.pk, as_what="repeat", actor="ann")
     model.go.set()
     assert (await ended(run)).state == RunState.DONE

@@ -103,7 +103,7 @@ def test_claims_are_not_confirmed_over_a_newer_confirmation(client_of: ClientOf,
         tool=named("create_issue"), actor=ACTOR, read_only=False, destructive=None, open_world=True
     )
     answer = decide(client, "create_issue", "approve", confirm="on", seen=entry.seen)
-    assert "was changed after this was shown" in answer.content.decode()
+    assert "were changed after you opened the tool" in answer.content.decode()
     assert named("create_issue").status == "changed"
     assert named("create_issue").open_world is True
 

@@ -314,7 +314,7 @@ def test_a_viewer_who_forges_the_form_is_refused(client_of: ClientOf, people: Si
     signed = form_tokens.sign(rendering, people.people["viewer"])
     answer = viewer.post(address(held), {"token": signed, "do": "approve"})
     assert answer.status_code == 403
-    assert "role approver" in answer.content.decode()
+    assert "for the approver role" in answer.content.decode()
     assert state(held) == State.PENDING
 
 

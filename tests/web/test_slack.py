@@ -117,7 +117,11 @@ def test_the_rules_of_the_page_hold_in_slack(room):
     gone = person("gone", member="U0GONE")
     User.objects.filter(pk=gone.pk).update(is_active=False)
     request, stamp = room.ask()
-    for member, says in (("U0ANN", "yours"), ("U0VERA", "role approver"), ("U0GONE", "does not know")):
+    for member, says in (
+        ("U0ANN", "You own the agent"),
+        ("U0VERA", "the approver role"),
+        ("U0GONE", "not linked to a user"),
+    ):
         room.press(room.address, stamp, "approve", member=member)
         assert says in room.whispers[-1]["text"], member
     assert state(request) == "pending"
@@ -167,7 +171,7 @@ def test_a_dialog_shows_the_refusal_itself(room):
     user.groups.clear()
     answer = json.loads(room.submit(room.address, reason="no").content)
     assert answer["response_action"] == "errors"
-    assert "role approver" in answer["errors"]["reason"]
+    assert "the approver role" in answer["errors"]["reason"]
 
 
 def test_opening_the_page_decides_nothing(room):

@@ -115,7 +115,8 @@ def _trial(save: bool) -> Iterator[None]:
 def _check_head(document: Mapping[str, Any]) -> None:
     if document.get("slipsnisse") != WHOLE:
         raise ConfigInvalid(
-            "The file is not the configuration of a whole site.", remedy="Name a file that `exportconfig --all` wrote."
+            "The file is not the configuration of a whole site.",
+            remedy="Use a file that was created with `exportconfig --all`.",
         )
     version = document.get("version")
     if version != VERSION:

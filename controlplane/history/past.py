@@ -71,7 +71,8 @@ def item_of(version: Any, others: Collection[Any] = ()) -> Item:
     kind, live = VERSIONED[version.instance_type], live_row(version)
     if version.history_type == _DELETED:
         raise Conflict(
-            "This version cannot be restored: the record was deleted in it.", remedy="Choose an earlier version."
+            "This version cannot be restored: it records the deletion of the record.",
+            remedy="Choose an earlier version.",
         )
     if kind.model is Group and (version.name in ROLES or (live is not None and live.name in ROLES)):
         raise Conflict(

@@ -171,8 +171,8 @@ def bearer(request: HttpRequest) -> Principal:
 def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
     if wait := guesses.wait(where, now):
         return TooManyRequests(
-            "Too many different wrong tokens were sent from this address.",
-            remedy=f"Use a valid token. Wrong tokens are checked again in {round(wait)} seconds.",
+            "Too many different invalid tokens were sent from this address.",
+            remedy=f"Use a valid token. This address can try other tokens again in {round(wait)} seconds.",
             wait=wait,
         )
     guesses.failed(where, token_hash(raw), now)

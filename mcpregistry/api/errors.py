@@ -133,7 +133,7 @@ def unauthorized() -> Unauthorized:
     """The refusal for a missing or wrong credential; it does not say which of the two."""
     return Unauthorized(
         "This request requires authentication.",
-        remedy="Sign in, or send a valid token as 'Authorization: Bearer …'.",
+        remedy="Log in, or send a valid token as 'Authorization: Bearer …'.",
     )
 
 

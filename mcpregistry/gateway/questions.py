@@ -335,7 +335,7 @@ async def in_rounds(engine: Engine, request: CallRequest, outcome: CallOutcome) 
 
 def _unanswered(outcome: CallOutcome, reason: str) -> CallOutcome:
     error = InputNeeded(
-        f"The server requires input and did not get it. {reason}", remedy="Call again to be asked again."
+        f"The server requires input that it did not receive. {reason}", remedy="Repeat the call to be asked again."
     )
     return replace(
         outcome, state=State.TOOL_ERROR, result=None, error_code=error.code, message=error.message, remedy=error.remedy

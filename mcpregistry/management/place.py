@@ -16,5 +16,5 @@ def must_be_a_site() -> None:
     if embedded and name.startswith("/") and not os.path.exists(name):
         raise CommandError(
             f"There is no site in {settings.VAR_DIR}: {name} does not exist. Start the site once with `manage.py up`, or set "
-            "SLIPSNISSE_VAR to the folder of a site. `manage.py connect --repair` corrects the entries of hosts."
+            "SLIPSNISSE_VAR to the folder of a site. To correct the entries in the files of hosts, run `manage.py connect --repair`."
         )

@@ -161,7 +161,7 @@ async def _kept_alive(call: Call, work: Awaitable[dict[str, Any]]) -> dict[str, 
         while not (await asyncio.wait({task}, timeout=_ALIVE_EVERY))[0]:
             if not await db_call(long_calls.keep, call_id=call.id, fence=call.fence):
                 raise DownstreamError(
-                    "The outcome is unknown: this process did not report for too long, so the call was ended. It may have taken "
+                    "The outcome is unknown: the process did not report in time, so the call was ended. It may have taken "
                     "effect.",
                     remedy="Check what the call has done before you repeat it.",
                     sent=True,
@@ -209,7 +209,8 @@ def _about_to(run: str, name: str) -> MaintenanceRequest:
         raise Conflict("This step was done already.", remedy="Continue with its results.")
     if name == "open" and not request.notes["starts"]:
         raise Conflict(
-            "The server was not started without network access yet.", remedy="Start it without network access first."
+            "The server has not been started without network access yet.",
+            remedy="Start it without network access first.",
         )
     MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
     queue.tell(request, MessageKind.STATUS, progress=request.progress, step=name, message=step.says)
@@ -252,7 +253,7 @@ def _tool(request: MaintenanceRequest, name: str) -> ToolSeen:
     seen: list[ToolSeen] = request.notes.get("tools", [])
     if (found := next((tool for tool in seen if tool["name"] == name), None)) is None:
         raise ArgumentsInvalid(
-            f'No start of the server has listed a tool named "{plain(name, 80)}".',
+            f'The server has never listed a tool named "{plain(name, 80)}".',
             remedy="Start the server first, and use the name of a listed tool.",
         )
     return found

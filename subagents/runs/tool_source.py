@@ -302,7 +302,7 @@ async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
                 raise error from None
             doubt = "It is not known whether the run was started, because the database is unavailable."
             raise DownstreamError(
-                doubt, remedy="Check in a moment whether there is a run of this call.", sent=True
+                doubt, remedy="Check in a moment whether a run for this call exists.", sent=True
             ) from error
         if found is None:
             raise

@@ -166,7 +166,7 @@ def _check_awaited(expert: ExpertTool) -> None:
     names = expert.awaited_tools
     if not isinstance(names, list) or not all(isinstance(name, str) and "::" in name for name in names):
         raise ConfigInvalid(
-            "The awaited tools are not a list of names.",
+            "The awaited tools must be a list of names.",
             remedy=error_texts.use("a list of names as server::tool", '["git::git_log"]'),
         )
 

@@ -144,7 +144,9 @@ def _check(provider: Provider) -> None:
             remedy=error_texts.use("the address of its API", "http://host/v1"),
         )
     if not isinstance(provider.options, dict):
-        raise ConfigInvalid("The options are not an object.", remedy=error_texts.use("a JSON object", '{"top_p": 0.9}'))
+        raise ConfigInvalid(
+            "The options must be a JSON object.", remedy=error_texts.use("a JSON object", '{"top_p": 0.9}')
+        )
     _check_options(provider, LanguageModel(provider=provider))
     for model in provider.models.all() if provider.pk else ():
         _check_options(provider, model)
@@ -185,7 +187,7 @@ def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
 def _check_model(model: LanguageModel) -> None:
     if not isinstance(model.overrides, dict):
         raise ConfigInvalid(
-            "The overrides are not an object.", remedy=error_texts.use("a JSON object", '{"temperature": 0.2}')
+            "The overrides must be a JSON object.", remedy=error_texts.use("a JSON object", '{"temperature": 0.2}')
         )
     _check_options(model.provider, model)
     window = model.context_window or DEFAULT_WINDOW

@@ -85,7 +85,7 @@ def _check_address(address: str) -> str:
     if len(address) > MOST_ADDRESS_SIGNS:
         raise ConfigInvalid(
             error_texts.too_long("The bundle's address", MOST_ADDRESS_SIGNS, len(address)),
-            remedy="Use a shorter address of the same file.",
+            remedy="Use a shorter address for the same file.",
         )
     return check_url(address, ("http", "https"))
 

@@ -29,7 +29,7 @@ def read(text: str, package: str) -> Lock:
     top = next((each for each in packages if each.path == f"node_modules/{package}"), None)
     root = entries.get("") or {}
     if top is None or list(root.get("dependencies") or {}) != [package] or root.get("workspaces"):
-        raise LockRefused(f"The lock is not for {package} alone.", remedy=_RESOLVE_AGAIN)
+        raise LockRefused(f"The lock contains other packages than {package}.", remedy=_RESOLVE_AGAIN)
     return Lock(Ecosystem.NPM, top, packages)
 
 
@@ -53,9 +53,9 @@ def _entries(text: str) -> dict[str, dict[str, Any]]:
         raise LockRefused("npm's lock file is not valid JSON.", remedy=_RESOLVE_AGAIN) from error
     entries = document.get("packages") if isinstance(document, dict) else None
     if not isinstance(entries, dict) or document.get("lockfileVersion") != 3:
-        raise LockRefused("npm's lock file does not have version 3.", remedy="Install npm 9 or newer.")
+        raise LockRefused("The npm lock file is not in format version 3.", remedy="Install npm 9 or newer.")
     if not all(isinstance(entry, dict) for entry in entries.values()):
-        raise LockRefused("npm's lock file does not have the format that npm writes.", remedy=_RESOLVE_AGAIN)
+        raise LockRefused("The npm lock file does not have the expected format.", remedy=_RESOLVE_AGAIN)
     return entries
 
 
@@ -67,10 +67,10 @@ def _locked(path: str, entry: dict[str, Any]) -> Locked:
     if resolved := entry.get("resolved"):
         raise LockRefused(f"{name} comes from {_place(str(resolved))} instead of the registry.", remedy=_ELSEWHERE)
     if not isinstance(version, str) or not isinstance(integrity, str):
-        raise LockRefused(f"The registry does not provide a hash to check {name} with.", remedy=_ELSEWHERE)
+        raise LockRefused(f"The registry does not provide a hash for the verification of {name}.", remedy=_ELSEWHERE)
     hashes = tuple(word for word in integrity.split() if _INTEGRITY.fullmatch(word))
     if not hashes:
-        raise LockRefused(f"The registry does not provide a hash to check {name} with.", remedy=_ELSEWHERE)
+        raise LockRefused(f"The registry does not provide a hash for the verification of {name}.", remedy=_ELSEWHERE)
     if entry.get("hasInstallScript"):
         raise LockRefused(
             f"{name} {version} needs to run a script during installation (for example postinstall).",

@@ -174,7 +174,7 @@ def status_error(status: int, *, session: bool = False) -> DownstreamError | Non
     if status in (401, 403):
         return AuthFailed(
             f"The server rejected the credential (HTTP {status}).",
-            remedy="Check the headers of the server on its page, or sign in again.",
+            remedy="Check the headers of the server on its page, or log in again.",
         )
     if status == 404 and session:
         return SessionLost("The server no longer knows this session (HTTP 404).", remedy="Reconnect the server.")

@@ -89,7 +89,7 @@ class Command(BaseCommand):
         if options["endpoint"] or options["config"]:
             raise CommandError(
                 "--workspace cannot be combined with --endpoint or --config, because the directory determines the endpoint. "
-                "Use a second entry for them."
+                "To use --endpoint or --config, add a separate entry to the host."
             )
         from mcpregistry.gateway.stdio.project import ProjectFollower, pass_variables
         from mcpregistry.services.exchange.project_files import real_directory

@@ -122,7 +122,8 @@ def remove(user: User) -> None:
     """Switch one's own factor off. The caller has asked for a code. Raises Conflict where the person's role needs it."""
     if standing(user.pk).required:
         raise Conflict(
-            "Your role requires a second factor.", remedy="To move to another device, ask an administrator to reset it."
+            "You cannot disable your second factor: your role requires one.",
+            remedy="To move to another device, ask an administrator to reset your second factor.",
         )
     SecondFactor.objects.filter(user=user).delete()
     _note("removed", user, user)

@@ -83,7 +83,7 @@ def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: Slipsniss
     if objection := find_objection(request, decision.terms):
         raise Denied(
             f"{objection[0].upper()}{objection[1:]} for the call with these arguments.",
-            remedy="Choose other arguments, or reject the call and let the agent request these.",
+            remedy="Choose other arguments, or reject the call so that the agent can make a new call with these arguments.",
         )
 
 

@@ -148,7 +148,9 @@ def remove(*, install: Install, actor: str) -> Install:
     """Give it up; the clock takes its folder away. Raises Conflict where a server starts it, or a worker is at it."""
     install = Install.objects.select_for_update().get(pk=install.pk)
     if used := users_of(install):
-        raise Conflict(f"The server '{used[0]}' uses this package.", remedy="Set that server to another package first.")
+        raise Conflict(
+            f"The server '{used[0]}' uses this package.", remedy="Switch that server to another package first."
+        )
     _move(install, InstallState.REMOVED)
     _tell("install.removed", install, actor)
     return install

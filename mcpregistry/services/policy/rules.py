@@ -61,7 +61,7 @@ def check_rule(rule: PolicyRule, *, unanswered: bool = False) -> None:
         raise ConfigInvalid(
             f"The tool {printable(str(rule.tool), 200)} does not belong to the server '{rule.server}', so the rule would "
             "never match.",
-            remedy="Choose only the tool.",
+            remedy="Clear the server, and choose only the tool.",
         )
     if rule.live and rule.outcome == Outcome.ASK and not unanswered:
         _check_somebody_can_answer(rule)

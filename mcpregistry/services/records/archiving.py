@@ -202,7 +202,7 @@ def _read_again(part: Path, runs: list[Run], known: Archives) -> dict[tuple[str,
     if wrong:
         part.unlink()
         raise Conflict(
-            f"The archive differs from the written entries: {wrong[0]}",
+            f"The archive file differs from the entries that were written to it: {wrong[0]}",
             remedy=f"Check the disk, or choose a folder on another disk with --to. {_WHOLE}",
         )
     return content.stands

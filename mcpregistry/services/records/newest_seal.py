@@ -113,7 +113,7 @@ def accept_restored_log(*, actor: str, reason: str) -> KeptSeal:
             lost = _loss()
             if lost is None:
                 raise Conflict(
-                    f"The database contains the checkpoint from the file {FILE} of this machine.",
+                    f"The database already contains the checkpoint from the file {FILE} of this machine.",
                     remedy="There is nothing to accept.",
                 )
             _record_restored(actor, reason, lost)

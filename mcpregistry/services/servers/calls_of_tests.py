@@ -104,8 +104,8 @@ def _refuse_untested(order: CallOrder, server: ServerSpec, tool: Tool | None, *,
     annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
     if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
         return Denied(
-            f"A test cannot call '{order.tool}': it is not an approved tool that declares that it only reads.",
-            remedy=f"Choose another tool, or call it on your own responsibility: manage.py mcptest {server.slug} --call {order.tool}",
+            f"A test cannot call '{order.tool}': it is not an approved tool that claims to be read-only.",
+            remedy=f"Choose another tool, or call it at your own risk: manage.py mcptest {server.slug} --call {order.tool}",
         )
     if not offered:
         return Denied(

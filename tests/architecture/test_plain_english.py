@@ -211,6 +211,34 @@ def test_patterns_find_what_they_are_for(text: str, number: int) -> None:
     assert matches(text) == number
 
 
+# Names, units and icons, which are the same in every language.
+SAME_EVERYWHERE = {
+    "| Slipsnisse",
+    "SHA-256",
+    "UTC",
+    "Slipsnisse-Conversation:",
+    "→  ms",
+    ",  kB",
+    "hub",
+    "chevron_right",
+}
+
+
+def test_texts_of_templates_are_marked_for_translation() -> None:
+    unmarked = [
+        f"{path.relative_to(ROOT)}:{number}: {text}"
+        for path in sorted((ROOT / "templates").rglob("*.html"))
+        for number, text in unmarked_texts(path.read_text())
+        if text not in SAME_EVERYWHERE
+    ]
+    assert unmarked == []
+
+
+def test_unmarked_texts_of_a_template_are_found() -> None:
+    page = '<p title="A tooltip">{% translate "Marked" %} {{ name }}</p>\n<b>{% if a %}Not marked{% endif %}</b>\n'
+    assert list(unmarked_texts(page)) == [(1, "A tooltip"), (2, "Not marked")]
+
+
 def test_visible_texts_of_a_template_are_found() -> None:
     page = '{% if a %}<p title="not shown">{% translate "Two words" %}</p>{% endif %}\n<b>Hello {{ name }}</b>\n'
     assert list(visible_lines(page)) == [(1, "Two words"), (2, "Hello X")]

@@ -234,6 +234,21 @@ def test_texts_of_templates_are_marked_for_translation() -> None:
     assert unmarked == []
 
 
+MARKED_PACKAGES = ("mcpregistry/models", "mcpregistry/admin", "mcpregistry/web", "subagents/models", "subagents/admin")
+MARKED_KEYWORDS = SHOWN | {"verbose_name", "title", "question", "empty_label", "message"}
+
+
+def test_texts_of_models_and_pages_are_marked_for_translation() -> None:
+    unmarked = []
+    for path in (path for package in MARKED_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for keyword in node.keywords if isinstance(node, ast.Call) else ():
+                plain = isinstance(keyword.value, ast.Constant | ast.JoinedStr)
+                if keyword.arg in MARKED_KEYWORDS and plain and re.search("[a-z] [a-z]", string_of(keyword.value)):
+                    unmarked.append(f"{path.relative_to(ROOT)}:{node.lineno}: {string_of(keyword.value)}")
+    assert unmarked == []
+
+
 def test_unmarked_texts_of_a_template_are_found() -> None:
     page = '<p title="A tooltip">{% translate "Marked" %} {{ name }}</p>\n<b>{% if a %}Not marked{% endif %}</b>\n'
     assert list(unmarked_texts(page)) == [(1, "A tooltip"), (2, "Not marked")]

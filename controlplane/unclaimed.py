@@ -26,7 +26,7 @@ _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mcpregistry.registrysource": ("registry update has", "registry updates have", ("asked_at",)),
     "subagents.run": ("run has", "runs have", ("lease_until", "wake_at", "created_at")),
     "subagents.maintenancerequest": (
-        "request to the sub-agent has", "requests to the sub-agent have", ("lease_until", "created_at"),
+        "maintenance request has", "maintenance requests have", ("lease_until", "created_at"),
     ),
     "subagents.effortagent": ("hosted agent has", "hosted agents have", ("lease_until", "wake_at", "idle_since")),
     "subagents.provider": ("provider test has", "provider tests have", ("test_asked_at",)),

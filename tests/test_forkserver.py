@@ -72,8 +72,8 @@ def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
         assert refused.wait(HANG_LIMIT) == 1
     output.seek(0)
     said = output.read()
-    assert "/nonexistent/one is not there" in said, said
-    assert "/nonexistent/two is not there" in said, said
+    assert "/nonexistent/one does not exist" in said, said
+    assert "/nonexistent/two does not exist" in said, said
 
 
 ECHO = "import sys; sys.stdout.write(sys.stdin.read()); sys.exit(7)"

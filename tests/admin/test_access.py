@@ -259,7 +259,7 @@ def test_switching_off_by_the_form_says_first_what_stops_and_keeps_what_was_type
     asked = client.post(change(agent), data)
     page = asked.content.decode()
     assert asked.status_code == 200, errors(asked)
-    assert "1 token of it is refused" in page
+    assert "its 1 token is refused" in page
     assert 'name="name" value="Renamed"' in page
     agent.refresh_from_db()
     assert (agent.enabled, agent.name) == (True, "")
@@ -280,6 +280,6 @@ def test_switching_off_an_endpoint_says_who_called_there(client_of: ClientOf, si
     style = {"scope": "granted", "naming_style": "plain", "description_style": "none", "instructions_limit": 0}
     answer = client_of("operator").post(change(endpoint), {"slug": "default"} | style)
     assert asks(answer), errors(answer)
-    assert "agents called something there" in answer.content.decode()
+    assert "agents made calls there" in answer.content.decode()
     endpoint.refresh_from_db()
     assert endpoint.enabled

@@ -35,7 +35,7 @@ def test_a_package_is_asked_for_and_watched(client_of: ClientOf, site: Site) -> 
         "clock2",
         f"user:{site.people['operator'].username}",
     )
-    assert "waits for a worker" in html
+    assert "is waiting for a worker" in html
     assert page("live", row.pk) in html
     assert client.get(page("live", row.pk)).status_code == 200
     Install.objects.filter(pk=row.pk).update(state="failed", reason="There is no version 9. Check it.")

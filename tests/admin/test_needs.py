@@ -167,7 +167,7 @@ LEFT_OUT = (
 def test_servers_with_left_out_definitions_are_named_until_they_are_fine(client_of: ClientOf, site: Site) -> None:
     def named() -> list[tuple[str, str]]:
         return re.findall(
-            r'<li><a href="([^"]+)"><b class="sn-warn">([^<]+)</b> offers something that hosts do not get',
+            r'<li><a href="([^"]+)"><b class="sn-warn">([^<]+)</b> offers items that are not passed on to hosts',
             overview(client_of),
         )
 
@@ -186,5 +186,5 @@ def test_many_servers_with_left_out_definitions_share_a_row(client_of: ClientOf,
     for number in range(12):
         Server.objects.create(slug=f"odd-{number:02}", lifecycle="active", left_out="b: its name is not text")
     html = overview(client_of)
-    assert html.count("offers something that hosts do not get") == 10
+    assert html.count("offers items that are not passed on to hosts") == 10
     assert ("warn", "2", "more servers offer items that are not passed on to hosts: see why") in re.findall(NEED, html)

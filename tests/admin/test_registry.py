@@ -37,7 +37,7 @@ def test_a_package_is_found_and_asked_for_by_a_form(client_of: ClientOf, site: S
     answer = client.post(page("add_way", entry.pk, 0), entered, follow=True)
     made = Install.objects.get(slug="clock2")
     assert (made.package, made.wanted, made.arguments) == ("mcp-server-time", "2026.10.19", ["--local-timezone", "CET"])
-    assert "waits for a worker" in text(answer)
+    assert "is waiting for a worker" in text(answer)
 
 
 def test_what_was_entered_stays_where_it_is_refused_but_for_secrets(client_of: ClientOf, site: Site) -> None:

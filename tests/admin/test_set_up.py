@@ -221,7 +221,7 @@ def test_the_way_leads_from_the_draft_to_the_grant(client_of: ClientOf, site: Si
     ready = client.post(
         access, {"step": "access", "new_agent": "host", "everything": "on", "endpoints": [listed.pk]}, follow=True
     )
-    assert all(said in text_of(ready) for said in ("Completed set-up", "Waiting for approval", "1 definition"))
+    assert all(said in text_of(ready) for said in ("is complete", "Waiting for approval", "1 definition"))
     assert "Completed set-up" not in text_of(client.get(f"{step(server)}?step=read"))
     assert {(str(grant.agent or grant.endpoint), grant.kind) for grant in Grant.objects.filter(server=server)} == {
         ("host", ""), ("narrow", ""),

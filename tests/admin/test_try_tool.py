@@ -118,7 +118,7 @@ async def test_a_form_makes_one_call_however_often_it_is_sent(page: Page) -> Non
     assert reverse("admin:mcpregistry_invocation_change", args=[call.pk]) in html
     assert key_of(html) not in ("", KEY)
     other = await page.call(a0="other")
-    assert "nothing was sent now" in other
+    assert "so nothing was sent" in other
     assert key_of(other) not in ("", KEY)
 
 
@@ -138,7 +138,7 @@ async def test_a_held_call_says_so_and_runs_once_it_is_approved(page: Page) -> N
     await page.as_("operator")
     html = await page.call()
     held = await db_call(ApprovalRequest.objects.get)
-    assert "Nothing was sent yet." in html
+    assert "Nothing has been sent yet." in html
     assert reverse("approvals:detail", args=[held.pk]) in html
     await page.call()  # the identical call joins
     assert await db_call(ApprovalRequest.objects.count) == 1

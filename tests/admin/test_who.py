@@ -100,10 +100,10 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_o
     Tool.objects.update(first_seen_at=timezone.now() - timedelta(days=60))
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
     assert "not analyzed yet" in html
-    assert "as of" not in html
-    findings.refresh(timezone.now())
+    assert "This page shows the state" not in html
+    findings.refresh(timezone.now(), seconds=60)
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
-    assert "This page is as of" in html
+    assert "This page shows the state at" in html
     assert "The grant was not used in the last 30 days." in html or "Replacement" in html
     assert "Narrow grant" not in html
     client = client_of("admin")
@@ -139,7 +139,7 @@ def test_a_guess_of_the_analyzer_is_proven_before_it_can_be_applied(
     )  # fmt: skip
     Invocation.objects.exclude(id__startswith="same-").delete()
     monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
-    findings.refresh(now)
+    findings.refresh(now, seconds=60)
     client, address = client_of("admin"), f"/admin/analyzer/{grant.pk}/"
     page = client.get("/admin/analyzer/?agent=ci").content.decode()
     card = page[page.index(f'id="grant-{grant.pk}"') :].partition("</section>")[0]

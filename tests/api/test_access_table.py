@@ -47,7 +47,7 @@ def test_a_narrower_grant_is_proposed_and_applied(caller):
     new_call(1, arguments="{}", binding="b")
     (found,) = caller("viewer").get("/access/proposals?agent=robot").json()["items"]
     assert (found["as_of"], found["proposal"]) == (None, None)
-    findings.refresh(now := timezone.now().replace(microsecond=0))
+    findings.refresh(now := timezone.now().replace(microsecond=0), seconds=60)
     (found,) = caller("viewer").get("/access/proposals?agent=robot").json()["items"]
     assert datetime.fromisoformat(found["as_of"]) == now
     (alone,) = caller("viewer").get(f"/access/proposals?grant={grant.pk}&days=31").json()["items"]

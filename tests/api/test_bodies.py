@@ -56,7 +56,7 @@ async def raw(site: Site, body: str) -> tuple[int, dict[str, str]]:  # noqa: F81
 async def test_a_key_that_stands_twice_is_refused_by_name(site, body):  # noqa: F811
     status, told = await raw(site, body)
     assert (status, told["code"]) == (400, "BAD_REQUEST")
-    assert "'timezone' stands twice" in told["message"]
+    assert "'timezone' appears twice" in told["message"]
     assert not await db_call(Invocation.objects.exists)
 
 

@@ -33,7 +33,7 @@ def test_a_package_goes_its_way(caller) -> None:
     rows.update(state="waiting", lock=LOCK, lock_sha256=digest(LOCK), version="1.0.0", licences={"srv": "MIT"})
     whole = admin.get(path).json()
     assert [(each["name"], each["licence"]) for each in whole["packages"]] == [("srv", "MIT")]
-    assert whole["changes"] == ["srv 1.0.0 is new"]
+    assert whole["changes"] == ["srv 1.0.0 was added"]
     assert admin.post(f"{path}/approve", {"lock_sha256": "0" * 64}).status_code == 409
     assert admin.post(f"{path}/approve", {"lock_sha256": digest(LOCK)}).json()["state"] == "approved"
     assert admin.post(f"{path}/use", {}).status_code == 409

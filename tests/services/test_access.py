@@ -198,6 +198,6 @@ def serving(slug: str, *tools: str, slug_later: str = "") -> Server:
 
 
 def test_what_people_are_shown_is_the_spelling_that_has_one_meaning():
-    shown = re.findall(r'\["(\w[^"]*)"\]', Agent._meta.get_field("capabilities").help_text)
+    shown = re.findall(r'\["(\w[^"]*)"\]', str(Agent._meta.get_field("capabilities").help_text))
     assert len(shown) == 3
     assert all(map(is_plain, shown)), shown

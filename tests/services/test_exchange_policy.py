@@ -96,7 +96,7 @@ def test_a_file_that_approves_otherwise_is_a_difference():
     raw = json.dumps({"servers": [{"id": "echo", "name": "echo", "command": "echo", "args": [], "enabled": True, "autoApprove": ["a", "b"]}]})  # fmt: skip
     found = import_file(raw=raw.encode(), path="mcp-servers.json", actor="test", may_rule=True)
     assert not found.saved
-    assert "differs" in found.refused[0].sentence
+    assert "different server" in found.refused[0].sentence
     assert taken() == ["a"]
 
 

@@ -63,7 +63,7 @@ def facts(found: Proposal) -> list[Any]:
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("days", findings.PERIODS)
 def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
-    assert findings.refresh(NOW) == 3
+    assert findings.refresh(NOW, seconds=60) == 3
     rows = list(candidates().order_by("pk"))
     shown = findings.load(rows, days=days)
     proposed = analyse(rows, days=days, now=NOW)
@@ -94,7 +94,7 @@ def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
         call.pk, call.tool_name, call.binding = f"d{number}", name, binding
         call.state = "succeeded" if binding else "denied"
         call.save(force_insert=True)
-    findings.refresh(NOW)
+    findings.refresh(NOW, seconds=60)
     rows = list(candidates().order_by("pk"))
     for days in findings.PERIODS:
         shown = findings.load(rows, days=days).proposals
@@ -108,13 +108,13 @@ def test_grants_that_nobody_uses_need_no_query_of_their_own(ann: Agent) -> None:
         Tool(server_id=Server.objects.get(slug="idle").pk, name=f"more{n}", first_seen_at=NOW, last_seen_at=NOW)
         for n in range(60)
     ]
-    findings.refresh(NOW)
+    findings.refresh(NOW, seconds=60)
     with CaptureQueriesContext(connection) as few:
-        findings.refresh(NOW + findings.RENEWED)
+        findings.refresh(NOW + findings.RENEWED, seconds=60)
     Grant.objects.bulk_create(Grant(agent=ann, tool=tool) for tool in Tool.objects.bulk_create(tools))
     Grant.objects.update(created_at=NOW - timedelta(days=180))
     with CaptureQueriesContext(connection) as many:
-        assert findings.refresh(NOW + 2 * findings.RENEWED) == 63
+        assert findings.refresh(NOW + 2 * findings.RENEWED, seconds=60) == 63
     assert len(many) <= len(few) + 1
 
 
@@ -126,7 +126,7 @@ def test_examples_of_stopped_calls_are_kept(ann: Agent, monkeypatch: pytest.Monk
         return found and replace(found, stops=7, unjudged=2, stopped=(use,))
 
     monkeypatch.setattr(findings, "propose", stopping)
-    findings.refresh(NOW)
+    findings.refresh(NOW, seconds=60)
     row = candidates().get(server__slug="git")
     shown = findings.load([row], days=DAYS).proposals[row.pk]
     assert (shown.stops, shown.unjudged, shown.judged) == (7, 2, 38)
@@ -134,7 +134,7 @@ def test_examples_of_stopped_calls_are_kept(ann: Agent, monkeypatch: pytest.Monk
 
 
 def test_a_page_reads_findings_in_a_fixed_number_of_queries(ann: Agent) -> None:
-    findings.refresh(NOW)
+    findings.refresh(NOW, seconds=60)
     rows = list(candidates())
     with CaptureQueriesContext(connection) as few:
         findings.load(rows[:1], days=DAYS)
@@ -145,19 +145,19 @@ def test_a_page_reads_findings_in_a_fixed_number_of_queries(ann: Agent) -> None:
 
 
 def test_a_changed_grant_shows_no_older_finding(ann: Agent) -> None:
-    findings.refresh(NOW)
+    findings.refresh(NOW, seconds=60)
     Grant.objects.filter(server__slug="idle").update(note="changed")
     rows = list(candidates())
     shown = findings.load(rows, days=DAYS)
     changed = candidates().get(server__slug="idle")
     assert {row.pk for row in rows} - {*shown.made} == {changed.pk}
     assert changed.pk not in shown.proposals
-    findings.refresh(NOW + findings.RENEWED)
+    findings.refresh(NOW + findings.RENEWED, seconds=60)
     assert findings.load([changed], days=DAYS).proposals[changed.pk].kind == "withdraw"
 
 
 def test_a_proposal_with_a_deleted_tool_is_not_shown(ann: Agent) -> None:
-    findings.refresh(NOW)
+    findings.refresh(NOW, seconds=60)
     finding = AccessFinding.objects.get(grant__server__slug="git")
     finding.body[str(DAYS)]["after"][0]["tool_id"] = 10**6
     finding.save()
@@ -181,8 +181,8 @@ def test_a_pass_begins_with_what_was_never_analyzed_then_with_the_oldest(
 
 
 def test_after_a_clock_was_set_back_findings_of_the_future_are_made_anew(ann: Agent) -> None:
-    findings.refresh(NOW)
-    assert findings.refresh(NOW - timedelta(minutes=5)) == 3
+    findings.refresh(NOW, seconds=60)
+    assert findings.refresh(NOW - timedelta(minutes=5), seconds=60) == 3
 
 
 def test_a_grant_that_is_deleted_during_a_pass_gets_no_finding(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,5 +191,5 @@ def test_a_grant_that_is_deleted_during_a_pass_gets_no_finding(ann: Agent, monke
         return propose(*given, **named)
 
     monkeypatch.setattr(findings, "propose", deleting)
-    findings.refresh(NOW)
+    findings.refresh(NOW, seconds=60)
     assert AccessFinding.objects.count() == Grant.objects.count() == 2

@@ -82,7 +82,7 @@ def test_calls_of_a_process_that_returned_in_the_meantime_stay_open():
 def test_request_with_the_same_key_gets_the_recorded_end_at_once():
     dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER)
     idempotency.claim(caller="ann", key="k", fingerprint="f", call_id="c1")
-    with pytest.raises(Exception, match="has not ended"):
+    with pytest.raises(Exception, match="still in progress"):
         idempotency.claim(caller="ann", key="k", fingerprint="f", call_id="c2")
     deaths.bury(process("web:box:7:aaaa"), database_now())
     use = idempotency.claim(caller="ann", key="k", fingerprint="f", call_id="c2")

@@ -115,7 +115,7 @@ def test_enabling_what_was_changed_while_it_was_off_makes_a_draft():
 
 def test_where_local_servers_are_off_none_can_be_confirmed(settings: Any):
     settings.STDIO_ENABLED = False
-    with pytest.raises(ConfigInvalid, match="switched off"):
+    with pytest.raises(ConfigInvalid, match="are disabled"):
         active()
     assert remote(slug="r").lifecycle == "active"
 

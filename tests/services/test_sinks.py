@@ -66,7 +66,7 @@ def test_a_line_that_a_crash_broke_off_is_written_again(kept):
     assert sinks.to_file(str(kept)) == 1
     lines = kept.read_text().splitlines()
     assert json.loads(json.loads(lines[-1])["seal"])["number"] == 3
-    with pytest.raises(CommandError, match="no export"):
+    with pytest.raises(CommandError, match="neither an export"):
         compared(kept)
     kept.write_text("".join(f"{line}\n" for line in lines if line.endswith("}")))
     assert compared(kept)[0] == 0

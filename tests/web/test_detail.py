@@ -180,7 +180,7 @@ def test_a_form_shown_before_an_edit_does_not_approve_the_edit(client_of: Client
     assert answer.status_code == 409
     page = plain(answer.content.decode())
     assert "evil" in page
-    assert "compared with the request of the agent" in page
+    assert "compared with the agent's original request" in page
     assert state(held) == State.PENDING
     assert decide(second, held, "approve").status_code == 302
     assert state(held) == State.READY
@@ -224,7 +224,7 @@ def test_an_edit_is_checked_kept_and_told(client_of: ClientOf):
     assert decide(client, held, "edit", arguments='{\n  "query": "develop"\n}').status_code == 302
     after = ApprovalRequest.objects.select_related("call").get(pk=held.pk)
     assert (after.edited, after.call.state) == ('{"query":"develop"}', State.READY)
-    assert "compared with the request of the agent" in seen(client, address(held))
+    assert "compared with the agent's original request" in seen(client, address(held))
 
 
 def test_a_preview_says_what_an_edit_would_change_and_stores_nothing(client_of: ClientOf):

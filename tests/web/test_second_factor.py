@@ -292,7 +292,7 @@ def test_an_admin_resets_anothers_and_not_ones_own(ann):
     client.post(CODE, {"code": code_of(root)})
     chosen = {"action": "reset_second_factor", "_selected_action": [ann.pk, root.pk]}
     told = client.post("/admin/auth/user/", chosen, follow=True).content.decode()
-    assert "ann has no second factor any more." in told
+    assert "ann no longer has a second factor." in told
     assert "You cannot reset your own second factor." in told
     assert [*SecondFactor.objects.values_list("user__username", flat=True)] == ["root"]
     entry = AuditEntry.objects.get(kind="second_factor.reset")

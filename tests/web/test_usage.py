@@ -274,7 +274,7 @@ def test_empty_lists_say_what_to_do(client_of: ClientOf, people: Site) -> None:
     Invocation.objects.all().delete()
     assert "Connect a host" in table(client_of)[0]
     assert "No expert tool was called" in table(client_of, "?by=expert")[0]
-    assert "No call has failed" in client_of("viewer").get(reverse("usage:failures")).content.decode()
+    assert "No calls failed" in client_of("viewer").get(reverse("usage:failures")).content.decode()
 
 
 @pytest.mark.exhaustive

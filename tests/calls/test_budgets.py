@@ -180,7 +180,7 @@ async def test_what_a_run_calls_is_borne_by_those_whose_calls_have_led_to_it(sit
     request = CallRequest(catalogue, "slow__count", {"steps": 1}, "run", behind=(cause,))
     assert (await here.engine.call(request)).state == State.SUCCEEDED
     refused = await here.engine.call(request)
-    assert (refused.error_code, "'b' of the agent 'ann' is 1 call each month" in refused.message) == (
+    assert (refused.error_code, "'b' of the agent 'ann' allows 1 call each month" in refused.message) == (
         "BUDGET_SPENT",
         True,
     )
@@ -212,7 +212,7 @@ async def test_what_comes_by_an_endpoint_spends_of_its_budget_whosever_it_is_and
         catalogue = here.engine.catalogue(endpoint, agent)
         ends.append(await here.engine.call(CallRequest(catalogue, "slow__count", {"steps": 1}, "rest")))
     assert [each.error_code for each in ends] == ["", "", "", "BUDGET_SPENT", ""]
-    assert ends[3].message.startswith("The budget 'door' of the endpoint 'default' is 2 calls each month")
+    assert ends[3].message.startswith("The budget 'door' of the endpoint 'default' allows 2 calls each month")
     assert "(Budget 'door' of this endpoint: 2 calls of 2 calls are used" in str(ends[2].result), (
         "who gets there is told"
     )

@@ -140,7 +140,7 @@ TWO_VOTES: dict[str, tuple[Callable[[], Any], str]] = {
     "other endpoint": (lambda: write_over(endpoint_slug="other"), "its requester or its request was changed"),
     "other words of the agent": (
         lambda: ApprovalRequest.objects.update(said="x"),
-        "the message from the agent was changed",
+        "the message of the agent was changed",
     ),
     "vote taken away": (lambda: ApprovalVote.objects.last().delete(), "one of its votes is missing"),
 }

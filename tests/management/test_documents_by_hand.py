@@ -195,5 +195,5 @@ def test_values_as_deep_as_the_site_takes_them_travel(people: Any, levels: int):
 @pytest.mark.parametrize(("team", "member"), [("T/1", "U1"), ("T1", "U/1"), ("T1", "Ü1"), ("T1", "U 1")])
 def test_a_slack_person_has_ids_of_slack(team: str, member: str):
     ann = User.objects.create(username="zed")
-    with pytest.raises(ConfigInvalid, match="Use the id of Slack"):
+    with pytest.raises(ConfigInvalid, match="Use the ID that Slack shows"):
         outbox.save_slack_identity(identity=SlackIdentity(team=team, member=member, user=ann), actor=ACTOR)

@@ -85,7 +85,7 @@ async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_be
     await db_call(prepare)
     outcome = await call(await worker())
     assert (outcome.state, outcome.error_code) == (State.DENIED, "BUDGET_SPENT")
-    assert outcome.message == "The budget 'money' is $0.00 each month: $0.00 are spent."
+    assert outcome.message == "The budget 'money' allows $0.00 each month: $0.00 are spent."
     assert not await db_call(Run.objects.exists)
 
 
@@ -117,7 +117,7 @@ async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_say
     for run in ended:
         if run.state == RunState.FAILED:
             assert run.exit == Exit.BUDGET
-            assert "The budget 'money' is $0.0090 each month: $0.00 are spent, $0.005" in run.error
+            assert "The budget 'money' allows $0.0090 each month: $0.00 are spent, $0.005" in run.error
             assert "It resets at" in run.error
     assert (await db_call(spent))["money"] == (of_dollars(sum(run.cost or Decimal(0) for run in ended)), 0)
 
@@ -159,7 +159,7 @@ async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_
     assert (run.state, run.exit, len(tools)) == (RunState.FAILED, Exit.BUDGET, 1)
     told = answer_of(run)
     assert told["isError"]
-    assert "The budget 'tokens' is 3,500 tokens each month" in told["content"][0]["text"]
+    assert "The budget 'tokens' allows 3,500 tokens each month" in told["content"][0]["text"]
     assert "It resets at" in told["content"][0]["text"]
     assert told["content"][1]["text"] == "Calls so far: echo__echo (done).\nLast message of the model: I look."
     assert told["structuredContent"]["so_far"] == told["content"][1]["text"]

@@ -29,7 +29,7 @@ _ADMIN = {
     "mcpregistry_invitation": "people",
     "mcpregistry_budget": "budgets",
     "mcpregistry_energy": "energy",
-    "mcpregistry_policyrule": "approvals",
+    "mcpregistry_policyrule": "rules",
     "mcpregistry_permit": "approvals",
     "mcpregistry_approvalrequest": "approvals",
     "mcpregistry_invocation": "calls",

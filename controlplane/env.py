@@ -40,8 +40,8 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_KEYS",
         "",
-        "Keys that encrypt secrets in the database, newest first: k2:BASE64,k1:BASE64. If unset, the site creates "
-        "keys.json in SLIPSNISSE_VAR.",
+        "Keys that encrypt secrets in the database, newest first: k2:BASE64,k1:BASE64 (docs/rotate-keys.md). If unset, "
+        "the site creates keys.json in SLIPSNISSE_VAR.",
         secret=True,
     ),
     Variable(

@@ -32,21 +32,22 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_SECRET_KEY",
         "",
-        "Signs sessions and forms, and hashes what users confirm. If unset, the site creates one in SLIPSNISSE_VAR. "
-        "If you change it, servers, providers and project files must be confirmed again.",
+        "Signs sessions and forms, and is part of the fingerprints of confirmed servers, providers and project files. "
+        "If unset, the site creates one in SLIPSNISSE_VAR. If you change it, servers, providers and project files must "
+        "be confirmed again.",
         secret=True,
     ),
     Variable(
         "SLIPSNISSE_KEYS",
         "",
-        "Keys that encrypt secrets in the database, newest first: k2:BASE64,k1:BASE64. If unset, the site creates "
-        "keys.json in SLIPSNISSE_VAR.",
+        "Keys that encrypt secrets in the database, newest first: k2:BASE64,k1:BASE64 (docs/rotate-keys.md). If unset, "
+        "the site creates keys.json in SLIPSNISSE_VAR.",
         secret=True,
     ),
     Variable(
         "SLIPSNISSE_AUDIT_KEYS",
         "",
-        "Keys that sign the audit log, newest first, in the form of SLIPSNISSE_KEYS. If unset, they are derived from "
+        "Keys that sign the audit log, newest first, in the same format as SLIPSNISSE_KEYS. If unset, they are derived from "
         "the keys that encrypt secrets.",
         secret=True,
     ),
@@ -107,7 +108,8 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_PASS_ENV",
         "",
-        "Environment variables that the ${NAME} of a server can read, comma-separated. Others are not available.",
+        "Names of the environment variables that the configuration of servers and providers can refer to as ${NAME}, "
+        "comma-separated. Others are not available.",
     ),
     Variable(
         "SLIPSNISSE_PYPI_INDEX",
@@ -126,7 +128,7 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "MCP_AUTO_DISCOVERY",
         "",
-        "true lets the background sub-agent search registries for agents that ask for a server; false forbids it. If "
+        "true lets the background sub-agent search registries when an agent asks for a server; false forbids it. If "
         "unset, the configuration of the site decides.",
     ),
     Variable(
@@ -150,7 +152,7 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_PEER_ADDRESS",
         "",
-        "Address of this machine for the site's processes on other machines, and optionally a range of ports: "
+        "Address at which the site's processes on other machines reach this machine, optionally with a range of ports: "
         "10.0.0.5:7000-7099 (docs/several-machines.md).",
     ),
     Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR."),

@@ -441,7 +441,7 @@ async def test_a_key_that_stands_twice_is_refused_in_both_versions(site, stage, 
         for given, more in ((older, b""), (modern, b',"_meta":%s' % json.dumps(envelope()).encode())):
             answer = await http.post(site.url(), headers=given, content=TWICE % more)
             assert (answer.status_code, answer.json()["error"]["code"], answer.json()["id"]) == (400, -32600, 1)
-            assert "'q' stands twice" in answer.text
+            assert "'q' appears twice" in answer.text
 
 
 HALVES = rb'"params":{"name":"echo__echo","arguments":{"x":"cut \ud83d"},"_meta":%s}}'

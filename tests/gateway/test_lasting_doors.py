@@ -229,7 +229,7 @@ async def test_one_agent_cannot_take_every_place(monkeypatch):
     with contextlib.ExitStack() as taken:
         for _ in range(2):
             taken.enter_context(connections.room("greedy"))
-        with pytest.raises(Busy, match="This agent has 2 connections"), connections.room("greedy"):
+        with pytest.raises(Busy, match="This agent has 2 open connections"), connections.room("greedy"):
             pass
         with connections.room("other"), pytest.raises(Busy, match="Too many hosts"), connections.room("third"):
             pass

@@ -120,7 +120,7 @@ async def test_grants_and_rules_are_about_uris(stage, site, launched):
         assert (await host.list_resources()).resources == []
         assert len((await host.list_resource_templates()).resource_templates) == 1
         assert await text_of(host, "repo://me/issues/7")
-        with pytest.raises(MCPError, match="is not granted"):
+        with pytest.raises(MCPError, match="has no grant"):
             await host.read_resource("repo://you/issues/7")
         await outside(lambda: scene.grant(kind="resource", uri="docs://g*"))
         rule = PolicyRule(name=fresh("rule"), outcome="deny", server=scene.server, condition='args.uri.endsWith("/13")')

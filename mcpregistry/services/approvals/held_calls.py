@@ -40,6 +40,8 @@ MOST_OPEN = 1_000  # held calls of one agent: more would bury the people who are
 SILENCE = "The call was not approved in time, so it was not made."
 TOO_LATE = "The call was approved, but not called again in time, so it was not made."
 UNHEARD = "The process of the waiting caller has not responded for a minute"
+_NO_REQUEST = "The approval request does not exist."
+_LIST_REQUESTS = "List the requests on the page Approvals, or with REST."
 _HOLDER_IS_FASTER = timedelta(seconds=1)
 _TRIES = 5
 _BATCH = 200
@@ -202,9 +204,7 @@ def load(request_id: str) -> ApprovalRequest:
     """The request with its call. Raises ``NotFound``."""
     request = ApprovalRequest.objects.select_related("call", "group").filter(pk=request_id).first()
     if request is None:
-        raise NotFound(
-            "The approval request does not exist.", remedy="List the requests on the page Approvals, or with REST."
-        )
+        raise NotFound(_NO_REQUEST, remedy=_LIST_REQUESTS)
     return request
 
 
@@ -386,11 +386,8 @@ def end(
 
 def locked(request_id: str) -> ApprovalRequest:
     """The request for the rest of the transaction. Raises NotFound."""
-    request = _lock(pk=request_id)
-    if request is None:
-        raise NotFound(
-            "The approval request does not exist.", remedy="List the requests on the page Approvals, or with REST."
-        )
+    if (request := _lock(pk=request_id)) is None:
+        raise NotFound(_NO_REQUEST, remedy=_LIST_REQUESTS)
     return request
 
 

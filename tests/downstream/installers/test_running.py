@@ -54,7 +54,7 @@ def test_it_writes_its_own_folders_and_gets_nothing_of_our_environment(
 @pytest.mark.parametrize(
     ("script", "bounds", "reason"),
     [
-        ("sleep 4711.{n}", {"seconds": 0.2}, "took longer than 0 s"),
+        ("sleep 4711.{n}", {"seconds": 0.2}, "did not finish within 0 s"),
         ("head -c 3000000 /dev/zero > big; sleep 4711.{n}", {"written": 1 << 20}, "more files than the 1 MB"),
         ("sleep 4711.{n}", {"memory": 1 << 10}, "more memory than the 0 MB"),
     ],
@@ -91,7 +91,7 @@ def test_a_program_that_is_not_there_is_told_plainly(place: Place, monkeypatch: 
     with pytest.raises(InstallFailed, match="was not found"):
         run(["no-such-program"], place=place, env={})
     monkeypatch.setenv("PATH", place.home)
-    with pytest.raises(InstallFailed, match=r"Node\.js is needed"):
+    with pytest.raises(InstallFailed, match=r"Node\.js is required"):
         programs.npm()
 
 

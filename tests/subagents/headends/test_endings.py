@@ -234,7 +234,7 @@ def approve(request: ApprovalRequest) -> str:
     [
         (b"nonsense", 400, "not JSON"),
         (b"[]", 400, "JSON object"),
-        (b'{"model": "expert", "model": "other", "messages": []}', 400, "'model' stands twice"),
+        (b'{"model": "expert", "model": "other", "messages": []}', 400, "'model' appears twice"),
         (b'{"model": "expert"}', 400, "messages"),
         (b'{"model": "other", "messages": []}', 404, "Available models: expert."),
         (b'{"model": "expert", "n": 2, "messages": [{"role": "user", "content": "x"}]}', 400, "n must be 1"),

@@ -222,14 +222,14 @@ def test_the_way_leads_from_the_draft_to_the_grant(client_of: ClientOf, site: Si
         access, {"step": "access", "new_agent": "host", "everything": "on", "endpoints": [listed.pk]}, follow=True
     )
     assert all(said in text_of(ready) for said in ("is complete", "Waiting for approval", "1 definition"))
-    assert "Completed set-up" not in text_of(client.get(f"{step(server)}?step=read"))
+    assert "is complete" not in text_of(client.get(f"{step(server)}?step=read"))
     assert {(str(grant.agent or grant.endpoint), grant.kind) for grant in Grant.objects.filter(server=server)} == {
         ("host", ""), ("narrow", ""),
     }  # fmt: skip
     assert Agent.objects.get(slug="host").owner == site.people["admin"]
     client.post(step(server), {"step": "definitions", "approve": [entries["bad"].definition.pk]})
     ready = text_of(client.get(step(server)))
-    assert "Completed set-up" in ready
+    assert "is complete" in ready
     assert f'href="{reverse("connect")}?agent=host"' in ready
 
 

@@ -47,7 +47,7 @@ def _locked(line: str) -> Locked:
     hashes = tuple(_HASH.findall(line))
     unknown = [word for word in rest if word.startswith("-") and not _HASH.fullmatch(word)]
     if unknown or not hashes:
-        raise LockRefused(f"The index does not provide a hash to check {name} with.", remedy=_ELSEWHERE)
+        raise LockRefused(f"The index does not provide a hash for the verification of {name}.", remedy=_ELSEWHERE)
     return Locked(check_name(Ecosystem.PYPI, name), check_version(Ecosystem.PYPI, version), hashes)
 
 

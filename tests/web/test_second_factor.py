@@ -237,7 +237,7 @@ def test_a_role_that_needs_it_is_led_to_the_page_and_nothing_else(ann):
     client.post(PAGE, {"do": "enable", "code": code_of(ann)})
     assert inside(client)
     assert client.get("/api/v1/servers").status_code == 200
-    with pytest.raises(Conflict, match="requires a second factor"):
+    with pytest.raises(Conflict, match="your role requires one"):
         second_factor.remove(ann)
 
 

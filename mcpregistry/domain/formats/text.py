@@ -48,7 +48,7 @@ def load(raw: bytes, file: str) -> JsonObject:
     _check(data, file)
     if not isinstance(data, dict):
         found = "empty" if data is None else "a list" if isinstance(data, list) else "a single value"
-        raise FileInvalid(file, f"The top level of the file must be an object, not {found}.", remedy=_ROOT_REMEDY)
+        raise FileInvalid(file, f"The top level of the file must be an object, but it is {found}.", remedy=_ROOT_REMEDY)
     return data
 
 

@@ -74,8 +74,8 @@ def test_a_repeated_key_is_refused_with_its_pointer(raw: bytes, file: str) -> No
     ("raw", "file", "word"),
     [
         (b"{", "x.json", "Line 1"),
-        (b"[1]", "x.json", "not an object"),
-        (b"", "x.yaml", "not an object"),
+        (b"[1]", "x.json", "must be an object, but it is a list"),
+        (b"", "x.yaml", "must be an object, but it is empty"),
         (b"\xff\xfe", "x.json", "UTF-8"),
         (b'{"a": NaN}', "x.json", "NaN"),
         (b'{"a": 1e999}', "x.json", "too large"),

@@ -54,7 +54,7 @@ LISTS: dict[str, Empty] = {
         _("No calls have been held yet"),
     ),
     "approvals:figures": Empty(
-        _("How long calls wait for a decision, and how many of them each approver decides, by rule."),
+        _("For each rule and each approver: how long calls wait for a decision, and how many of them are decided."),
         _("Choose a longer period, or see the calls that wait now."),
         "approvals:queue",
         _("Held calls"),
@@ -191,7 +191,7 @@ LISTS: dict[str, Empty] = {
     ),
     "mcpregistry.budgetentry": Empty(
         _("Amounts that each call spent from a budget."),
-        _("Entries appear with the first call that a budget counts."),
+        _("Entries appear after the first call that counts toward a budget."),
         *_BUDGETS,
     ),
     "mcpregistry.energypool": Empty(
@@ -206,7 +206,10 @@ LISTS: dict[str, Empty] = {
     ),
     # Expert tools
     "subagents.experttool": Empty(
-        _("Tools that a model answers, with its own prompt, tools and limits. Hosts call them like any other tool."),
+        _(
+            "Tools that use a model of their own to answer, with their own prompt, tools and limits. Hosts "
+            "call them like any other tool."
+        ),
         _("Add a provider and a model first, then the expert tool."),
     ),
     "subagents.run": Empty(
@@ -215,7 +218,10 @@ LISTS: dict[str, Empty] = {
         *_EXPERTS,
     ),
     "subagents.headend": Empty(
-        _("Expert tools as models for chat clients and SDKs (OpenAI, Anthropic), or as a REST service."),
+        _(
+            "Interfaces that offer expert tools as models to chat clients and SDKs (OpenAI, Anthropic), or as"
+            " a REST service."
+        ),
         _("Add a headend: choose the interface, and the endpoint whose expert tools it offers."),
     ),
     "subagents.effortagent": Empty(
@@ -287,7 +293,7 @@ LISTS: dict[str, Empty] = {
         _("Channels"),
     ),
     "mcpregistry.slackidentity": Empty(
-        _("Slack members who can decide on calls in Slack, each with their user on this site."),
+        _("Slack members who can decide on calls in Slack, each with their account on this site."),
         _("Add a person with their member ID, which Slack shows in their profile."),
     ),
     "mcpregistry.configuration": Empty(

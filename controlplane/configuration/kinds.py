@@ -291,6 +291,6 @@ def permissions(names: Iterable[str]) -> list[Permission]:
     if unknown := [name for name in names if name not in found]:
         raise ConfigInvalid(
             error_texts.not_found("permission", f"{unknown[0]!s:.100}"),
-            remedy="Remove it from the role, or import the file with the release that has it.",
+            remedy="Remove this permission from the role, or import the file with a release that has the permission.",
         )
     return [found[name] for name in names]

@@ -43,8 +43,9 @@ class AgentForm(RecordForm[Agent]):
         rows=3,
         placeholder=_("If empty, the agent sees no tools."),
         help_text=_(
-            "Upper bound for the grants of this agent, one per line: mcp_integration for every server, "
-            "mcp_github::* for one server, mcp_github::create_issue for one tool. If empty, the agent sees nothing."
+            "Capabilities, one per line. They limit what can be granted to this agent: mcp_integration for "
+            "every server, mcp_github::* for one server, mcp_github::create_issue for one tool. If empty, the"
+            " agent sees no tools."
         ),
     )
 

@@ -76,7 +76,7 @@ def give(request: HttpRequest) -> HttpResponse:
     back = f"{reverse('who')}?{_text(request.POST, 'from')}"
     pairs = _pairs(request.POST.getlist("tick"))
     if endpoint is None or not pairs:
-        messages.warning(request, gettext("Select the tools to grant first."))
+        messages.warning(request, gettext("First, select the tools to grant."))
         return HttpResponseRedirect(back)
     table = Table(endpoint, [tool for _, tool in pairs], timezone.now())
     try:

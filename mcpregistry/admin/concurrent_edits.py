@@ -82,9 +82,10 @@ class ConcurrentForm(_ModelForm):
 
     def _message(self, bound: BoundField) -> str:
         if bound.name in self._secrets:
-            return _("Another user has changed this after you opened the page. Save again to replace it.")
+            return _("Another user changed this after you opened the page. Save again to replace that change.")
         return _(
-            'Another user has changed this to "%(value)s" after you opened the page. Save again to replace it with your value.'
+            'Another user changed this to "%(value)s" after you opened the page. Save again to replace it '
+            "with your value."
         ) % {"value": printable(_for_people(bound), _LONGEST)}
 
 

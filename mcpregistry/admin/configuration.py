@@ -117,9 +117,15 @@ class ConfigurationForm(RecordForm[Configuration]):
             field = self.fields["auto_discovery"]
             field.disabled = True  # the row keeps what it says, for when the variable goes away
             field.help_text = (
-                gettext("The variable MCP_AUTO_DISCOVERY enables this setting.")
+                gettext(
+                    "The environment variable MCP_AUTO_DISCOVERY is true, so this setting is enabled, whatever you "
+                    "choose here."
+                )
                 if said
-                else gettext("The variable MCP_AUTO_DISCOVERY disables this setting.")
+                else gettext(
+                    "The environment variable MCP_AUTO_DISCOVERY is false, so this setting is disabled, whatever you "
+                    "choose here."
+                )
             )
 
 

@@ -77,7 +77,7 @@ def hide(request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(back)
     tools = _ticked(said, found)
     if not tools:
-        messages.warning(request, gettext("Select the tools to hide first."))
+        messages.warning(request, gettext("First, select the tools to hide."))
         return HttpResponseRedirect(back)
     try:
         return _decided(request, holder, tools, _sentences(holder, agent, endpoint, found, tools), back)

@@ -39,7 +39,7 @@ class HostSessionAdmin(ReadOnlyAdmin):
     list_display = ("shown_host", "agent", "endpoint", "shown_state", "shown_door", "own", "begun", "last_used")
     list_filter = (by_name("agent", "agent_slug"), by_name("endpoint", "endpoint_slug"))
     search_fields = ("id__startswith", "agent_slug", "endpoint_slug", "host_name")
-    search_help_text = _("First characters of the session id, agent, endpoint or name of the host")
+    search_help_text = _("First characters of the session ID, or the name of the agent, endpoint or host")
     ordering = ("-seen_at",)
     sortable_by = ("begun", "last_used")
     fields = ("log_level",)

@@ -63,7 +63,7 @@ class ChannelForm(RecordForm[Channel]):
         rows=2,
         placeholder="10.1.0.0/16",
         help_text=_(
-            "Private networks in which the receiver can be, one per line. If empty, only public addresses are allowed."
+            "Private networks that may contain the receiver, one per line. If empty, only public addresses are allowed."
         ),
     )
     events = forms.MultipleChoiceField(

@@ -49,7 +49,8 @@ class PolicyRuleForm(RecordForm[PolicyRule]):
             "enabled": _("If disabled, the rule has no effect. You can still try it on past calls."),
             "draft": _("A draft has no effect until you make it live. After saving, you see what it would change."),
             "tool": _(
-                "The tool that the rule is for. If empty, the rule is for all tools of the server, or of all servers."
+                "The tool that the rule is for. If empty, the rule applies to all tools of the selected server, "
+                "or to the tools of all servers if no server is selected."
             ),
         }
 

@@ -111,8 +111,8 @@ class ServerForm(RecordForm[Server]):
                 "How the server is started or reached. When you save, the fields of the other transports are cleared."
             ),
             "cwd": _(
-                "Folder in which the program starts. If empty, the server's own folder is used in the sandbox, "
-                "otherwise the folder of this site."
+                "Folder in which the program starts. If empty, a server in the sandbox starts in its own folder, "
+                "and a server without a sandbox starts in the folder of this site."
             ),
             "sandbox": _(
                 "Enforced: the server can read and write only the files listed here. Strict: in addition, it "

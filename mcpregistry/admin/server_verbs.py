@@ -143,7 +143,7 @@ SERVER_VERBS = (
     Verb("reconnect", _("Reconnect server"), "test_server", "restart_alt", _("Close all connections and open new ones."), _reconnect,
          applies=is_active),
     Verb("approve", _("Approve all definitions"), "approve_definition", "done_all",
-         _("Approve the newest definition of every tool that waits. Read them first."), _approve_all,
+         _("Approve the newest definitions of all tools that wait for approval. Read them first."), _approve_all,
          applies=lambda server: server.tools.waiting().exists(), asks=consequences.approving_waiting),
     Verb("enable", _("Enable server"), "change_server", "play_arrow", _("Offer the tools of the server again."), enable,
          applies=lambda server: server.lifecycle == Lifecycle.DISABLED, style="primary"),

@@ -334,13 +334,15 @@ class Migration(migrations.Migration):
                     ('sealed_access', models.TextField(blank=True, editable=False)),
                     ('addresses', models.JSONField(blank=True, default=list, help_text='E-mail addresses of the recipients.')),
                     ('room', models.CharField(blank=True, help_text='Id of the Slack channel, for example C0123456789.', max_length=100, verbose_name='Slack channel')),
-                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks in which the receiver can be, for example ["10.1.0.0/16"]. If empty, only public addresses are allowed.')),
+                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the receiver, for example ["10.1.0.0/16"]. If empty, only '
+"public addresses are allowed.")),
                     ('events', models.JSONField(blank=True, default=list, help_text='Events that are sent. If empty, all events are sent.')),
                     ('minimum_risk', models.PositiveSmallIntegerField(choices=[(1, 'low: every call'), (2, 'medium'), (3, 'high')], default=1, verbose_name='minimum risk')),
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                     ('updated_at', models.DateTimeField(auto_now=True)),
                     ('servers', models.ManyToManyField(blank=True, help_text='Only events of these servers are sent. If empty, events of all servers are sent.', related_name='+', to='mcpregistry.server')),
-                    ('rules', models.ManyToManyField(blank=True, help_text='Only calls that these rules have held are sent. If empty, all held calls are sent.', related_name='+', to='mcpregistry.policyrule')),
+                    ('rules', models.ManyToManyField(blank=True, help_text="If set, only notifications about calls that these rules hold are sent. If empty, notifications "
+"about all held calls are sent.", related_name='+', to='mcpregistry.policyrule')),
                 ],
                 options={
                     'ordering': ['name'],
@@ -538,7 +540,7 @@ class Migration(migrations.Migration):
                     ('prev', models.CharField(db_default='', default='', editable=False, max_length=64)),
                     ('seq', models.BigIntegerField(db_default=0, default=0, editable=False)),
                     ('pool', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='entries', to='mcpregistry.energypool')),
-                    ('seconds', models.FloatField(blank=True, help_text='Seconds from sending the call to its end, without its wait for energy.', null=True)),
+                    ('seconds', models.FloatField(blank=True, help_text="Seconds from when the call is sent until it ends, without its wait for energy.", null=True)),
                 ],
                 options={
                     'verbose_name_plural': 'energy entries',
@@ -557,12 +559,12 @@ class Migration(migrations.Migration):
                     ('regeneration', models.FloatField(default=1.0, help_text='Units that are refilled per second, up to the capacity.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('critical', models.FloatField(default=10.0, help_text='Below this level, the work of the background sub-agent is reduced.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('resume', models.FloatField(default=30.0, help_text='At this level, work that was paused because of low energy continues.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
-                    ('low_policy', models.CharField(choices=[('auto', "depends on progress: finish it from 80 %, cancel low-priority work below 50 %, otherwise pause "
-"it"), ('finish', 'finish it'), ('pause', 'pause it until the level has recovered'), ('cancel', 'cancel it')], default='auto', max_length=8, verbose_name="sub-agent work at low energy")),
+                    ('low_policy', models.CharField(choices=[('auto', "depends on progress: finish work that is at least 80 % done, cancel low-priority work that is "
+"less than 50 % done, and pause all other work"), ('finish', 'finish it'), ('pause', 'pause it until the level has recovered'), ('cancel', 'cancel it')], default='auto', max_length=8, verbose_name="sub-agent work at low energy")),
                     ('on_empty', models.CharField(choices=[('deny', 'are refused; the error states how long to wait'), ('wait', 'wait for energy, then are refused'), ('allow', 'run anyway; energy is only counted')], default='deny', max_length=8, verbose_name='calls without enough energy')),
                     ('max_wait', models.FloatField(default=20.0, help_text='Maximum number of seconds that a call waits for energy, up to 45. Default: 20.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(45)], verbose_name='longest wait')),
                     ('per_call', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per call')),
-                    ('per_second', models.FloatField(default=2.0, help_text='Units for each second from sending the call to its end. Waiting for an approval is free.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per second')),
+                    ('per_second', models.FloatField(default=2.0, help_text="Units for each second from when the call is sent until it ends. Waiting for an approval is free.", validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per second')),
                     ('per_kilobyte', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per KiB')),
                     ('level', models.FloatField(default=100.0, editable=False)),
                     ('level_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
@@ -719,7 +721,8 @@ class Migration(migrations.Migration):
                     ('sealed_access', models.TextField(blank=True, editable=False)),
                     ('addresses', models.JSONField(blank=True, default=list, help_text='E-mail addresses of the recipients.')),
                     ('room', models.CharField(blank=True, help_text='Id of the Slack channel, for example C0123456789.', max_length=100, verbose_name='Slack channel')),
-                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks in which the receiver can be, for example ["10.1.0.0/16"]. If empty, only public addresses are allowed.')),
+                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the receiver, for example ["10.1.0.0/16"]. If empty, only '
+"public addresses are allowed.")),
                     ('events', models.JSONField(blank=True, default=list, help_text='Events that are sent. If empty, all events are sent.')),
                     ('minimum_risk', models.PositiveSmallIntegerField(choices=[(1, 'low: every call'), (2, 'medium'), (3, 'high')], default=1, verbose_name='minimum risk')),
                     ('created_at', models.DateTimeField(blank=True, editable=False)),
@@ -870,12 +873,12 @@ class Migration(migrations.Migration):
                     ('regeneration', models.FloatField(default=1.0, help_text='Units that are refilled per second, up to the capacity.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('critical', models.FloatField(default=10.0, help_text='Below this level, the work of the background sub-agent is reduced.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('resume', models.FloatField(default=30.0, help_text='At this level, work that was paused because of low energy continues.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
-                    ('low_policy', models.CharField(choices=[('auto', "depends on progress: finish it from 80 %, cancel low-priority work below 50 %, otherwise pause "
-"it"), ('finish', 'finish it'), ('pause', 'pause it until the level has recovered'), ('cancel', 'cancel it')], default='auto', max_length=8, verbose_name="sub-agent work at low energy")),
+                    ('low_policy', models.CharField(choices=[('auto', "depends on progress: finish work that is at least 80 % done, cancel low-priority work that is "
+"less than 50 % done, and pause all other work"), ('finish', 'finish it'), ('pause', 'pause it until the level has recovered'), ('cancel', 'cancel it')], default='auto', max_length=8, verbose_name="sub-agent work at low energy")),
                     ('on_empty', models.CharField(choices=[('deny', 'are refused; the error states how long to wait'), ('wait', 'wait for energy, then are refused'), ('allow', 'run anyway; energy is only counted')], default='deny', max_length=8, verbose_name='calls without enough energy')),
                     ('max_wait', models.FloatField(default=20.0, help_text='Maximum number of seconds that a call waits for energy, up to 45. Default: 20.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(45)], verbose_name='longest wait')),
                     ('per_call', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per call')),
-                    ('per_second', models.FloatField(default=2.0, help_text='Units for each second from sending the call to its end. Waiting for an approval is free.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per second')),
+                    ('per_second', models.FloatField(default=2.0, help_text="Units for each second from when the call is sent until it ends. Waiting for an approval is free.", validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per second')),
                     ('per_kilobyte', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per KiB')),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),
                     ('history_date', models.DateTimeField(db_index=True)),
@@ -1041,15 +1044,18 @@ class Migration(migrations.Migration):
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
                     ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
                     ('base_url', models.CharField(help_text='Address of the registry without /v0.1, for example https://registry.modelcontextprotocol.io.', max_length=500, verbose_name='address')),
-                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks in which the registry and its bundles can be, for example ["10.0.0.0/8"]. If empty, only public addresses are allowed.')),
+                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
+"empty, only public addresses are allowed.")),
                     ('by_clock', models.BooleanField(default=False, help_text='If enabled, the registry is read every hour. If disabled, it is read only when you press Sync registry.', verbose_name='hourly sync')),
-                    ('disable_deleted', models.BooleanField(default=True, help_text='If the registry deletes an entry (malware, spam), servers that were added from it or run its package are disabled.', verbose_name='disable deleted servers')),
+                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, servers that were added from an entry or run its package are disabled when the "
+"registry deletes the entry (malware, spam).", verbose_name='disable deleted servers')),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),
                     ('history_date', models.DateTimeField(db_index=True)),
                     ('history_change_reason', models.CharField(max_length=100, null=True)),
                     ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text='If a newer version of an installed package is listed, a package lock is prepared and waits for approval.', verbose_name='propose new versions')),
+                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, a package lock is prepared and waits for approval when a newer version of an "
+"installed package is listed.", verbose_name='propose new versions')),
                 ],
                 options={
                     'verbose_name': 'historical registry',
@@ -1090,7 +1096,7 @@ class Migration(migrations.Migration):
                     ('confirmed_launch', models.CharField(blank=True, editable=False, max_length=64)),
                     ('confirmed_at', models.DateTimeField(blank=True, editable=False, null=True)),
                     ('sealed_extra', models.TextField(blank=True, editable=False)),
-                    ('only_on', models.CharField(blank=True, db_default='', default='', editable=False, help_text='Short name of the only endpoint that lists the server. If empty, every endpoint can.', max_length=63, verbose_name='only on endpoint')),
+                    ('only_on', models.CharField(blank=True, db_default='', default='', editable=False, help_text="Short name of the only endpoint that lists the server. If empty, every endpoint can list it.", max_length=63, verbose_name='only on endpoint')),
                     ('source', models.CharField(blank=True, editable=False, help_text='How the server was added: admin, api, or the format of a file.', max_length=40)),
                     ('created_at', models.DateTimeField(blank=True, editable=False)),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),
@@ -1110,10 +1116,12 @@ class Migration(migrations.Migration):
                     ('sandbox_write', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may write')),
                     ('trial_hours', models.PositiveIntegerField(db_default=0, default=0, help_text="Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An "
 "additional trial runs when the server reports a different version. Set to 0 to disable.", validators=[django.core.validators.MaxValueValidator(8760)], verbose_name='hours between trials')),
-                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text='CPU seconds that all processes of the server may use together since its start. If they use more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
+                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text="CPU seconds that all processes of the server may use in total, counted from its start. If they "
+"use more, the server is stopped. Set to 0 for no limit.", validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
                     ('max_file_mb', models.PositiveIntegerField(db_default=0, default=0, help_text='Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 in the sandbox, otherwise no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name="maximum file size (MB)")),
                     ('max_memory_mb', models.PositiveIntegerField(db_default=4096, default=4096, help_text='Memory in MB that all processes of the server may use together. If they use more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name='memory (MB)')),
-                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text='Maximum number of open files in each process. Set to 0 to use the limit of this site. Some servers do not start with less than 256.', validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
+                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text="Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
+"servers do not start with fewer than 256.", validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
                     ('max_processes', models.PositiveIntegerField(db_default=256, default=256, help_text='Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(100000)], verbose_name='processes')),
                     ('sandbox_connect', models.JSONField(blank=True, db_default=[], default=list, verbose_name="ports to connect to")),
                     ('sandbox_listen', models.JSONField(blank=True, db_default=[], default=list, verbose_name="ports to listen on")),
@@ -1285,7 +1293,8 @@ class Migration(migrations.Migration):
                     ('client', models.TextField(help_text="Parameters of the host's initialize request, as JSON.")),
                     ('created_at', models.DateTimeField(help_text='When the session began, in database time.')),
                     ('seen_at', models.DateTimeField(help_text="When the session was last used, accurate to about a minute.")),
-                    ('ended_at', models.DateTimeField(blank=True, help_text='When the session was ended: by the host, for inactivity, or because the agent had too many sessions.', null=True)),
+                    ('ended_at', models.DateTimeField(blank=True, help_text="When the session ended: because the host ended it, because it was inactive, or because the agent"
+" had too many sessions.", null=True)),
                     ('host_name', models.CharField(blank=True, db_default='', default='', help_text='Name that the host reports.', max_length=100)),
                     ('host_version', models.CharField(blank=True, db_default='', default='', max_length=100)),
                     ('log_level', models.CharField(blank=True, db_default='', default='', help_text='Minimum log level that the host has requested. If empty, the default applies.', max_length=20)),
@@ -1390,7 +1399,7 @@ class Migration(migrations.Migration):
                     ('sealed_confirmed_entries', models.TextField(blank=True, editable=False)),
                     ('offered', models.JSONField(db_default=[], default=list, editable=False, help_text="Entries whose tools were approved and granted automatically after they were confirmed. This is "
 "done only once for each entry.")),
-                    ('served', models.CharField(blank=True, help_text='Hash of the content whose servers were set up after its confirmation.', max_length=64)),
+                    ('served', models.CharField(blank=True, help_text="Hash of the confirmed content for which servers have been set up.", max_length=64)),
                     ('confirmed_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='account')),
                 ],
                 options={
@@ -1491,7 +1500,7 @@ class Migration(migrations.Migration):
                     ('finished_at', models.DateTimeField(blank=True, null=True)),
                     ('lease_until', models.DateTimeField(blank=True, null=True)),
                     ('fence', models.IntegerField(default=0)),
-                    ('duration_ms', models.FloatField(blank=True, help_text='Milliseconds from receiving the call to its end.', null=True)),
+                    ('duration_ms', models.FloatField(blank=True, help_text="Milliseconds from when the call is received until it ends.", null=True)),
                     ('requester', models.CharField(blank=True, db_default='', default='', help_text='The user who requested the call, if known. They cannot approve it.', max_length=150)),
                     ('requester_id', models.BigIntegerField(blank=True, help_text="Id of the requester's account.", null=True)),
                     ('warning', models.TextField(blank=True, db_default='', default='', help_text='Problem with a result that was passed on anyway.')),
@@ -1667,9 +1676,11 @@ class Migration(migrations.Migration):
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
                     ('base_url', models.CharField(help_text='Address of the registry without /v0.1, for example https://registry.modelcontextprotocol.io.', max_length=500, verbose_name='address')),
-                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks in which the registry and its bundles can be, for example ["10.0.0.0/8"]. If empty, only public addresses are allowed.')),
+                    ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
+"empty, only public addresses are allowed.")),
                     ('by_clock', models.BooleanField(default=False, help_text='If enabled, the registry is read every hour. If disabled, it is read only when you press Sync registry.', verbose_name='hourly sync')),
-                    ('disable_deleted', models.BooleanField(default=True, help_text='If the registry deletes an entry (malware, spam), servers that were added from it or run its package are disabled.', verbose_name='disable deleted servers')),
+                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, servers that were added from an entry or run its package are disabled when the "
+"registry deletes the entry (malware, spam).", verbose_name='disable deleted servers')),
                     ('watermark', models.DateTimeField(blank=True, editable=False, help_text='Time of the newest change that the registry has reported, by its own clock.', null=True)),
                     ('full_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last complete sync')),
                     ('synced_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last sync')),
@@ -1680,7 +1691,8 @@ class Migration(migrations.Migration):
                     ('skipped', models.PositiveIntegerField(default=0, editable=False, help_text='Number of entries that could not be used.')),
                     ('skipped_why', models.CharField(blank=True, editable=False, max_length=200)),
                     ('error', models.TextField(blank=True, editable=False)),
-                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text='If a newer version of an installed package is listed, a package lock is prepared and waits for approval.', verbose_name='propose new versions')),
+                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, a package lock is prepared and waits for approval when a newer version of an "
+"installed package is listed.", verbose_name='propose new versions')),
                     ('sealed_token', models.TextField(blank=True, db_default='', default='', editable=False)),
                     ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
                 ],
@@ -1765,7 +1777,7 @@ class Migration(migrations.Migration):
                     ('server_instructions', models.TextField(blank=True, editable=False)),
                     ('refreshed_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='tools read at')),
                     ('sealed_extra', models.TextField(blank=True, editable=False)),
-                    ('only_on', models.CharField(blank=True, db_default='', default='', editable=False, help_text='Short name of the only endpoint that lists the server. If empty, every endpoint can.', max_length=63, verbose_name='only on endpoint')),
+                    ('only_on', models.CharField(blank=True, db_default='', default='', editable=False, help_text="Short name of the only endpoint that lists the server. If empty, every endpoint can list it.", max_length=63, verbose_name='only on endpoint')),
                     ('source', models.CharField(blank=True, editable=False, help_text='How the server was added: admin, api, or the format of a file.', max_length=40)),
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                     ('updated_at', models.DateTimeField(auto_now=True)),
@@ -1784,10 +1796,12 @@ class Migration(migrations.Migration):
                     ('sandbox_write', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may write')),
                     ('trial_hours', models.PositiveIntegerField(db_default=0, default=0, help_text="Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An "
 "additional trial runs when the server reports a different version. Set to 0 to disable.", validators=[django.core.validators.MaxValueValidator(8760)], verbose_name='hours between trials')),
-                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text='CPU seconds that all processes of the server may use together since its start. If they use more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
+                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text="CPU seconds that all processes of the server may use in total, counted from its start. If they "
+"use more, the server is stopped. Set to 0 for no limit.", validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
                     ('max_file_mb', models.PositiveIntegerField(db_default=0, default=0, help_text='Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 in the sandbox, otherwise no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name="maximum file size (MB)")),
                     ('max_memory_mb', models.PositiveIntegerField(db_default=4096, default=4096, help_text='Memory in MB that all processes of the server may use together. If they use more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name='memory (MB)')),
-                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text='Maximum number of open files in each process. Set to 0 to use the limit of this site. Some servers do not start with less than 256.', validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
+                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text="Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
+"servers do not start with fewer than 256.", validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
                     ('max_processes', models.PositiveIntegerField(db_default=256, default=256, help_text='Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(100000)], verbose_name='processes')),
                     ('sandbox_connect', models.JSONField(blank=True, db_default=[], default=list, verbose_name="ports to connect to")),
                     ('sandbox_listen', models.JSONField(blank=True, db_default=[], default=list, verbose_name="ports to listen on")),
@@ -1838,7 +1852,7 @@ class Migration(migrations.Migration):
                     ('call_arguments', models.JSONField(blank=True, default=dict)),
                     ('server_revision', models.PositiveIntegerField(default=0)),
                     ('protocol_era', models.CharField(blank=True, max_length=20)),
-                    ('timings', models.JSONField(blank=True, default=dict, help_text='Milliseconds of each step.')),
+                    ('timings', models.JSONField(blank=True, default=dict, help_text="Duration of each step in milliseconds.")),
                     ('tool_count', models.PositiveIntegerField(blank=True, null=True)),
                     ('left_out', models.TextField(blank=True, db_default='', default='', help_text='Definitions that were left out, with the reason, one per line.')),
                     ('error_code', models.CharField(blank=True, max_length=40)),
@@ -1903,7 +1917,7 @@ class Migration(migrations.Migration):
                     ('errors', models.PositiveIntegerField()),
                     ('refused', models.PositiveIntegerField()),
                     ('sent', models.PositiveIntegerField()),
-                    ('size', models.BigIntegerField(help_text='Characters of the results of sent calls.')),
+                    ('size', models.BigIntegerField(help_text="Number of characters in the results of sent calls.")),
                     ('cost', models.BigIntegerField(help_text='Cost in hundred-millionths of a US dollar, of the calls whose cost is known.', null=True)),
                     ('codes', models.JSONField(default=dict, help_text='Number of failures by error code.')),
                     ('last', models.DateTimeField(help_text='Time of the last call.')),

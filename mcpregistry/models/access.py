@@ -260,7 +260,7 @@ class Grant(TrackedModel):
             raise ValidationError(
                 {
                     "uri": _(
-                        "URIs only limit resources. Grant the server's resources, its resource templates or "
+                        "URI patterns apply only to resources. Grant the server's resources, its resource templates or "
                         "everything, or leave the URIs empty."
                     )
                 }

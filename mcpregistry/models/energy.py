@@ -25,7 +25,10 @@ class LowPolicy(models.TextChoices):
 
     AUTO = (
         "auto",
-        _("depends on progress: finish it from 80 %, cancel low-priority work below 50 %, otherwise pause it"),
+        _(
+            "depends on progress: finish work that is at least 80 % done, cancel low-priority work that is "
+            "less than 50 % done, and pause all other work"
+        ),
     )
     FINISH = "finish", _("finish it")
     PAUSE = "pause", _("pause it until the level has recovered")
@@ -81,7 +84,7 @@ class EnergyPool(SignedBook):
     per_call = models.FloatField(_("cost per call"), default=0.0, validators=_AT_LEAST_0)
     per_second = models.FloatField(
         _("cost per second"), default=2.0, validators=_AT_LEAST_0,
-        help_text=_("Units for each second from sending the call to its end. Waiting for an approval is free."),
+        help_text=_("Units for each second from when the call is sent until it ends. Waiting for an approval is free."),
     )  # fmt: skip
     per_kilobyte = models.FloatField(_("cost per KiB"), default=0.0, validators=_AT_LEAST_0)
     per_1000_input = models.FloatField(
@@ -149,7 +152,9 @@ class EnergyEntry(SignedBookEntry):
     agent_slug = models.CharField(_("agent"), max_length=63, blank=True)
     reference = models.CharField(max_length=80, blank=True, help_text=_("Id of the call, run or request."))
     seconds = models.FloatField(
-        null=True, blank=True, help_text=_("Seconds from sending the call to its end, without its wait for energy.")
+        null=True,
+        blank=True,
+        help_text=_("Seconds from when the call is sent until it ends, without its wait for energy."),
     )
     at = models.DateTimeField()
 

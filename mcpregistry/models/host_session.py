@@ -35,7 +35,8 @@ class HostSession(models.Model):
         null=True,
         blank=True,
         help_text=_(
-            "When the session was ended: by the host, for inactivity, or because the agent had too many sessions."
+            "When the session ended: because the host ended it, because it was inactive, or because the agent"
+            " had too many sessions."
         ),
     )
 

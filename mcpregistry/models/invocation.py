@@ -144,7 +144,7 @@ class Invocation(models.Model):
     lease_until = models.DateTimeField(null=True, blank=True)
     fence = models.IntegerField(default=0)
     duration_ms = models.FloatField(
-        null=True, blank=True, help_text=_("Milliseconds from receiving the call to its end.")
+        null=True, blank=True, help_text=_("Milliseconds from when the call is received until it ends.")
     )
 
     objects = Calls.as_manager()

@@ -46,8 +46,8 @@ class Channel(TrackedModel):
     )
     allowed_networks = models.JSONField(
         default=list, blank=True,
-        help_text=_('Private networks in which the receiver can be, for example ["10.1.0.0/16"]. If empty, only '
-        "public addresses are allowed."),
+        help_text=_('Private networks that may contain the receiver, for example ["10.1.0.0/16"]. If empty, only '
+"public addresses are allowed."),
     )  # fmt: skip
     events = models.JSONField(
         default=list, blank=True, help_text=_("Events that are sent. If empty, all events are sent.")
@@ -62,7 +62,10 @@ class Channel(TrackedModel):
         PolicyRule,
         blank=True,
         related_name="+",
-        help_text=_("Only calls that these rules have held are sent. If empty, all held calls are sent."),
+        help_text=_(
+            "If set, only notifications about calls that these rules hold are sent. If empty, notifications "
+            "about all held calls are sent."
+        ),
     )
     minimum_risk = models.PositiveSmallIntegerField(_("minimum risk"), choices=RISKS, default=1)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -72,7 +72,7 @@ class ProjectFile(models.Model):
 "done only once for each entry."),
     )  # fmt: skip
     served = models.CharField(
-        max_length=64, blank=True, help_text=_("Hash of the content whose servers were set up after its confirmation.")
+        max_length=64, blank=True, help_text=_("Hash of the confirmed content for which servers have been set up.")
     )
 
     class Meta:

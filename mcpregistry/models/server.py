@@ -269,7 +269,7 @@ class Server(Confined):
     extra = Sealed("sealed_extra", dict)  # what imported files say that has no field here; may hold secrets
     only_on = models.CharField(
         _("only on endpoint"), max_length=63, blank=True, default="", db_default="", editable=False,
-        help_text=_("Short name of the only endpoint that lists the server. If empty, every endpoint can."),
+        help_text=_("Short name of the only endpoint that lists the server. If empty, every endpoint can list it."),
     )  # fmt: skip
     source = models.CharField(
         max_length=40,

@@ -38,7 +38,7 @@ class ServerTest(models.Model):
     call_arguments = models.JSONField(default=dict, blank=True)
     server_revision = models.PositiveIntegerField(default=0)
     protocol_era = models.CharField(max_length=20, blank=True)
-    timings = models.JSONField(default=dict, blank=True, help_text=_("Milliseconds of each step."))
+    timings = models.JSONField(default=dict, blank=True, help_text=_("Duration of each step in milliseconds."))
     tool_count = models.PositiveIntegerField(null=True, blank=True)
     left_out = models.TextField(
         blank=True,

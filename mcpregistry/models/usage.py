@@ -58,7 +58,7 @@ class SpanUsage(models.Model):
     errors = models.PositiveIntegerField()
     refused = models.PositiveIntegerField()
     sent = models.PositiveIntegerField()
-    size = models.BigIntegerField(help_text=_("Characters of the results of sent calls."))
+    size = models.BigIntegerField(help_text=_("Number of characters in the results of sent calls."))
     cost = models.BigIntegerField(
         null=True, help_text=_("Cost in hundred-millionths of a US dollar, of the calls whose cost is known.")
     )

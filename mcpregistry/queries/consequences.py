@@ -132,7 +132,7 @@ def revoking_permit(permit: Permit) -> list[str]:
     text = _("Calls to %(tool)s by '%(agent)s' need an approval again.")
     return [
         f"{text % {'tool': permit.tool, 'agent': permit.agent}} {left}",
-        _("This cannot be undone. With the next approval, a new permit can be added."),
+        _("This cannot be undone. You can add a new permit when you approve the next call."),
     ]
 
 

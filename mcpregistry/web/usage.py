@@ -58,8 +58,18 @@ _COLUMNS = (
     ("calls", _("Calls"), "", False),
     ("trend", _("Trend"), _("Calls compared with the previous period"), True),
     ("errors", _("Errors"), _("Failures of the tool, of its server or of this site, excluding refused calls"), False),
-    ("p50", _("p50"), _("Half of the calls without an approval took less time (accurate to 19 %)"), True),
-    ("p95", _("p95"), _("95 % of the calls without an approval took less time (accurate to 19 %)"), False),
+    (
+        "p50",
+        _("p50"),
+        _("Half of the calls that did not need an approval took less time (accurate to within 19 %)"),
+        True,
+    ),
+    (
+        "p95",
+        _("p95"),
+        _("95 % of the calls that did not need an approval took less time (accurate to within 19 %)"),
+        False,
+    ),
     ("result_tokens", _("Result tokens"), _("About one token per four characters"), True),
     (
         "definition_tokens",

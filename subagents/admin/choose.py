@@ -47,7 +47,9 @@ class ChoosePage:
         choice = proposals.Choice(entry, wish)
         user = cast(User, request.user)
         done = proposals.apply(proposal_id=proposal.pk, user=user, actor=actor(request), choice=choice)
-        return done, gettext("The server is added as a draft, or its package was requested and waits for approval.")
+        return done, gettext(
+            "Your choice was applied: the server is now a draft, or its package was requested and waits for approval."
+        )
 
 
 def choices(proposal: Proposal) -> list[dict[str, Any]]:

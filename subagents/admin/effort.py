@@ -36,7 +36,7 @@ def state_of(row: EffortAgent) -> str:
 
 def _answer_all(request: HttpRequest, row: EffortAgent) -> str:
     agents.answer_all(row=row, actor=actor(request))
-    return gettext("The hosted agent answers all its conversations again.")
+    return gettext("The hosted agent answers in all its conversations again.")
 
 
 @admin.register(EffortAgent)
@@ -51,7 +51,7 @@ class EffortAgentAdmin(RecordAdmin):
     change_form_outer_before_template = "admin/subagents/effort.html"
     verbs = (
         Verb("answer-all", _("Answer all conversations"), "subagents.change_effortagent", "forum",
-             _("Its model has selected one conversation. Let it answer the others too."), _answer_all,
+             _("Its model has restricted it to one conversation. Let it answer in the others too."), _answer_all,
              applies=lambda row: bool(row.focus)),
     )  # fmt: skip
 

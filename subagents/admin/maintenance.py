@@ -227,7 +227,8 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
 def _apply(request: HttpRequest, row: Proposal) -> str:
     proposals.apply(proposal_id=row.pk, user=cast(User, request.user), actor=actor(request))
     return gettext(
-        "The proposal is applied. A new or changed launch is a draft until a user confirms it on the server's page."
+        "The proposal is applied. A server with a new or changed launch is a draft until a user confirms "
+        "the launch on the server's page."
     )
 
 

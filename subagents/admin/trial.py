@@ -47,8 +47,8 @@ def _apply(request: HttpRequest, row: TrialReport) -> str:
         return gettext("This trial proposes nothing.")
     proposals.apply(proposal_id=found.pk, user=cast(User, request.user), actor=actor(request))
     return gettext(
-        "The proposal is applied as your own change. If it made the launch wider, the server is a draft until a user confirms "
-        "it."
+        "The proposal is applied as your own change. If it gives the server more access than before, the "
+        "server is a draft until a user confirms it."
     )
 
 

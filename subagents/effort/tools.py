@@ -105,7 +105,7 @@ def _selected(agent: str, conversation: str) -> str:
     if conversation and not Conversation.objects.open().filter(pk=conversation, agent__slug=agent).exists():
         raise ArgumentsInvalid(
             "You have no open conversation with this id.",
-            remedy="Use the id of an open conversation, or an empty text.",
+            remedy="Use the id of an open conversation, or an empty string.",
         )
     EffortAgent.objects.filter(expert__agent__slug=agent).update(focus=conversation)
     return "Only this conversation is answered." if conversation else "All conversations are answered."

@@ -292,8 +292,9 @@ class Migration(migrations.Migration):
                     ('name', models.CharField(help_text='Name of the model at the provider.', max_length=200)),
                     ('context_window', models.PositiveIntegerField(blank=True, help_text='Size of the context window in tokens. If empty, 131,072 is assumed.', null=True)),
                     ('max_output', models.PositiveIntegerField(default=4096, help_text='Maximum number of output tokens of a turn.', validators=[django.core.validators.MinValueValidator(1)])),
-                    ('buffer_tokens', models.PositiveIntegerField(default=256, help_text='Tokens of the context window that stay free, because the number of tokens is estimated.')),
-                    ('tokenizer', models.CharField(blank=True, help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, it is chosen by the model's name.", max_length=60)),
+                    ('buffer_tokens', models.PositiveIntegerField(default=256, help_text="Number of tokens to keep free in the context window, because token counts are estimates.")),
+                    ('tokenizer', models.CharField(blank=True, help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, the "
+"method is chosen based on the model's name.", max_length=60)),
                     ('input_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('output_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('cache_read_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
@@ -364,7 +365,9 @@ class Migration(migrations.Migration):
                     ('enabled', models.BooleanField(default=True)),
                     ('concurrency', models.PositiveIntegerField(default=10, help_text='Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; agents take turns.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name='concurrent runs')),
                     ('longest_queue', models.PositiveIntegerField(default=100, help_text='Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried.', validators=[django.core.validators.MaxValueValidator(10000)])),
-                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text='How long a client waits for an approval, in seconds. Default: 300. After that it gets a message with a link. The run continues, and the same question gets its answer later. Set to 0 to answer immediately.', validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
+                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
+" with a link. The run continues, and a client that asks the same question again later gets its "
+"answer. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model ids with the names of expert tools, for example {"gpt-4o": "research"}.')),
                     ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
 " run. By default, these requests are refused.")),
@@ -389,7 +392,7 @@ class Migration(migrations.Migration):
                     ('queue_round', models.PositiveBigIntegerField(db_default=0, default=0, help_text='Round in which the request is served. Agents take turns.')),
                     ('lease_until', models.DateTimeField()),
                     ('released_at', models.DateTimeField(blank=True, null=True)),
-                    ('joinable', models.BooleanField(default=False, help_text='Whether the same question gets the answer of this request.')),
+                    ('joinable', models.BooleanField(default=False, help_text="Whether a client that repeats the question gets the answer of this request.")),
                     ('created_at', models.DateTimeField()),
                     ('headend', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='requests', to='subagents.headend')),
                 ],
@@ -409,7 +412,9 @@ class Migration(migrations.Migration):
                     ('enabled', models.BooleanField(default=True)),
                     ('concurrency', models.PositiveIntegerField(default=10, help_text='Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; agents take turns.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name='concurrent runs')),
                     ('longest_queue', models.PositiveIntegerField(default=100, help_text='Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried.', validators=[django.core.validators.MaxValueValidator(10000)])),
-                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text='How long a client waits for an approval, in seconds. Default: 300. After that it gets a message with a link. The run continues, and the same question gets its answer later. Set to 0 to answer immediately.', validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
+                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
+" with a link. The run continues, and a client that asks the same question again later gets its "
+"answer. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model ids with the names of expert tools, for example {"gpt-4o": "research"}.')),
                     ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
 " run. By default, these requests are refused.")),
@@ -436,8 +441,9 @@ class Migration(migrations.Migration):
                     ('name', models.CharField(help_text='Name of the model at the provider.', max_length=200)),
                     ('context_window', models.PositiveIntegerField(blank=True, help_text='Size of the context window in tokens. If empty, 131,072 is assumed.', null=True)),
                     ('max_output', models.PositiveIntegerField(default=4096, help_text='Maximum number of output tokens of a turn.', validators=[django.core.validators.MinValueValidator(1)])),
-                    ('buffer_tokens', models.PositiveIntegerField(default=256, help_text='Tokens of the context window that stay free, because the number of tokens is estimated.')),
-                    ('tokenizer', models.CharField(blank=True, help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, it is chosen by the model's name.", max_length=60)),
+                    ('buffer_tokens', models.PositiveIntegerField(default=256, help_text="Number of tokens to keep free in the context window, because token counts are estimates.")),
+                    ('tokenizer', models.CharField(blank=True, help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, the "
+"method is chosen based on the model's name.", max_length=60)),
                     ('input_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('output_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('cache_read_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
@@ -528,7 +534,7 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField()),
                     ('request', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='proposal', to='subagents.maintenancerequest')),
                     ('server', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='mcpregistry.server')),
-                    ('server_saved_at', models.DateTimeField(blank=True, help_text="When a user had last changed the server before the change was proposed.", null=True)),
+                    ('server_saved_at', models.DateTimeField(blank=True, help_text="Time of the last change that a user made to the server before this change was proposed.", null=True)),
                     ('install', models.ForeignKey(blank=True, help_text='The package from which the new server is made.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='mcpregistry.install')),
                 ],
                 options={
@@ -620,7 +626,7 @@ class Migration(migrations.Migration):
 " of the run.")),
                     ('cache_saved', models.DecimalField(blank=True, decimal_places=8, help_text="US dollars that the provider's cache saved, less the cost of writing to it.", max_digits=14, null=True)),
                     ('cache_write_tokens', models.PositiveBigIntegerField(db_default=0, default=0)),
-                    ('reasoning_tokens', models.PositiveBigIntegerField(db_default=0, default=0, help_text='Part of the output tokens.')),
+                    ('reasoning_tokens', models.PositiveBigIntegerField(db_default=0, default=0, help_text="Number of reasoning tokens. They are included in the output tokens.")),
                     ('requester', models.CharField(blank=True, db_default='', default='', help_text='The user who started the run, if known. They cannot approve its calls.', max_length=150)),
                     ('requester_id', models.BigIntegerField(blank=True, help_text="Id of the requester's account.", null=True)),
                     ('conversation', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The conversation of the call that started the run. The calls of the run belong to it too.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='runs', to='mcpregistry.conversation')),
@@ -671,7 +677,8 @@ class Migration(migrations.Migration):
                     ('finished_at', models.DateTimeField(blank=True, null=True)),
                     ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='calls', to='subagents.run')),
                     ('stored', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='subagents.storedoutput')),
-                    ('coerced', models.TextField(blank=True, db_default='', default='', help_text='Arguments that were converted to the type of the schema, one per line. The record of the call contains the converted values.')),
+                    ('coerced', models.TextField(blank=True, db_default='', default='', help_text="Arguments that were converted to the type that the schema requires, one per line. The record of "
+"the call contains the converted values.")),
                 ],
                 options={
                     'ordering': ['turn_number', 'index'],
@@ -744,7 +751,7 @@ class Migration(migrations.Migration):
                     ('cache_saved', models.DecimalField(blank=True, decimal_places=8, help_text='Savings in US dollars.', max_digits=14, null=True)),
                     ('provider_state', models.TextField(blank=True, db_default='', default='', help_text="JSON that must be sent back to the model together with its answer, such as signed reasoning. The"
 " site does not read it.")),
-                    ('reasoning_tokens', models.PositiveIntegerField(db_default=0, default=0, help_text='Part of the output tokens.')),
+                    ('reasoning_tokens', models.PositiveIntegerField(db_default=0, default=0, help_text="Number of reasoning tokens. They are included in the output tokens.")),
                 ],
                 options={
                     'ordering': ['number'],

@@ -61,8 +61,9 @@ class Headend(TrackedModel):
     )  # fmt: skip
     patience_seconds = models.PositiveIntegerField(
         _("longest wait for an approval"), default=300, validators=[MaxValueValidator(3_600)],
-        help_text=_("How long a client waits for an approval, in seconds. Default: 300. After that it gets a message with a link. The run "
-        "continues, and the same question gets its answer later. Set to 0 to answer immediately."),
+        help_text=_("How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
+" with a link. The run continues, and a client that asks the same question again later gets its "
+"answer. Set to 0 to answer immediately."),
     )  # fmt: skip
     aliases = models.JSONField(
         default=dict,
@@ -145,7 +146,7 @@ class HeadendRequest(models.Model):
     lease_until = models.DateTimeField()
     released_at = models.DateTimeField(null=True, blank=True)
     joinable = models.BooleanField(
-        default=False, help_text=_("Whether the same question gets the answer of this request.")
+        default=False, help_text=_("Whether a client that repeats the question gets the answer of this request.")
     )
     created_at = models.DateTimeField()
 

@@ -132,7 +132,9 @@ class Proposal(models.Model):
         default=0, help_text=_("Revision of the server when the change was proposed.")
     )
     server_saved_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("When a user had last changed the server before the change was proposed.")
+        null=True,
+        blank=True,
+        help_text=_("Time of the last change that a user made to the server before this change was proposed."),
     )
     fields = models.JSONField(default=dict, blank=True, help_text=_("New values of the fields of the server."))
     reason = models.TextField(blank=True)

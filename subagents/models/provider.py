@@ -175,14 +175,14 @@ class LanguageModel(TrackedModel):
     )
     buffer_tokens = models.PositiveIntegerField(
         default=256,
-        help_text=_("Tokens of the context window that stay free, because the number of tokens is estimated."),
+        help_text=_("Number of tokens to keep free in the context window, because token counts are estimates."),
     )
     tokenizer = models.CharField(
         max_length=60,
         blank=True,
         help_text=_(
-            "How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or "
-            "anthropic. If empty, it is chosen by the model's name."
+            "How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, the "
+            "method is chosen based on the model's name."
         ),
     )
     input_price = _price()

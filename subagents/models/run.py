@@ -113,7 +113,7 @@ class Run(Leased):
     cached_tokens = models.PositiveBigIntegerField(default=0)
     cache_write_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
     reasoning_tokens = models.PositiveBigIntegerField(
-        default=0, db_default=0, help_text=_("Part of the output tokens.")
+        default=0, db_default=0, help_text=_("Number of reasoning tokens. They are included in the output tokens.")
     )
     cache_saved = models.DecimalField(
         max_digits=14, decimal_places=8, null=True, blank=True,
@@ -183,7 +183,9 @@ class Turn(models.Model):
     output_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     cache_write_tokens = models.PositiveIntegerField(default=0)
-    reasoning_tokens = models.PositiveIntegerField(default=0, db_default=0, help_text=_("Part of the output tokens."))
+    reasoning_tokens = models.PositiveIntegerField(
+        default=0, db_default=0, help_text=_("Number of reasoning tokens. They are included in the output tokens.")
+    )
     cache_saved = models.DecimalField(
         max_digits=14, decimal_places=8, null=True, blank=True, help_text=_("Savings in US dollars.")
     )
@@ -273,8 +275,8 @@ class ToolCall(models.Model):
     arguments = models.TextField(help_text=_("Arguments as the model wrote them."))
     coerced = models.TextField(
         blank=True, default="", db_default="",
-        help_text=_("Arguments that were converted to the type of the schema, one per line. The record of the call "
-        "contains the converted values."),
+        help_text=_("Arguments that were converted to the type that the schema requires, one per line. The record of "
+"the call contains the converted values."),
     )  # fmt: skip
     state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in CallState], default=CallState.PLANNED)
     attempt = models.PositiveSmallIntegerField(default=0)

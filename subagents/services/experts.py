@@ -89,7 +89,7 @@ def text_parameter(expert: ExpertTool) -> str:
     required = schema.get("required") or texts[:1]
     if len(required) != 1 or required[0] not in texts:
         raise ConfigInvalid(
-            f'The expert tool "{expert.name}" cannot be used here, because its only required argument is not one text.',
+            f'The expert tool "{expert.name}" cannot be used here, because its only required argument is not a text argument.',
             remedy=error_texts.use("one required argument", '{"text": {"type": "string"}}'),
         )
     return str(required[0])

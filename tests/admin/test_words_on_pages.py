@@ -71,7 +71,7 @@ def test_people_have_a_hosted_agent_answer_all_conversations_again(client_of: Cl
     govern(site)
     EffortAgent.objects.update(focus=CONVERSATION)
     shown = pressed(client_of("admin"), EffortAgent.objects.get(), "answer-all")
-    assert b"The hosted agent answers all its conversations again." in shown.content
+    assert b"The hosted agent answers in all its conversations again." in shown.content
     assert EffortAgent.objects.get().focus == ""
     assert AuditEntry.objects.latest("id").kind == "effort_agent.answers_all"
 

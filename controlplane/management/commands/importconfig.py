@@ -46,7 +46,7 @@ class Command(importconfig.Command):
         """Import what was read; whether all of it was taken."""
         if not _is_whole(raw):
             if self.options["secrets"] or self.options["confirm"]:
-                raise CommandError("--secrets and --confirm require a file of `exportconfig --all`.")
+                raise CommandError("--secrets and --confirm require a file that was written by `exportconfig --all`.")
             return super()._once(raw, path)
         if self.options["watch"] or self.options["check"] or self.options["on_conflict"]:
             raise CommandError(

@@ -112,8 +112,8 @@ class WordsForm(forms.Form):
             if usual_mode() != SandboxMode.OFF:
                 self.fields["sandbox_read"] = WordsField(
                     label=_("May read"), rows=2, initial=named_places(entry.command),
-                    help_text=_("The server runs in a sandbox. It can read these files and folders, one path per line, and its own "
-                    "folder, and write only to its own folder. To change more, edit the server later."),
+                    help_text=_("The server runs in a sandbox. It can read its own folder and these files and folders, one path "
+"per line. It can write only to its own folder. To change more, edit the server later."),
                 )  # fmt: skip
             self.fields["env"] = PairsField(
                 label=_("Environment"), initial=dict(entry.env), help_text=_("One NAME=value per line.")

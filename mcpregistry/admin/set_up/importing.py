@@ -33,7 +33,7 @@ from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
 
 _MOST_LISTED = 50  # servers whose next step is linked after an import; they stand in an address
 _ON_CONFLICT = [
-    ("error", _("Reject the file")), ("skip", _("Keep the existing server")), ("replace", _("Replace it (a changed launch becomes a draft)")),
+    ("error", _("Reject the file")), ("skip", _("Keep the existing server")), ("replace", _("Replace it (if its launch changes, the server becomes a draft)")),
     ("rename", _("Add the other server under a new name")),
 ]  # fmt: skip
 

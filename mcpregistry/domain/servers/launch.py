@@ -28,7 +28,8 @@ def check_command(command: object) -> list[str]:
         raise ConfigInvalid("The command's first word is empty.", remedy="Make the first word the program to start.")
     if any("\x00" in word or "\n" in word for word in command):
         raise ConfigInvalid(
-            "The command contains a NUL or a line break.", remedy="Remove it. No shell reads this list."
+            "The command contains a NUL character or a line break.",
+            remedy="Remove it. The command is not passed to a shell.",
         )
     return command
 
@@ -74,7 +75,7 @@ def check_pairs(pairs: object, what: str) -> dict[str, str]:
     if not isinstance(pairs, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs.items()):
         raise ConfigInvalid(f"{what} must be an object with text values.", remedy=_USE_PAIRS)
     if any("\x00" in text or "\r" in text or "\n" in text for pair in pairs.items() for text in pair):
-        raise ConfigInvalid(f"{what} contains a NUL or a line break.", remedy="Remove it.")
+        raise ConfigInvalid(f"{what} contains a NUL character or a line break.", remedy="Remove it.")
     return pairs
 
 

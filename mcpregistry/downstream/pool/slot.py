@@ -130,7 +130,9 @@ class Slot:
         await asyncio.shield(self._up)
         connection = self.connection
         if connection is None or not connection.usable:
-            raise ConnectionFailed("The server ended immediately after its start.", remedy="Check the server's log.")
+            raise ConnectionFailed(
+                "The server exited immediately after it was started.", remedy="Check the server's log."
+            )
         return connection
 
     @property

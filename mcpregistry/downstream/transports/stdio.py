@@ -245,7 +245,7 @@ class StdioChannel(Wire):
         """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does not read."""
         stdin = self._stdin
         if stdin is None or stdin.is_closing() or self.error is not None:
-            raise ConnectionFailed("The server has ended.", remedy="Check the server's log.")
+            raise ConnectionFailed("The server has exited.", remedy="Check the server's log.")
         if stdin.get_write_buffer_size() > UNREAD_BYTES:
             raise ConnectionFailed("The server does not read its input.", remedy="Reconnect the server.")
         if on_sent is not None:

@@ -66,7 +66,7 @@ def check_server(server: Server) -> None:
     if server.shared_by != SharedBy.EVERYBODY and server.connect_mode != ConnectMode.LAZY:
         raise ConfigInvalid(
             f"The server '{server.slug}' is shared by {server.shared_by}, so it must be connected at the first call.",
-            remedy="Set the connect mode to lazy, or share the server by everybody.",
+            remedy="Set the connect mode to lazy, or let all calls share the server.",
         )
     if server.transport == Transport.STDIO:
         check_command(server.command)

@@ -83,7 +83,9 @@ TABLE: tuple[Variable, ...] = (
         "(WebSocket). Empty disables both.",
     ),
     Variable(
-        "SLIPSNISSE_URL", "", "Address of the site for users and hosts. If unset, the address at which it last started."
+        "SLIPSNISSE_URL",
+        "",
+        "Address of the site for users and hosts. If unset, the site uses the address at which it was last started.",
     ),
     Variable(
         "SLIPSNISSE_HTTPS", "0", "1 if the site is behind a TLS proxy: secure cookies, HSTS, and a redirect to HTTPS."
@@ -134,7 +136,7 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_HOLD",
         "",
-        "Longest time in seconds for which a held call keeps its host waiting. If unset, as long as the host "
+        "Longest time in seconds for which a held call keeps its host waiting. If unset, the host waits for as long as it "
         "tolerates. Agents and endpoints can have a shorter time.",
     ),
     Variable("SLIPSNISSE_GRACE", "30", "Seconds for which a stopping web process waits for running calls."),

@@ -53,7 +53,7 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
         ({"kind": "compatible", "base_url": "ftp://host"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://host:x/v1"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://me:canary@host/v1"}, "user name or password"),
-        ({"options": "[1]"}, "are not an object"),
+        ({"options": "[1]"}, "must be a JSON object"),
         ({"options": '{"stream": true}'}, "reserved for the site"),
         ({"kind": "ollama", "options": '{"numctx": 1}'}, "does not have these options: numctx"),
     ],

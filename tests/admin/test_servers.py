@@ -99,7 +99,7 @@ def test_secrets_of_a_refused_form_are_kept_and_never_shown_again(client_of: Cli
     [
         ({"command": ""}, "command", "must be a list of words"),
         ({"command": '["a"'}, "command", "not a valid JSON list"),
-        ({"command": "[1, 2]"}, "command", "list of texts"),
+        ({"command": "[1, 2]"}, "command", "list of strings"),
         ({"slug": "two__lines"}, "slug", "single underscores"),
         ({"slug": "git"}, "slug", "already exists"),
         ({"env": "no equals sign"}, "env", "NAME=value"),
@@ -462,7 +462,7 @@ def test_the_page_says_what_keeps_the_sandbox_from_being_switched_on(client_of: 
 
     assert "cannot read these paths" not in page(), "it is a draft"
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-    assert f'of its command: <code class="sn-code">{files}</code>' in page()
+    assert f'in its command: <code class="sn-code">{files}</code>' in page()
     assert "start a trial that proposes them" in page()
     files.rmdir()
     assert "The sandbox allows all paths" in page()

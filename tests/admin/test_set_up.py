@@ -345,7 +345,7 @@ def test_what_is_imported_is_the_difference_that_was_shown(client_of: ClientOf) 
     shown = client.post(IMPORT, {"text": FILE, "on_conflict": "replace"})
     Server.objects.create(slug="tides", command=["other"])
     again = client.post(IMPORT, to_import(shown))
-    assert (again.status_code, "The site has changed since" in text_of(again)) == (409, True)
+    assert (again.status_code, "The configuration of the site was changed after" in text_of(again)) == (409, True)
     assert Server.objects.get(slug="tides").command == ["other"]
     assert client.post(IMPORT, to_import(again)).status_code == 302
     assert Server.objects.get(slug="tides").command == ["uvx", "tides-mcp"]
@@ -363,7 +363,7 @@ def test_a_file_that_would_overwrite_is_refused_until_the_person_says_how(client
     client = client_of("operator")
     clash = json.dumps({"mcpServers": {"git": {"command": "other"}}})
     refused = client.post(IMPORT, {"text": clash, "on_conflict": "error"})
-    assert "servers of the same names with different settings" in text_of(refused)
+    assert "servers with the same names but different settings" in text_of(refused)
     assert "--on-conflict" not in text_of(refused)
     assert 'name="import"' not in text_of(refused)
     kept = {name: value for name, value in to_import(refused).items() if name != "import"}

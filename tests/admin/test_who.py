@@ -146,7 +146,7 @@ def test_a_guess_of_the_analyzer_is_proven_before_it_can_be_applied(
     assert "Read all calls" in card
     assert "Narrow grant" not in card
     proven = client.get(f"/admin/analyzer/?grant={grant.pk}").content.decode()
-    assert "Replayed on all 15 calls" in proven
+    assert "Checked against all 15 calls" in proven
     assert f'action="{address}"' in proven
     assert "Narrow grant" in proven
     (row,) = client.get(f"/api/v1/access/proposals?grant={grant.pk}").json()["items"]

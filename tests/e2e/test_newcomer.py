@@ -109,7 +109,7 @@ class Newcomer:
         expect(self.page.get_by_label("local")).to_be_checked()
         self.fits()
         self.click("button", "Grant access")
-        expect(self.page.get_by_role("heading", name=f"Completed set-up of {name}")).to_be_visible()
+        expect(self.page.get_by_role("heading", name=f"Setup of {name} is complete")).to_be_visible()
 
 
 def called(url: str, token: str, tool: str) -> str:

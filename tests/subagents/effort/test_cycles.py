@@ -281,7 +281,7 @@ def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: 
 @pytest.mark.one_database
 def test_an_expert_tool_that_takes_no_single_text_cannot_speak(bench: Bench) -> None:
     two = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]}
-    with pytest.raises(ConfigInvalid, match="only required argument is not one text"):
+    with pytest.raises(ConfigInvalid, match="only required argument is not a text argument"):
         hosted(bench, {"text": "x"}, arguments=two)
 
 

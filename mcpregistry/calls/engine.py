@@ -25,8 +25,9 @@ from mcpregistry.calls.completion import Completions
 from mcpregistry.calls.dispatch import DownstreamDispatcher
 from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
 from mcpregistry.calls.live_policy import LivePolicy
+from mcpregistry.calls.peer_addresses import peer_marker, peer_place
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
-from mcpregistry.calls.placing import Placement, peer_marker, peer_place
+from mcpregistry.calls.placing import Placement
 from mcpregistry.calls.project_status import ProjectStatus
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.remote_tasks.adoption import Adoption

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import os
-import socket
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -27,6 +24,7 @@ import structlog
 from django.conf import settings
 from django.db import Error
 
+from mcpregistry.calls.peer_addresses import machine_name, runs_here
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import Ask, Forwarding
 from mcpregistry.domain.errors import Busy, ConnectionFailed
@@ -43,7 +41,6 @@ from mcpregistry.downstream.peers.messages import (
     RelayedWatch,
     pack_host,
 )
-from mcpregistry.downstream.peers.neighbours import is_alive
 from mcpregistry.downstream.peers.server import AskHost, Callbacks, Handlers, NotOwnerError, PeerServer, Watch
 from mcpregistry.downstream.peers.sockets import Host, identify
 from mcpregistry.downstream.pool.pool import Pool
@@ -63,7 +60,6 @@ _TRIES, _PAUSE = 20, 0.1  # while a process leaves and its connections find anot
 _REFUSALS = 10  # after which a process of another machine, which refuses connections, counts as dead
 ALL_MACHINES = "all"  # in the place of a machine's name
 _CALLBACKS = ("on_sent", "on_progress", "on_log")
-_LONGEST_SOCKET = 100  # bytes; unix(7) allows 107
 
 
 class Placement:
@@ -73,6 +69,8 @@ class Placement:
         self._pool, self._us, self._machine = pool, Owner(process, ""), machine_name()
         self._owners: dict[Key, Owner] = {}
         self._renewed = 0.0  # monotonic
+        self._uses: Counter[Key] = Counter()
+        self._unwanted: set[Key] = set()  # connections that have closed while they were used
         self._unchecked: set[Key] = set()  # connections that others may have replaced while our leases had run out
         self._channels = Channels()
         self.connections = PeerConnections()
@@ -80,6 +78,7 @@ class Placement:
             Handlers(
                 process, owns=self.owns, perform=self._perform, hear=self._channels.hear,
                 end_session=pool.end_session, tell_roots_changed=pool.tell_roots_changed,
+                using=lambda call: self.using((call.server, call.session)),
             )
         )  # fmt: skip
         self._renewing: asyncio.Task[None] | None = None
@@ -129,11 +128,25 @@ class Placement:
 
     async def _call_here(self, key: Key, name: str, arguments_json: bytes, **options: Any) -> dict[str, Any]:
         """``Pool.call``. After a loss, every call says that the state is new until one that says so has succeeded."""
-        was_lost = self._owners.get(key, self._us).is_lost
-        result = await self._pool.call(key[0], name, arguments_json, session=key[1], **options)
-        if was_lost and (known := self._owners.get(key)) is not None:
-            self._owners[key] = replace(known, is_lost=False)
-        return _with_note(result) if was_lost or self._owners.get(key, self._us).is_lost else result
+        with self.using(key):
+            was_lost = self._owners.get(key, self._us).is_lost
+            result = await self._pool.call(key[0], name, arguments_json, session=key[1], **options)
+            if was_lost and (known := self._owners.get(key)) is not None:
+                self._owners[key] = replace(known, is_lost=False)
+            return _with_note(result) if was_lost or self._owners.get(key, self._us).is_lost else result
+
+    @contextlib.contextmanager
+    def using(self, key: Key) -> Iterator[None]:
+        """This process does not give up this connection meanwhile, even if it closes or is not open yet."""
+        self._uses[key] += 1
+        try:
+            yield
+        finally:
+            self._uses[key] -= 1
+            if not self._uses[key]:
+                del self._uses[key]
+                if key in self._unwanted:
+                    self._spawn(self.give_back(key))
 
     @property
     def address(self) -> str:
@@ -225,7 +238,7 @@ class Placement:
 
     def _is_dead(self, owner: Owner, refusals: int) -> bool:
         """Whether a process that refused a connection, after others that it refused for this call, has ended."""
-        return refusals >= _REFUSALS if self._machine == ALL_MACHINES else not _runs_here(owner.process)
+        return refusals >= _REFUSALS if self._machine == ALL_MACHINES else not runs_here(owner.process)
 
     async def replace(self, key: Key, gone: Owner, error: OwnerGoneError, attempt: int) -> None:
         """The owner could not be reached at this attempt, counted from 0.
@@ -330,17 +343,21 @@ class Placement:
         task.add_done_callback(self._background.discard)
 
     async def give_back(self, key: Key) -> None:
-        """Give up a connection that this process owns but has not opened."""
+        """Give up a connection that this process owns but has not opened, unless it is used: then when its last use ends."""
         async with self._lock(key):
+            if self._uses[key]:
+                self._unwanted.add(key)
+                return
+            self._unwanted.discard(key)
             owner = self._owners.get(key)
             if owner is None or not self.is_us(owner) or self._pool.sessions.holds(*key):
                 return
+            del self._owners[key]  # first, so that no call of another process is let in meanwhile
             try:
                 await db_call(placement.release, self._place(key), self._us.process, is_lost=owner.is_lost)
             except Error:  # it stays ours until its next call, or until this process ends
                 log.exception("placement.not_released", server_id=key[0])
-            else:
-                self._owners.pop(key, None)
+                self._owners[key] = owner
 
 
 def _packed(
@@ -356,41 +373,6 @@ def _packed(
         asks=None if asks is None else sorted(asks), wants_progress=options.get("on_progress") is not None,
         wants_log=options.get("on_log") is not None,
     )  # fmt: skip
-
-
-@cache
-def machine_name() -> str:
-    """Name what the processes share that can reach each other: on Linux a machine, or a container of it."""
-    try:
-        here = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        here = ""
-    name = socket.gethostname()
-    return f"{name[:60]} {hashlib.sha256(f'{name} {here}'.encode()).hexdigest()[:16]}"
-
-
-def peer_place() -> Path | Host:
-    """Where this process takes calls of the others: at the machine's address, or else at a socket.
-
-    The socket lies in the site's folder, or elsewhere if the path would be too long.
-    """
-    if settings.PEER_ADDRESS:
-        return Host(*settings.PEER_ADDRESS)
-    path = Path(settings.VAR_DIR, "run", f"{machine_name()[-16:]}-{os.getpid()}.sock")
-    if len(os.fsencode(path)) < _LONGEST_SOCKET:
-        return path
-    return Path(tempfile.mkdtemp(prefix="slipsnisse-"), "peer.sock")
-
-
-def peer_marker() -> Path:
-    """The file by which other processes of this machine find this one."""
-    return Path(settings.VAR_DIR, "run", f"{machine_name()[-16:]}-{os.getpid()}.peer")
-
-
-def _runs_here(process: str) -> bool:
-    """Whether the process with this name, of this machine, is alive."""
-    pid = process.rpartition(":")[2]
-    return pid.isdecimal() and is_alive(int(pid))
 
 
 def _with_note(result: dict[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,8 @@ class ResourceWatches:
             except NotOwnerError:
                 await asyncio.sleep(PAUSE)
         try:
-            await self._pool.hold_for(watched)
+            with self._placement.using(key):
+                await self._pool.hold_for(watched)
         finally:
             await asyncio.shield(self._placement.give_back(key))
 

@@ -231,6 +231,68 @@ async def test_a_connection_that_is_closed_is_owned_by_nobody(processes: Start, 
     assert await db_call(lambda: SessionOwner.objects.get().process) == second.name
 
 
+async def test_a_connection_that_is_being_given_up_takes_no_call(
+    processes: Start, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await processes(stdio_target("slow"))
+    await first.call(server, "count")
+    releasing, asked, go = asyncio.Event(), list[bool](), asyncio.Event()
+    handlers = first.placement._server.handlers
+
+    async def slowly(function: Any, *args: Any, **options: Any) -> Any:
+        if function is placement.release:
+            releasing.set()
+            await go.wait()
+        return await db_call(function, *args, **options)
+
+    def owns(call: Any) -> bool:
+        asked.append(handlers.owns(call))
+        return asked[-1]
+
+    monkeypatch.setattr(placing, "db_call", slowly)
+    first.placement._server.handlers = msgspec.structs.replace(handlers, owns=owns)
+    await first.pool.sessions.close(server.pk, SESSION)
+    await releasing.wait()
+    calling = asyncio.ensure_future(second.call(server, "count"))
+    await until(lambda: asked)
+    go.set()
+    await calling
+    assert not asked[0]
+    assert await db_call(lambda: SessionOwner.objects.get().process) == second.name
+    assert not first.pool.sessions.holds(server.pk, SESSION)
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+async def test_a_connection_is_not_given_up_while_a_call_is_about_to_use_it(
+    processes: Start, server: Server, succeeds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await processes(stdio_target("slow"))
+    await first.call(server, "count")
+    call, waiting, go = first.pool.call, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*args: Any, **options: Any) -> Any:
+        waiting.set()
+        await go.wait()
+        if succeeds:
+            return await call(*args, **options)
+        raise ConnectionFailed("injected")
+
+    monkeypatch.setattr(first.pool, "call", slowly)
+    calling = asyncio.ensure_future(second.call(server, "count"))
+    await waiting.wait()
+    await first.pool.sessions.close(server.pk, SESSION)
+    await first.placement.give_back((server.pk, SESSION))
+    assert await db_call(lambda: SessionOwner.objects.get().process) == first.name
+    go.set()
+    if succeeds:
+        await calling
+        assert await db_call(lambda: SessionOwner.objects.get().process) == first.name
+    else:
+        with pytest.raises(ConnectionFailed):
+            await calling
+        await until(lambda: db_call(lambda: not SessionOwner.objects.exists()))
+
+
 async def test_errors_of_servers_pass_as_they_are(processes: Start, server: Server) -> None:
     first, second = await processes(stdio_target("slow"))
     errors = []

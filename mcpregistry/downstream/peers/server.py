@@ -52,7 +52,7 @@ class NotOwnerError(Exception):
 class Handlers(msgspec.Struct, frozen=True):
     """What a process does for the others. ``process`` is its name.
 
-    ``owns``: whether it has the connection of this call. ``perform`` makes the call there with the host's questions going to ``ask``
+    ``owns``: whether it has the connection of this call, which it does not give up in the context of ``using``. ``perform`` makes the call there with the host's questions going to ``ask``
     (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process. ``serve``
     answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP. ``watch`` serves a
     link for subscriptions until it ends, ``notify`` returns whether a notice was for a stream of this process, ``greet`` hears of
@@ -71,6 +71,7 @@ class Handlers(msgspec.Struct, frozen=True):
     end_session: Callable[[str], None] = lambda _: None
     tell_roots_changed: Callable[[str], None] = lambda _: None
     ask_host: AskHost | None = None
+    using: Callable[[RelayedCall], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
 
 
 class PeerServer:
@@ -205,9 +206,10 @@ class _Exchange:
             write_frame(self._writer, {"not_owner": True})
             return False
         write_frame(self._writer, {"taken": True})
-        if await read_frame(self._reader, MOST_BYTES) is None:
-            return False
-        return await self._answer(call)
+        with self._handlers.using(call):
+            if await read_frame(self._reader, MOST_BYTES) is None:
+                return False
+            return await self._answer(call)
 
     async def _answer(self, call: RelayedCall) -> bool:
         """Make the call and send its last frame. Nothing is read when that is sent: the next frame may begin another call."""

@@ -45,12 +45,12 @@ def test_a_change_is_approved_and_another_rejected_by_keyboard(window_of: Window
     expect(window.locator(".sn-entry:focus .sn-strong")).to_have_text("get_current_time")
     window.keyboard.press("r")
     window.keyboard.press("Enter")
-    answered(window, "get_current_time is rejected")
+    answered(window, "Rejected get_current_time")
     window.keyboard.press("j")
     window.keyboard.press("a")
     expect(window.locator(".sn-entry:has(:focus) .sn-strong")).to_have_text("create_issue")
     window.keyboard.press("Enter")
-    window.get_by_text("create_issue is approved").wait_for()
+    window.get_by_text("Approved create_issue").wait_for()
     assert (status("get_current_time"), status("create_issue")) == ("rejected", "approved")
 
 

@@ -76,7 +76,7 @@ def test_the_history_is_filtered_by_how_it_ended(client_of: ClientOf, past: dict
     ("query", "ends"),
     [
         ("approver=root", {"rejected"}), ("approver=approver", {"approved", "too late"}), ("agent=ci", {"expired"}),
-        ("server=time", {"expired"}), ("rule=no+rule+fits&server=time", {"expired"}), ("rule=other", set()),
+        ("server=time", {"expired"}), ("rule=no+rule+matches&server=time", {"expired"}), ("rule=other", set()),
         ("since=2020-01-01&until=2020-12-31", set()), ("since=2020-02-30", None), ("since=x&after=x&until=%00", None),
         ("search=rejected", {"rejected"}),
     ],

@@ -85,7 +85,7 @@ def test_the_riskiest_and_then_the_oldest_come_first(client_of: ClientOf):
     ("query", "found"),
     [
         ("server=time", ["get_current_time"]), ("tool=git_push", ["git_push"]), ("agent=ci", ["get_current_time"]),
-        ("risk=high", ["git_push"]), ("rule=no+rule+fits", ["git_push", "get_current_time"]), ("search=needle", ["git_push"]),
+        ("risk=high", ["git_push"]), ("rule=no+rule+matches", ["git_push", "get_current_time"]), ("search=needle", ["git_push"]),
         ("search=GIT_", ["git_push"]), ("search=nothing", []), ("risk=none", []), ("search=%00", ["git_push", "get_current_time"]),
     ],
 )  # fmt: skip

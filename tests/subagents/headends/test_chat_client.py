@@ -143,7 +143,7 @@ async def test_a_failed_run_is_shown_and_not_repeated(
 
 
 @pytest.mark.parametrize(
-    ("model", "key", "words"), [("absent", "", "Available models: expert"), ("expert", "wrong", "Issue one")]
+    ("model", "key", "words"), [("absent", "", "Available models: expert"), ("expert", "wrong", "Issue token")]
 )
 async def test_an_error_says_what_to_do(
     bench: Bench, serving: Any, tmp_path: Path, model: str, key: str, words: str

@@ -27,60 +27,99 @@ class Variable:
 
 
 TABLE: tuple[Variable, ...] = (
-    Variable("SLIPSNISSE_VAR", "var", "Directory of the site: database, keys, sockets and logs."),
-    Variable("SLIPSNISSE_DEBUG", "0", "1 shows tracebacks in the browser. Do not use it in production."),
+    Variable(
+        "SLIPSNISSE_VAR",
+        "var",
+        "Directory of the site. It contains the database, keys, sockets and logs.",
+    ),
+    Variable(
+        "SLIPSNISSE_DEBUG",
+        "0",
+        "If 1, the browser shows tracebacks. Do not use this in production.",
+    ),
     Variable(
         "SLIPSNISSE_SECRET_KEY",
         "",
-        "Signs sessions and forms, and is part of the fingerprints of confirmed servers, providers and project files. "
-        "If unset, the site creates one in SLIPSNISSE_VAR. If you change it, servers, providers and project files must "
-        "be confirmed again.",
+        "Signs sessions and forms, and is part of the fingerprints of confirmed servers, providers and project "
+        "files. If unset, the site creates a key in SLIPSNISSE_VAR. If you change the key, servers, providers and "
+        "project files must be confirmed again.",
         secret=True,
     ),
     Variable(
         "SLIPSNISSE_KEYS",
         "",
-        "Keys that encrypt secrets in the database, newest first: k2:BASE64,k1:BASE64 (docs/rotate-keys.md). If unset, "
-        "the site creates keys.json in SLIPSNISSE_VAR.",
+        "Keys that encrypt secrets in the database, newest first: k2:BASE64,k1:BASE64 (docs/rotate-keys.md). If "
+        "unset, the site creates the file keys.json in SLIPSNISSE_VAR.",
         secret=True,
     ),
     Variable(
         "SLIPSNISSE_AUDIT_KEYS",
         "",
-        "Keys that sign the audit log, newest first, in the same format as SLIPSNISSE_KEYS. If unset, they are derived from "
-        "the keys that encrypt secrets.",
+        "Keys that sign the audit log, newest first, in the same format as SLIPSNISSE_KEYS. If unset, the site "
+        "derives them from the keys that encrypt secrets.",
         secret=True,
     ),
     Variable(
         "SLIPSNISSE_AUDIT_FILE", "", "File to which a worker appends each checkpoint of the audit log (docs/audit.md)."
     ),
-    Variable("SLIPSNISSE_AUDIT_SYSLOG", "", "Syslog that receives each checkpoint: /dev/log or udp://HOST:PORT."),
-    Variable("SLIPSNISSE_AUDIT_WEBHOOK", "", "Address to which a worker sends each checkpoint as a POST request."),
     Variable(
-        "SLIPSNISSE_AUDIT_WEBHOOK_SECRET", "", "Signs these requests (Standard Webhooks): whsec_BASE64.", secret=True
+        "SLIPSNISSE_AUDIT_SYSLOG",
+        "",
+        "Syslog server that receives each checkpoint of the audit log: /dev/log or udp://HOST:PORT.",
     ),
     Variable(
-        "SLIPSNISSE_AUDIT_BUCKET", "", "S3-compatible bucket that receives each checkpoint: https://HOST/BUCKET/PREFIX."
+        "SLIPSNISSE_AUDIT_WEBHOOK",
+        "",
+        "Address to which a worker sends each checkpoint of the audit log as a POST request.",
     ),
-    Variable("SLIPSNISSE_AUDIT_BUCKET_REGION", "us-east-1", "Region of the bucket."),
-    Variable("SLIPSNISSE_AUDIT_BUCKET_KEY_ID", "", "ID of the access key that writes to the bucket."),
-    Variable("SLIPSNISSE_AUDIT_BUCKET_SECRET", "", "Secret of this access key.", secret=True),
     Variable(
-        "SLIPSNISSE_AUDIT_NETWORKS", "", "Private networks of the webhook and the bucket, comma-separated: 10.0.0.0/8."
+        "SLIPSNISSE_AUDIT_WEBHOOK_SECRET",
+        "",
+        "Secret that signs the requests to SLIPSNISSE_AUDIT_WEBHOOK (Standard Webhooks): whsec_BASE64.",
+        secret=True,
+    ),
+    Variable(
+        "SLIPSNISSE_AUDIT_BUCKET",
+        "",
+        "S3-compatible bucket that receives each checkpoint of the audit log: https://HOST/BUCKET/PREFIX.",
+    ),
+    Variable(
+        "SLIPSNISSE_AUDIT_BUCKET_REGION",
+        "us-east-1",
+        "Region of the bucket in SLIPSNISSE_AUDIT_BUCKET.",
+    ),
+    Variable(
+        "SLIPSNISSE_AUDIT_BUCKET_KEY_ID",
+        "",
+        "ID of the access key with which the site writes to the bucket in SLIPSNISSE_AUDIT_BUCKET.",
+    ),
+    Variable(
+        "SLIPSNISSE_AUDIT_BUCKET_SECRET",
+        "",
+        "Secret of the access key in SLIPSNISSE_AUDIT_BUCKET_KEY_ID.",
+        secret=True,
+    ),
+    Variable(
+        "SLIPSNISSE_AUDIT_NETWORKS",
+        "",
+        "Private networks that contain the webhook or the bucket for checkpoints, comma-separated: 10.0.0.0/8. "
+        "Private addresses outside of these networks are refused.",
     ),
     Variable(
         "SLIPSNISSE_HOSTS",
         "127.0.0.1,localhost,[::1]",
-        "Host names of the site, comma-separated. Requests to other names are refused.",
+        "Host names of the site, comma-separated. Requests to other host names are refused.",
     ),
     Variable(
-        "SLIPSNISSE_ORIGINS", "", "Origins of web pages that may use the site in addition to its own, comma-separated."
+        "SLIPSNISSE_ORIGINS",
+        "",
+        "Origins of other web pages that may send requests to the site, comma-separated: https://app.example.org.",
     ),
     Variable(
         "SLIPSNISSE_DOORS",
         "sse,ws",
-        "Transports for hosts in addition to streamable HTTP, comma-separated: sse (HTTP+SSE of 2024-11-05) and ws "
-        "(WebSocket). Empty disables both.",
+        "Transports that hosts can use in addition to stdio and streamable HTTP, comma-separated: sse (HTTP+SSE of "
+        "2024-11-05) and ws (WebSocket). If empty, both are disabled.",
     ),
     Variable(
         "SLIPSNISSE_URL",
@@ -88,68 +127,91 @@ TABLE: tuple[Variable, ...] = (
         "Address of the site for users and hosts. If unset, the site uses the address at which it was last started.",
     ),
     Variable(
-        "SLIPSNISSE_HTTPS", "0", "1 if the site is behind a TLS proxy: secure cookies, HSTS, and a redirect to HTTPS."
+        "SLIPSNISSE_HTTPS",
+        "0",
+        "Set this to 1 if the site is behind a TLS proxy. It enables secure cookies, HSTS, and a redirect to HTTPS.",
     ),
     Variable(
         "SLIPSNISSE_METRICS_LOCAL",
         "0",
-        "1 lets programs on this machine read /metrics without a token. Do not set it if a proxy or tunnel ends on "
-        "this machine.",
+        "If 1, programs on this machine can read /metrics without a token. Do not set this if a proxy or tunnel on "
+        "this machine forwards requests from other machines.",
     ),
-    Variable("SLIPSNISSE_REGISTRY_PUBLIC", "0", "1 lets anyone read the list of endpoints at /registry."),
     Variable(
-        "SLIPSNISSE_FOUR_EYES", "0", "1 forbids users to confirm the launch of a server that they added or changed."
+        "SLIPSNISSE_REGISTRY_PUBLIC",
+        "0",
+        "If 1, anyone can read the list of endpoints at /registry without a token.",
+    ),
+    Variable(
+        "SLIPSNISSE_FOUR_EYES",
+        "0",
+        "If 1, users cannot confirm the launch of a server that they have added or changed themselves.",
     ),
     Variable(
         "SLIPSNISSE_MAINTENANCE",
         "",
         "Kinds of maintenance requests that the background sub-agent of this process handles, comma-separated. If "
-        "unset, all kinds.",
+        "unset, it handles all kinds.",
     ),
-    Variable("SLIPSNISSE_STDIO", "1", "0 forbids local (stdio) servers."),
+    Variable(
+        "SLIPSNISSE_STDIO",
+        "1",
+        "If 0, local (stdio) servers are forbidden.",
+    ),
     Variable(
         "SLIPSNISSE_PASS_ENV",
         "",
-        "Names of the environment variables that the configuration of servers and providers can refer to as ${NAME}, "
-        "comma-separated. Others are not available.",
+        "Names of the environment variables that servers and providers can use as ${NAME} in their configuration, "
+        "comma-separated. They cannot use other environment variables of the site.",
     ),
     Variable(
         "SLIPSNISSE_PYPI_INDEX",
         "",
-        "Package index (PEP 503) for the Python packages of servers. If unset, the one of UV_DEFAULT_INDEX or "
-        "PIP_INDEX_URL, or the default of uv.",
+        "Package index (PEP 503) from which Python packages of servers are installed. If unset, the site uses the "
+        "index in UV_DEFAULT_INDEX or PIP_INDEX_URL, or the default index of uv.",
         secret=True,
     ),
     Variable(
         "SLIPSNISSE_NPM_REGISTRY",
         "",
-        "Registry for the npm packages of servers. If unset, the one of npm_config_registry, or the default of npm.",
+        "Registry from which npm packages of servers are installed. If unset, the site uses the registry in "
+        "npm_config_registry, or the default registry of npm.",
         secret=True,
     ),
-    Variable("MCP_TOOL_APPROVAL", "true", "false lets calls that match no rule run without an approval."),
+    Variable(
+        "MCP_TOOL_APPROVAL",
+        "true",
+        "If false, calls that match no rule run without an approval.",
+    ),
     Variable(
         "MCP_AUTO_DISCOVERY",
         "",
-        "true lets the background sub-agent search registries when an agent asks for a server; false forbids it. If "
-        "unset, the configuration of the site decides.",
+        "If true, the background sub-agent can search registries when an agent asks for a server. If false, it "
+        "cannot. If unset, the configuration of the site decides.",
     ),
     Variable(
         "SLIPSNISSE_HOLD",
         "",
-        "Longest time in seconds for which a held call keeps its host waiting. If unset, the host waits for as long as it "
-        "tolerates. Agents and endpoints can have a shorter time.",
+        "Maximum time in seconds for which the site keeps a host waiting for the approval of a held call. Then the "
+        'host gets the answer "pending". If unset, the time depends on the host (docs/held-calls-in-hosts.md). You '
+        "can set a shorter time for an agent or an endpoint.",
     ),
-    Variable("SLIPSNISSE_GRACE", "30", "Seconds for which a stopping web process waits for running calls."),
+    Variable(
+        "SLIPSNISSE_GRACE",
+        "30",
+        "Maximum time in seconds for which a web process that stops waits for running calls.",
+    ),
     Variable(
         "SLIPSNISSE_MAX_CONNECTIONS",
         "200",
-        "Maximum number of connections of a process to servers. Beyond it, idle connections are closed.",
+        "Maximum number of connections that one process has to servers. If more are needed, the process closes idle "
+        "connections.",
     ),
     Variable(
         "SLIPSNISSE_CONNECTIONS_PER_ADDRESS",
         "500",
-        "Maximum number of connections from one address to a web process. This machine and trusted proxies have no "
-        "limit.",
+        "Maximum number of connections from one address to one web process. This limit does not apply to connections "
+        "from this machine and from trusted proxies.",
     ),
     Variable(
         "SLIPSNISSE_PEER_ADDRESS",
@@ -157,8 +219,16 @@ TABLE: tuple[Variable, ...] = (
         "Address at which the site's processes on other machines reach this machine, optionally with a range of ports: "
         "10.0.0.5:7000-7099 (docs/several-machines.md).",
     ),
-    Variable("SLIPSNISSE_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR."),
-    Variable("SLIPSNISSE_LOG_FORMAT", "auto", "auto (text on a terminal, JSON otherwise), text or json."),
+    Variable(
+        "SLIPSNISSE_LOG_LEVEL",
+        "INFO",
+        "Least severe level of log messages that are written: DEBUG, INFO, WARNING or ERROR.",
+    ),
+    Variable(
+        "SLIPSNISSE_LOG_FORMAT",
+        "auto",
+        "Format of the log: text, json, or auto (text on a terminal, JSON otherwise).",
+    ),
     Variable(
         "SLIPSNISSE_DATABASE_POOL",
         "20",
@@ -167,18 +237,30 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_BACKUP_PASSPHRASE",
         "",
-        "Encrypts the keys in backups. If unset, the command asks for it on a terminal.",
+        "Passphrase that encrypts the keys in backups. If unset, the commands for backups ask for it on a terminal.",
         secret=True,
     ),
-    Variable("DATABASE_URL", "", "Database: postgres://… If unset, SQLite in SLIPSNISSE_VAR.", secret=True),
     Variable(
-        "EMAIL_URL", "", "Mail server for notifications: smtp+tls://USER:PASSWORD@mail.example.org:587.", secret=True
+        "DATABASE_URL",
+        "",
+        "Address of the database: postgres://… If unset, the site uses SQLite in SLIPSNISSE_VAR.",
+        secret=True,
     ),
-    Variable("SLIPSNISSE_MAIL_FROM", "slipsnisse@localhost", "Sender of e-mail notifications."),
+    Variable(
+        "EMAIL_URL",
+        "",
+        "Address of the mail server for notifications: smtp+tls://USER:PASSWORD@mail.example.org:587.",
+        secret=True,
+    ),
+    Variable(
+        "SLIPSNISSE_MAIL_FROM",
+        "slipsnisse@localhost",
+        "Address from which e-mail notifications are sent.",
+    ),
     Variable(
         "CELERY_BROKER_URL",
         "",
-        "Broker: redis://… or amqp://… If unset, the embedded Valkey in SLIPSNISSE_VAR.",
+        "Address of the broker: redis://… or amqp://… If unset, the site uses the embedded Valkey in SLIPSNISSE_VAR.",
         secret=True,
     ),
 )
@@ -214,7 +296,7 @@ def seconds(name: str) -> float | None:
     except ValueError:
         found = -1.0
     if found is not None and not 0 <= found < float("inf"):
-        raise ImproperlyConfigured(f"{name} must be a number of seconds, not {value!r}.")
+        raise ImproperlyConfigured(f"{name} must be a number of seconds of at least 0, not {value!r}.")
     return found
 
 
@@ -227,7 +309,7 @@ def number(name: str, least: int = 1) -> int:
     """A whole number of at least ``least``. Raises ImproperlyConfigured for anything else."""
     value = text(name)
     if not (value.isascii() and value.isdigit()) or int(value) < least:
-        raise ImproperlyConfigured(f"{name} must be a whole number from {least} up, not {value!r}.")
+        raise ImproperlyConfigured(f"{name} must be a whole number of at least {least}, not {value!r}.")
     return int(value)
 
 
@@ -273,4 +355,6 @@ def _content(name: str, path: str) -> str:
     try:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ImproperlyConfigured(f"{name}_FILE names {path}, which cannot be read: {error}.") from error
+        raise ImproperlyConfigured(
+            f"{name}_FILE names {path}, which cannot be read: {error}. Correct the path, or make the file readable."
+        ) from error

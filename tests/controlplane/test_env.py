@@ -102,5 +102,5 @@ def test_an_odd_address_is_refused(monkeypatch, text):
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "many", "²"])
 def test_a_number_is_a_whole_number(monkeypatch, text):
     monkeypatch.setenv("SLIPSNISSE_MAX_CONNECTIONS", text)
-    with pytest.raises(ImproperlyConfigured, match="whole number from 1 up"):
+    with pytest.raises(ImproperlyConfigured, match="whole number of at least 1"):
         env.number("SLIPSNISSE_MAX_CONNECTIONS")

@@ -19,39 +19,102 @@ READING = EXECUTE | READ_FILE | READ_DIR
 _BIND, _CONNECT, _OF_PATH, _OF_PORT = 1, 2, 1, 2
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL  # the kernel refuses any other for what is no folder
 
-# Calls by which a process leaves what was applied, looks into others, or loads code into the kernel; by architecture:
-# the machine's number for filters, ``socket``, ``socketpair``, ``clone``, ``prlimit64``, ``listen``, ``sendto``,
-# ``sendmsg`` and ``sendmmsg`` with the place of their flags, and the rest (unshare setns ptrace process_vm_* mount umount
-# pivot_root chroot bpf perf add_key request_key keyctl open_by_handle_at userfaultfd kcmp kexec* *_module swap* reboot
-# settimeofday clock_settime sethostname setdomainname acct quotactl syslog; on x86 iopl and ioperm), and memory, semaphores
-# and queues shared with others by number or name, which Landlock knows nothing of (shm* sem* msg* mq_open mq_unlink).
-_CALLS = {
-    "x86_64": (0xC000003E, (41, 53, 56, 302, 50), ((44, 3), (46, 2), (307, 3)), (
-        272, 308, 101, 310, 311, 165, 166, 155, 161, 321, 298, 248, 249, 250, 304, 323, 312, 246, 320, 175, 313, 176,
-        167, 168, 169, 164, 227, 170, 171, 163, 179, 103, 172, 173,
-        29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241,
-    )),
-    "aarch64": (0xC00000B7, (198, 199, 220, 261, 201), ((206, 3), (211, 2), (269, 3)), (
-        97, 268, 117, 270, 271, 40, 39, 41, 51, 280, 241, 217, 218, 219, 265, 282, 272, 104, 294, 105, 273, 106,
-        224, 225, 142, 170, 112, 161, 162, 89, 60, 116,
-        194, 196, 195, 197, 190, 193, 191, 192, 186, 189, 188, 187, 180, 181,
-    )),
-}  # fmt: skip
-# io_uring (it would open sockets past the filter), the new mount calls, pidfd_getfd: numbered alike everywhere.
-_NEWER = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 467)
-_CLONE3, _NEW_USER, _FAST_OPEN = 435, 0x10000000, 0x20000000
-# Calls that set a file's mode, with the place of the mode (chmod fchmod fchmodat mknod mknodat creat), and calls that may
-# create a file (open openat), with the places of flags and mode; the second number is that of ARM64, None: it has no such call.
-_MODES = (
-    ((90, None), 1),
-    ((91, 52), 1),
-    ((268, 53), 2),
-    ((133, None), 1),
-    ((259, 33), 2),
-    ((85, None), 1),
-    ((452, 452), 2),
-)
-_CREATING = (((2, None), 1, 2), ((257, 56), 2, 3))
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # by the name of the machine: its number in filters
+# The numbers of system calls on x86-64 and on ARM64, as in the headers of the kernel. None: the machine has no such call.
+_Numbers = tuple[int, int | None]
+# Refused: a process would leave what was applied, look into other processes, or load code into the kernel. Shared memory,
+# semaphores and queues are found by number or name, of which Landlock knows nothing. io_uring would open sockets without
+# the filter.
+_REFUSED: dict[str, _Numbers] = {
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "open_by_handle_at": (304, 265),
+    "userfaultfd": (323, 282),
+    "kcmp": (312, 272),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "reboot": (169, 142),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "syslog": (103, 116),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "shmdt": (67, 197),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "pidfd_getfd": (438, 438),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+}
+# Looked into: whether they are refused depends on their arguments.
+_JUDGED: dict[str, _Numbers] = {
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "clone": (56, 220),
+    "prlimit64": (302, 261),
+    "listen": (50, 201),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    "creat": (85, None),
+    "fchmodat2": (452, 452),
+    "open": (2, None),
+    "openat": (257, 56),
+    "clone3": (435, 435),
+    "openat2": (437, 437),
+}
+_NEW_USER, _FAST_OPEN = 0x10000000, 0x20000000
+# The place of an argument, counted from 0: of the flags in calls that send, of the mode in calls that set it, and of flags
+# and mode in calls that may create a file.
+_SENDING = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+_SETTING_MODE = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "mknod": 1, "mknodat": 2, "creat": 1, "fchmodat2": 2}
+_CREATING = {"open": (1, 2), "openat": (2, 3)}
 _SET_ID, _CREATES = 0o6000, 0o100 | 0o20000000  # set-user-id and set-group-id; O_CREAT and O_TMPFILE
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
 _EPERM, _EACCES, _ENOSYS = 1, 13, 38
@@ -77,7 +140,11 @@ def abi() -> int:
 
 def filtered() -> bool:
     """Whether we have a filter of system calls for this machine (seccomp)."""
-    return os.uname().sysname == "Linux" and os.uname().machine in _CALLS and os.path.exists("/proc/sys/kernel/seccomp")
+    return (
+        os.uname().sysname == "Linux"
+        and os.uname().machine in _ARCHITECTURES
+        and os.path.exists("/proc/sys/kernel/seccomp")
+    )
 
 
 def apply(policy: str) -> None:
@@ -169,46 +236,57 @@ def program(network: str, machine: str) -> list[Instruction]:
 
     ``network``: open (TCP and UDP), tcp, connect (TCP that listens nowhere), or none.
     """
-    number, (socket, pair, clone, limits, listen), sends, refused = _CALLS[machine]
-    code: list[Instruction] = [(_LOAD, 0, 0, 4), (_EQUALS, 1, 0, number), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    judged = _numbers(_JUDGED, machine)
+    architecture = _ARCHITECTURES[machine]
+    code: list[Instruction] = [
+        (_LOAD, 0, 0, 4),
+        (_EQUALS, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, 0),
+    ]
     if machine == "x86_64":  # the x32 numbers would pass everything by
         code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
-    for call in (*refused, *_NEWER):
+    for call in _numbers(_REFUSED, machine).values():
         code += [(_EQUALS, 0, 1, call), (_RETURN, 0, 0, _ERRNO | _EPERM)]
     code += [
-        (_EQUALS, 0, 1, _CLONE3),
+        (_EQUALS, 0, 1, judged["clone3"]),
         (_RETURN, 0, 0, _ERRNO | _ENOSYS),
     ]  # its flags cannot be read here: libc uses clone
     code += [
-        (_EQUALS, 0, 4, clone), (_LOAD, 0, 0, 16), (_ANY_OF, 0, 1, _NEW_USER), (_RETURN, 0, 0, _ERRNO | _EPERM),
+        (_EQUALS, 0, 4, judged["clone"]), (_LOAD, 0, 0, 16), (_ANY_OF, 0, 1, _NEW_USER), (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
         # of another process of the same user: one second of processor time, and the kernel ends it
-        (_EQUALS, 0, 4, limits), (_LOAD, 0, 0, 16), (_EQUALS, 1, 0, 0), (_RETURN, 0, 0, _ERRNO | _EPERM),
+        (_EQUALS, 0, 4, judged["prlimit64"]), (_LOAD, 0, 0, 16), (_EQUALS, 1, 0, 0), (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]  # fmt: skip
-    code += _without_set_id(machine)
+    code += _without_set_id(judged)
     if network in ("tcp", "connect"):
-        code += [each for call, argument in sends for each in _connecting(call, argument)]
+        code += [each for call, place in _SENDING.items() for each in _connecting(judged[call], place)]
     if network == "connect":  # without an address the kernel chooses the port, and Landlock is not asked
-        code += [(_EQUALS, 0, 1, listen), (_RETURN, 0, 0, _ERRNO | _EACCES)]
-    return [*code, *_pairs(pair), *_sockets(socket, network), (_RETURN, 0, 0, _ALLOW)]
+        code += [(_EQUALS, 0, 1, judged["listen"]), (_RETURN, 0, 0, _ERRNO | _EACCES)]
+    return [*code, *_pairs(judged["socketpair"]), *_sockets(judged["socket"], network), (_RETURN, 0, 0, _ALLOW)]
 
 
-def _without_set_id(machine: str) -> list[Instruction]:
+def _numbers(calls: dict[str, _Numbers], machine: str) -> dict[str, int]:
+    """The numbers of those calls that this machine has."""
+    column = [*_ARCHITECTURES].index(machine)
+    return {name: number for name, numbers in calls.items() if (number := numbers[column]) is not None}
+
+
+def _without_set_id(judged: dict[str, int]) -> list[Instruction]:
     """No file gets a set-user-id or set-group-id bit: another user of this machine could run it with this user's rights.
 
     ``openat2`` hides its mode from the filter, so it is answered as by a kernel that has no such call.
     """
-    column = 0 if machine == "x86_64" else 1
     refused = [(_ANY_OF, 0, 1, _SET_ID), (_RETURN, 0, 0, _ERRNO | _EPERM), (_RETURN, 0, 0, _ALLOW)]
-    code: list[Instruction] = [(_EQUALS, 0, 1, _OPENAT2), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
-    for calls, mode in _MODES:
-        if (call := calls[column]) is not None:
-            code += [(_EQUALS, 0, 4, call), (_LOAD, 0, 0, 16 + 8 * mode), *refused]
-    for calls, flags, mode in _CREATING:
-        if (call := calls[column]) is not None:
+    code: list[Instruction] = [(_EQUALS, 0, 1, judged["openat2"]), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
+    for call, mode in _SETTING_MODE.items():
+        if call in judged:
+            code += [(_EQUALS, 0, 4, judged[call]), (_LOAD, 0, 0, 16 + 8 * mode), *refused]
+    for call, (flags, mode) in _CREATING.items():
+        if call in judged:
             code += [
-                (_EQUALS, 0, 7, call),
+                (_EQUALS, 0, 7, judged[call]),
                 (_LOAD, 0, 0, 16 + 8 * flags),
                 (_ANY_OF, 1, 0, _CREATES),
                 (_RETURN, 0, 0, _ALLOW),

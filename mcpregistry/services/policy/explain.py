@@ -36,12 +36,16 @@ Specs = tuple[AgentSpec, EndpointSpec, ServerSpec, ToolSpec]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One thing that must be so. ``ok`` None: it cannot be told, because an earlier stage failed or nothing was given."""
+    """One thing that must be so. ``ok`` None: it cannot be told, because an earlier stage failed or nothing was given.
+
+    ``expired``: it fails only because a grant has expired.
+    """
 
     name: str
     ok: bool | None
     fact: str
     remedy: str = ""
+    expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +219,7 @@ def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> 
         pinned = all(grant.pins for grant in valid)
         return Stage(stage, True, f"The {holder} has a grant{' with pinned arguments' if pinned else ''}.")
     fact = f"The {holder}'s grant has expired." if found else f"The {holder} has no grant for the tool."
-    return Stage(stage, False, fact, "Grant the tool or its server.")
+    return Stage(stage, False, fact, "Grant the tool or its server.", expired=bool(found))
 
 
 def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:

@@ -201,7 +201,7 @@ def _word_of(stage: Stage, tool: Tool) -> str:
         return _DEFINITIONS.get(tool.status, "not approved")
     if stage.name == "server":
         return f"server is {tool.server.get_lifecycle_display().lower()}"
-    if stage.name in _HOLDERS and "has expired" in stage.fact:
+    if stage.expired:
         return "grant has expired"
     return _WORDS[stage.name]
 

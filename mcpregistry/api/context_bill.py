@@ -32,7 +32,7 @@ def get_context_bill(
     hide_from: Annotated[
         Literal["agent", "endpoint"],
         Query(
-            description="Where to hide tools: in the grants of the agent or in the list of the endpoint. Calls are counted as far as these apply."
+            description="Where to hide tools: in the grants of the agent or in the list of the endpoint. The bill counts the calls of this agent, or the calls through this endpoint."
         ),
     ] = "agent",
     days: Annotated[int, Query(ge=1, le=365, description="Number of days for which calls are counted.")] = DAYS,

@@ -124,7 +124,7 @@ def _already_exists(request: HttpRequest, error: errors.AlreadyExists | type[err
         siblings = request.path if request.method == "POST" else request.path.rpartition("/")[0]
     return refusal(
         errors.AlreadyExists(
-            error.message, remedy=f"The existing one is {siblings}/{error.key}. {error.remedy}", key=error.key
+            error.message, remedy=f"The existing record is at {siblings}/{error.key}. {error.remedy}", key=error.key
         )
     )
 

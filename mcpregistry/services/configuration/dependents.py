@@ -175,5 +175,5 @@ def switch_off_channels(*, server: Server | None = None, rules: Collection[int] 
                 channel.save()
                 audit.record(
                     kind="channel.changed", actor=actor, subject=f"channel:{channel.name}", enabled=False,
-                    reason=f"all {column} that it was limited to are deleted",
+                    reason=f"all {column} to which the channel was limited were deleted",
                 )  # fmt: skip

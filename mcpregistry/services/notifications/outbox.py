@@ -223,7 +223,7 @@ def _check_slack(channel: Channel) -> None:
     if not channel.access.get("token") or not channel.room:
         raise ConfigInvalid(
             "Slack needs a bot token (xoxb-…) and the id of a Slack channel.",
-            remedy="Give the app the scope chat:write, invite it to the channel, and copy both from Slack.",
+            remedy="Give the Slack app the scope chat:write and invite it to the channel. Then copy the token and the id from Slack.",
         )
 
 

@@ -164,7 +164,7 @@ def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> 
     yield Stage(
         "availability", not hidden,
         "The server has failed, and the endpoint hides tools of failed servers." if hidden
-        else "The server is available, as far as known." if server.unavailable_since is None
+        else "The server is available, as far as the site knows." if server.unavailable_since is None
         else "The server has failed, but the endpoint still shows its tools.",
         f"Last error: {printable(server.last_error, 300)} Reconnect it." if hidden else "",
     )  # fmt: skip
@@ -200,7 +200,7 @@ def granted(
     able = capable(agent, server, tool)
     yield Stage(
         "capability", able, f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
-        "" if able else f"Add mcp_{server.slug}::* to them (names with two meanings are ignored).",
+        "" if able else f"Add mcp_{server.slug}::* to the agent's capabilities. Capabilities with two meanings are ignored.",
     )  # fmt: skip
     yield _grant("grant", "agent", agent.grants, tool, now)
     if not is_listed_on(server, endpoint):

@@ -134,7 +134,7 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
         )
     if settings.FOUR_EYES and actor.startswith("user:") and actor in (server.launch_by or []):
         raise Denied(
-            "You have changed the launch of this server, and on this site another user must confirm it.",
+            "You have changed the launch of this server. On this site, another user must confirm the change.",
             remedy="Ask another user with permission to confirm servers.",
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:

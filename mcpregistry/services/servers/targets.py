@@ -53,7 +53,10 @@ def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
     """
     server = Server.objects.filter(pk=server_id).first()
     if server is None:
-        raise NotFound(error_texts.no_such_number("server", server_id), remedy="The server may have been deleted.")
+        raise NotFound(
+            error_texts.no_such_number("server", server_id),
+            remedy="The server may have been deleted. List the servers to see which ones exist.",
+        )
     refuse_unless_runnable(server)
     check_scope(server.texts(), f"server:{server.slug}")
     target = _Filling(server, passed_variables()).target()
@@ -183,9 +186,10 @@ class _Filling:
 
     def _unusable(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
-            f"With the values of its variables and credentials, the {what} of '{self.server.slug}' is not valid.",
-            remedy="Check these values. A credential cannot change a program, a working directory or a destination, and "
-            "cannot begin a word with a dash: write --token=${cred:NAME} as one word.",
+            f"The {what} of '{self.server.slug}' is not valid when its variables and credentials are filled in.",
+            remedy="Check the values of the variables and credentials. A credential cannot change a program, a working "
+            "directory or a destination, and it cannot add an option. Write an option in one word, for example "
+            "--token=${cred:NAME}.",
         )
 
 

@@ -332,9 +332,7 @@ def void(*, request_id: str, reason: str, now: datetime) -> State:
     """End a request because what was approved is not what would run; ``reason`` says what has changed."""
     request = locked(request_id)
     if request.call.state in (State.PENDING, State.READY):
-        words = (
-            f"The approval is no longer valid: {reason}. The call was not made. Call again to request a new approval."
-        )
+        words = f"The approval is no longer valid: {reason}. The call was not made. Call again for a new approval."
         end(request, State.VOID, reason=words, actor="approvals", now=now)
     return State(request.call.state)
 

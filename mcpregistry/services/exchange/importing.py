@@ -175,8 +175,8 @@ def _names_left_out(document: Document, run: _Import) -> frozenset[str]:
 def _expanded(document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]) -> Document:
     expanded = expand_document(document, path, variables, folders)
     why, remedy = "The workspace of the server is not known.", "Enter the directory with --workspace DIRECTORY."
-    found = unresolved_folders(expanded)
-    return expanded.with_notes(*(Note("refused", path, entry.at, why, remedy, entry=entry.at) for entry in found))
+    places = (entry.at for entry in unresolved_folders(expanded))
+    return expanded.with_notes(*(Note("refused", path, at, why, remedy, entry=at) for at in places))
 
 
 class _Import:
@@ -376,8 +376,7 @@ class _Import:
         """Every prompt of the file is a credential that waits for its value."""
         inputs = {str(item["id"]): str(item.get("description", "")) for item in self.document.inputs}
         if unusable := add_credentials(inputs, self._places_of, actor=self.actor, rights=self.rights):
-            said = f"No server can use these credentials yet: {', '.join(unusable)}."
-            self._note("parked", pointer("inputs"), said, SCOPE_REMEDY)
+            self._note("parked", pointer("inputs"), f"No server can use {', '.join(unusable)} yet.", SCOPE_REMEDY)
 
     def _places_of(self, credential: str) -> list[str]:
         """A credential that a file brings, without a value so far, is meant for the servers that it brings with it."""

@@ -267,7 +267,8 @@ def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
     now = timezone.now()
     if not ended.update(state=Delivery.State.WAITING, next_at=now, give_up_at=now + KEPT_TRYING, last_error=""):
         raise Conflict(
-            "Cannot retry this delivery: it is still being sent.", remedy="Wait for the time of its next attempt."
+            error_texts.wrong_state("retry", "delivery", "still being sent"),
+            remedy="Wait for the time of its next attempt.",
         )
     audit.record(kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}")
     transaction.on_commit(lambda: wake("deliver_notifications"))

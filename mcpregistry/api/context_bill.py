@@ -75,7 +75,10 @@ def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoin
 def _bill(agent: Agent, endpoint: Endpoint, holder: Agent | Endpoint, days: int) -> Bill:
     found = bill(agent, endpoint, now=timezone.now(), days=days, holder=holder)
     if found is None:
-        raise Conflict("The agent or the endpoint is disabled, so hosts are shown nothing.", remedy="Enable it.")
+        raise Conflict(
+            "The agent or the endpoint is disabled, so hosts are shown nothing.",
+            remedy="Enable the agent and the endpoint.",
+        )
     return found
 
 

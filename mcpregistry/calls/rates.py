@@ -56,7 +56,8 @@ class Rates:
             return
         if limit == 0:
             raise RateLimited(
-                f"The agent '{agent.slug}' cannot make calls: its rate limit is 0.", remedy="Ask the operator."
+                f"The agent '{agent.slug}' cannot make calls: its rate limit is 0.",
+                remedy="Ask the operator for a higher rate limit.",
             )
         held = self._held[agent.id]
         held.limit = limit

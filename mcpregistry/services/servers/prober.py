@@ -207,7 +207,7 @@ def _crashed(server_id: int, error: Exception) -> TestReport:
 
 
 def _stopped() -> Interrupted:
-    return Interrupted("This process was stopped before the test ended.", remedy="Test again.")
+    return Interrupted("This process was stopped before the test ended.", remedy="Test the server again.")
 
 
 def _failed(error: SlipsnisseError) -> TestReport:

@@ -66,14 +66,16 @@ def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
 def refuse_unless_runnable(server: Server) -> None:
     """Raises Conflict or ConfigInvalid when the server may not be started or reached."""
     if server.lifecycle == Lifecycle.DISABLED:
-        raise Conflict(f"The server '{server.slug}' is disabled.", remedy="Enable it first.")
+        raise Conflict(f"The server '{server.slug}' is disabled.", remedy="Enable the server first.")
     if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
         raise Conflict(
             f"The server '{server.slug}' is a draft: its launch is not confirmed.",
             remedy="Review its launch, then confirm it.",
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
-        raise ConfigInvalid("Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
+        raise ConfigInvalid(
+            "Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1, then restart the site."
+        )
 
 
 def passed_variables() -> dict[str, str]:

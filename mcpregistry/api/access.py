@@ -77,9 +77,11 @@ def list_narrower_grants(
     limit: Annotated[int, Query(ge=1, le=50, description="Number of grants that are examined for one page.")] = 20,
     cursor: Cursor = None,
 ) -> Page[GrantProposalOut]:
-    """Each grant with what the access analyzer proposes of it, as of the time at which the clock has analyzed it;
-    `proposal` is null where it is used as it is, or nothing can be concluded: it is younger than the period, calls are not
-    kept that long, or there were too many to read."""
+    """Each grant and the latest proposal of the access analyzer for it.
+
+    `proposal` is null if the grant is used as it is, or if the analyzer can conclude nothing: the grant is younger than
+    the period, calls are not kept that long, or there were too many calls to read.
+    """
     if grant is None and days not in PERIODS:
         named = ", ".join(map(str, PERIODS))
         raise ArgumentsInvalid(f"days must be one of {named} (got {days}).", remedy="For other periods, set grant.")
@@ -104,7 +106,7 @@ def list_narrower_grants(
 @router.post("/access/proposals/{grant_id}", response={200: Applied})
 @once()
 def apply_narrower_grant(request: HttpRequest, grant_id: lookup.Id, payload: Apply) -> Status[Applied]:
-    """Put exactly what was proposed in the grant's place; refused (409) if something else would be proposed by now."""
+    """Replace the grant as proposed. This is refused (409) if the analyzer would propose something else by now."""
     made = apply(
         grant=lookup.one(candidates(), "grant", pk=grant_id), key=payload.key, days=payload.days, now=timezone.now(),
         actor=actor(request), user=person(request), pins=payload.pins,

@@ -164,7 +164,9 @@ def _check_names(entry: Entry | None, meta: CallMeta) -> None:
     if meta.server_name not in (None, server.slug, server.title):
         raise ArgumentsInvalid("'mcp.server_name' is not the server of this tool.", remedy=f"Use '{server.slug}'.")
     if meta.tool_name not in (None, tool.name):
-        raise ArgumentsInvalid("'mcp.tool_name' is not the server's name of this tool.", remedy=f"Use '{tool.name}'.")
+        raise ArgumentsInvalid(
+            "'mcp.tool_name' is not the name of this tool on its server.", remedy=f"Use '{tool.name}'."
+        )
 
 
 def _ticket(outcome: CallOutcome) -> Ticket | None:

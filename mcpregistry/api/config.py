@@ -20,6 +20,7 @@ from mcpregistry.api.once import once
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Text, capped
 from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut, ProjectOut
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Denied
 from mcpregistry.domain.formats import FORMATS, READABLE, slipsnisse
 from mcpregistry.domain.formats.notes import Note
@@ -156,13 +157,13 @@ def import_configuration(
 def _check_rights(request: HttpRequest, *, credentials: bool, projects: list[str]) -> None:
     if credentials and not all(_may(request, right) for right in MAY_KEEP):
         raise Denied(
-            "You do not have permission to add credentials and to choose the servers that receive them.",
-            remedy="Ask an administrator, or leave out credentials=true.",
+            error_texts.not_permitted("add", "credentials and to choose the servers that receive them"),
+            remedy=f"{error_texts.ask_for_role('admin')} Or leave out credentials=true.",
         )
     if projects and not all(_may(request, right) for right in MAY_MAKE):
         raise Denied(
-            "You do not have permission to add workspaces for projects.",
-            remedy="Ask an administrator for the admin role, or leave out projects.",
+            error_texts.not_permitted("add", "workspaces for projects"),
+            remedy=f"{error_texts.ask_for_role('admin')} Or leave out projects.",
         )
 
 

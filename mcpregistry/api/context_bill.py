@@ -32,7 +32,7 @@ def get_context_bill(
     hide_from: Annotated[
         Literal["agent", "endpoint"],
         Query(
-            description="Where to hide tools: in the grants of the agent or in the list of the endpoint. Calls are counted as far as these apply."
+            description="Where to hide tools: in the grants of the agent or in the list of the endpoint. The bill counts the calls of this agent, or the calls through this endpoint."
         ),
     ] = "agent",
     days: Annotated[int, Query(ge=1, le=365, description="Number of days for which calls are counted.")] = DAYS,
@@ -75,7 +75,10 @@ def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoin
 def _bill(agent: Agent, endpoint: Endpoint, holder: Agent | Endpoint, days: int) -> Bill:
     found = bill(agent, endpoint, now=timezone.now(), days=days, holder=holder)
     if found is None:
-        raise Conflict("The agent or the endpoint is disabled, so hosts are shown nothing.", remedy="Enable it.")
+        raise Conflict(
+            "The agent or the endpoint is disabled, so hosts are shown nothing.",
+            remedy="Enable the agent and the endpoint.",
+        )
     return found
 
 

@@ -18,7 +18,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from mcpregistry.database_errors import fault_facts, is_passing, refused_by
-from mcpregistry.domain import errors
+from mcpregistry.domain import error_texts, errors
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +124,7 @@ def _already_exists(request: HttpRequest, error: errors.AlreadyExists | type[err
         siblings = request.path if request.method == "POST" else request.path.rpartition("/")[0]
     return refusal(
         errors.AlreadyExists(
-            error.message, remedy=f"The existing one is {siblings}/{error.key}. {error.remedy}", key=error.key
+            error.message, remedy=f"The existing record is at {siblings}/{error.key}. {error.remedy}", key=error.key
         )
     )
 
@@ -187,6 +187,6 @@ def _unexpected(request: HttpRequest, error: Exception | type[Exception]) -> Htt
     return refusal(
         errors.SlipsnisseError(
             "The request failed because of an internal error.",
-            remedy="Ask the operator to look for the cause in the log.",
+            remedy=error_texts.ASK_OPERATOR,
         )
     )

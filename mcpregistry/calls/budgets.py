@@ -15,6 +15,7 @@ from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.calls.rates import NotCounted
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.budgets import Unit
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import TERMINAL
@@ -42,7 +43,7 @@ async def reserve(call: Call) -> Call:
         log.exception("budgets.not_reserved", call=call.id)
         raise NotCounted(
             "The call was not made: its cost could not be reserved in the budgets.",
-            remedy="Ask the operator to look for the cause in the log.",
+            remedy=error_texts.ASK_OPERATOR,
         ) from error
     if answer.refusal is not None:
         raise answer.refusal

@@ -298,7 +298,7 @@ def _serves(template: Entry, slug: str) -> bool:
 def several(servers: list[str]) -> Conflict:
     """More than one of these can serve a URI that names none of them."""
     named = " or ".join(f"{OURS}{slug}/" for slug in servers)
-    return Conflict("More than one server offers this URI.", remedy=f"Put {named} in front of it.")
+    return Conflict("More than one server offers this URI.", remedy=f"Put {named} in front of the URI.")
 
 
 def _makes(template: ToolSpec, uri: str) -> bool:

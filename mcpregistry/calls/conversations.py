@@ -7,6 +7,7 @@ from django.db import Error
 
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Busy
 from mcpregistry.services.conversations import entering
 
@@ -26,7 +27,7 @@ async def within(catalogue: Catalogue, conversation: str) -> Catalogue:
     except Error:
         log.exception("conversation.not_looked_up")
         raise Busy(
-            "The conversation could not be read, so nothing was done.", remedy="Try again in a moment."
+            "The conversation could not be read, so nothing was done.", remedy=error_texts.TRY_AGAIN_SOON
         ) from None
     return _narrowed(catalogue, servers)
 

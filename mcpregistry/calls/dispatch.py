@@ -62,8 +62,8 @@ class DownstreamDispatcher:
                 result = await self._sent(call, again, on_sent)
         except Unanswered as reason:
             raise InputNeeded(
-                f"The server asked for a completion of a model and did not get one. {reason}",
-                remedy="Ask the operator to choose an expert tool on the server's page that answers such requests.",
+                f"The server sent a sampling request that was not answered. {reason}",
+                remedy="On the page of the server, an operator can choose an expert tool that answers sampling requests.",
             ) from None
         return result
 

@@ -16,6 +16,7 @@ import structlog
 from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.catalog import Catalogue, DownstreamTools
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec
@@ -136,7 +137,7 @@ class Energy:
             log.exception("energy.not_reserved", call=call.id)
             raise NotReserved(
                 "The call was not made: its energy could not be reserved in the energy pool.",
-                remedy="Ask the operator to look for the cause in the log.",
+                remedy=error_texts.ASK_OPERATOR,
             ) from error
         return short
 

@@ -224,11 +224,11 @@ class Engine:
     def check_open(self) -> None:
         """Raises Busy when no calls are made: the process stops, or is blind to changes of its configuration."""
         if self._stopping:
-            raise Busy("The site is shutting down.", remedy="Try again in a moment.")
+            raise Busy("The site is shutting down.", remedy=error_texts.TRY_AGAIN_SOON)
         if self.feed.state is FeedState.BLIND:
             raise Busy(
                 "No calls are made now: the database is unavailable, so the configuration may be out of date.",
-                remedy="Try again in a moment. If this continues, ask the operator.",
+                remedy=error_texts.TRY_AGAIN,
             )
 
     async def proceed(self, judged: Judged) -> CallOutcome:
@@ -304,7 +304,7 @@ _current: Engine | None = None
 def current_engine() -> Engine:
     """The engine of this process. Raises Busy until it has started."""
     if _current is None:
-        raise Busy("This process is still starting.", remedy="Try again in a moment.")
+        raise Busy("This process is still starting.", remedy=error_texts.TRY_AGAIN_SOON)
     return _current
 
 

@@ -31,6 +31,7 @@ from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.rows import outcome_of
 from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Denied, DownstreamError, SlipsnisseError, ToolRefused, Unavailable
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy
@@ -44,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 _STOPPED = "this process was stopped before the answer arrived"
 _CRASHED = "The call failed because of an internal error."
-_ASK = "Ask the operator to look for the cause in the log."
+_ASK = error_texts.ASK_OPERATOR
 R = TypeVar("R")
 
 
@@ -305,7 +306,7 @@ class Pipeline:
             log.exception("call.crashed", call=call.id)
             crash: SlipsnisseError = DownstreamError(_CRASHED, remedy=_ASK, sent=sent)
             if is_passing(error):
-                crash = Unavailable("The database is unavailable.", remedy="Try again in a moment.")
+                crash = Unavailable(error_texts.DATABASE_UNAVAILABLE, remedy="" if sent else error_texts.TRY_AGAIN_SOON)
             return outcome_of(call, State.UNKNOWN if sent else State.NOT_SENT, error=crash)
         if result.get("resultType") == "task":
             return replace(outcome_of(call, State.DISPATCHED), task_id=result["taskId"])

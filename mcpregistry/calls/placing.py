@@ -26,6 +26,7 @@ from django.db import Error
 
 from mcpregistry.calls.peer_addresses import machine_name, runs_here
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.calls.forwarding import Ask, Forwarding
 from mcpregistry.domain.errors import Busy, ConnectionFailed
 from mcpregistry.domain.kinds import TOOL
@@ -124,7 +125,7 @@ class Placement:
                 await asyncio.sleep(_PAUSE if attempt else 0)
             except OwnerGoneError as gone:
                 await self.replace(key, owner, gone, attempt)
-        raise Busy("This session's connection is being moved to another process.", remedy="Try again in a moment.")
+        raise Busy("This session's connection is being moved to another process.", remedy=error_texts.TRY_AGAIN_SOON)
 
     async def _call_here(self, key: Key, name: str, arguments_json: bytes, **options: Any) -> dict[str, Any]:
         """``Pool.call``. After a loss, every call says that the state is new until one that says so has succeeded."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.rates import Purse, allotment
 from mcpregistry.domain.specs import AgentSpec
@@ -55,7 +56,8 @@ class Rates:
             return
         if limit == 0:
             raise RateLimited(
-                f"The agent '{agent.slug}' cannot make calls: its rate limit is 0.", remedy="Ask the operator."
+                f"The agent '{agent.slug}' cannot make calls: its rate limit is 0.",
+                remedy="Ask the operator for a higher rate limit.",
             )
         held = self._held[agent.id]
         held.limit = limit
@@ -77,7 +79,7 @@ class Rates:
                     log.exception("rates.not_counted", agent=agent.slug)
                     raise NotCounted(
                         "The call was not made: it could not be counted against the rate limit.",
-                        remedy="Ask the operator to look for the cause in the log.",
+                        remedy=error_texts.ASK_OPERATOR,
                     ) from error
                 self._refuse_while_empty(agent, held, limit)
 

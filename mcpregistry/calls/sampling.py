@@ -65,7 +65,7 @@ class Sampling:
 
     def _check_room(self, more: int) -> None:
         if self._count + more > MOST:
-            raise Unanswered(f"A call can request at most {MOST} completions from this site.")
+            raise Unanswered(f"A call can send at most {MOST} sampling requests to this site.")
 
 
 def _params(request: Mapping[str, Any]) -> Mapping[str, Any]:

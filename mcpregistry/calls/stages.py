@@ -95,7 +95,7 @@ def _unasked(entry: Entry, decision: Decision) -> Decision:
     """
     if is_app(entry.offer.tool.name) and decision.rule_id is None:
         return Decision(Outcome.ALLOW, "the page of an approved tool")
-    said = "this resource would need an approval, which is only possible for listed resources; add a rule to allow it"
+    said = "this resource needs an approval, but only listed resources can be approved; add a rule that allows it"
     return Decision(Outcome.DENY, f"{decision.reason}: {said}", rule_id=decision.rule_id)
 
 

@@ -62,8 +62,9 @@ def _article(thing: str) -> str:
     return "An" if thing[:1].lower() in "aeio" else "A"  # not for "u": a user
 
 
-DATABASE_UNAVAILABLE = "The database is unavailable; nothing was changed."
-OUTCOME_UNKNOWN = "The outcome is unknown: the call may have taken effect. Do not repeat it before checking."
+DATABASE_UNAVAILABLE = "The database is unavailable."
+# What to do depends on the tool: see ``mcpregistry/domain/calls/ends.py``.
+OUTCOME_UNKNOWN = "The outcome is unknown: the call may have taken effect."
 
 
 # --- what to do -----------------------------------------------------------------------------------------------------
@@ -85,5 +86,8 @@ def ask_for_role(role: str) -> str:
 
 
 CHOOSE_ANOTHER_NAME = "Choose another name, or edit the existing one."
-TRY_AGAIN = "Try again; see the log for details."
+TRY_AGAIN_SOON = "Try again in a moment."
+# Only the log shows the cause. Operators read this text as well as hosts and models, which cannot read the log.
+TRY_AGAIN = f"{TRY_AGAIN_SOON} If the error continues, an operator can find the cause in the log."
+ASK_OPERATOR = "Ask the operator to look for the cause in the log."  # for errors that only callers read
 NOTHING_TO_DO = "Nothing needs to be done."

@@ -91,7 +91,8 @@ def session_of(caller: Caller, meta: Mapping[str, Any], conversation: str = "", 
     named = meta.get(SESSION_KEY, caller.session)
     if not isinstance(named, str) or len(named) > _LONGEST_SESSION:
         raise ArgumentsInvalid(
-            f"_meta['{SESSION_KEY}'] must be a text of at most {_LONGEST_SESSION} characters.", remedy="Leave it out."
+            f"_meta['{SESSION_KEY}'] must be a text of at most {_LONGEST_SESSION} characters.",
+            remedy="Leave the key out, or shorten its value.",
         )
     if caller.session not in ("", named):
         raise ArgumentsInvalid(

@@ -19,6 +19,7 @@ from mcp import types as t
 from mcp.shared.exceptions import MCPError
 
 from mcpregistry.calls.call import CallOutcome, CallRequest, OnLog, OnProgress
+from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.calls.forwarding import Unanswered
 from mcpregistry.domain.lifecycle import State
 
@@ -27,7 +28,7 @@ NO_ANSWER = "The host did not answer in time."
 _KEPT = 200  # log lines that come while no request of the host is here to take them
 _GONE = (
     "The call that asked this question no longer waits for an answer: it took too long, or its process has ended. "
-    "The call may have taken effect. Do not repeat it before checking."
+    + LOOK_FIRST
 )
 
 

@@ -320,7 +320,7 @@ async def in_rounds(engine: Engine, request: CallRequest, outcome: CallOutcome) 
         requests, state = result.get("inputRequests"), result.get("requestState")
         entry = request.catalogue.find(request.name)
         if rounds > _MOST_ROUNDS or entry is None:
-            return _unanswered(outcome, f"The server asked more than {_MOST_ROUNDS} times in a row.")
+            return _unanswered(outcome, f"The server sent questions more than {_MOST_ROUNDS} times in a row.")
         try:
             answers = await put_all(
                 requests if isinstance(requests, dict) else {}, request.host, entry.offer.server.slug

@@ -29,6 +29,7 @@ from mcpregistry.calls.completion import Typed
 from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.lending import lent
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError, ToolRefused
 from mcpregistry.domain.kinds import KINDS, LOGGING, PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.servers.sessions import host_session
@@ -167,7 +168,7 @@ class Gateway:
     @staticmethod
     def _silenced(ctx: Context) -> MCPError:
         log.exception("gateway.crashed", method=ctx.method)
-        return MCPError(t.INTERNAL_ERROR, "Internal error. Ask the operator to look for the cause in the log.")
+        return MCPError(t.INTERNAL_ERROR, f"Internal error. {error_texts.ASK_OPERATOR}")
 
     def _introduced(self, ctx: Context, result: HandlerResult) -> HandlerResult:
         """Add what belongs to the endpoint, not to the one server behind all of them."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mcpregistry.domain.error_texts import OUTCOME_UNKNOWN
 from subagents.domain.formats import instruction_for
 from subagents.domain.lifecycle import CallState, Exit
 from subagents.domain.spec import ExpertSpec
@@ -22,8 +23,8 @@ TIMED_OUT = "Tool execution timed out"  # in the words of the third source desig
 # and that a tool's call has failed.
 STATE, MADE_BY, FAILED = "provider_state", "made_by", "is_error"
 UNKNOWN_OUTCOME = (
-    "OUTCOME UNKNOWN: there was no answer after this call was sent. It may have taken effect. Do not repeat it: "
-    "check with a tool that only reads, or say that the outcome is unknown."
+    f"OUTCOME UNKNOWN: this call was sent, but no answer arrived. {OUTCOME_UNKNOWN} Do not repeat it. "
+    "Check with a tool that only reads, or say in your answer that the outcome is unknown."
 )
 
 

@@ -20,10 +20,11 @@ from structlog.testing import LogCapture
 
 from mcpregistry.api.answers import failure
 from mcpregistry.calls import engine, pipeline
-from mcpregistry.calls.call import CallOutcome
+from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.recording import ledger, recorder
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.ends import LOOK_FIRST, NOT_SENT, RECORD_LATE
+from mcpregistry.domain.error_texts import TRY_AGAIN_SOON
 from mcpregistry.domain.errors import Busy, DownstreamError, NotFound
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome
@@ -124,6 +125,23 @@ async def test_an_answer_that_is_no_object_is_unknown_never_success(site: Make, 
     outcome = await here.call("hostile__shapeless", {"result": result})
     assert (outcome.state, outcome.error_code, outcome.result) == (State.UNKNOWN, "PROTOCOL_ERROR", None)
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.unknown"]
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize(("sent", "remedy"), [(True, LOOK_FIRST), (False, f"{TRY_AGAIN_SOON} {NOT_SENT}")])
+async def test_database_outage_during_a_call_asks_for_a_repetition_only_if_nothing_was_sent(
+    site: Make, echo: Server, sent: bool, remedy: str
+):
+    here = await site()
+
+    async def fail(call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
+        if sent:
+            on_sent()
+        raise OperationalError("away")
+
+    here.engine.pipeline.dispatchers = {"downstream": fail}
+    outcome = await here.call("echo__echo")
+    assert (outcome.error_code, outcome.remedy) == ("UNAVAILABLE", remedy)
 
 
 # -- refusals ----------------------------------------------------------------------------------------

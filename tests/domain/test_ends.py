@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mcpregistry.domain.calls.ends import NOT_SENT, advice, headline
+from mcpregistry.domain.error_texts import OUTCOME_UNKNOWN
 from mcpregistry.domain.lifecycle import State
 
 
 def test_what_is_unknown_is_called_so_and_is_not_to_be_repeated():
     said = advice(State.UNKNOWN)
-    assert "It is not known whether the call ran" in said
-    assert "may have taken effect" in said
+    assert OUTCOME_UNKNOWN in said
     assert "Do not repeat it before you have checked, or asked the user." in said
 
 

@@ -109,14 +109,14 @@ def test_a_record_that_was_removed_is_found(folder, full):
         AuditVerification.objects.all().delete() if full else None
     said = told()
     assert "is missing or was changed since it was verified" in said or full
-    assert f"{last.writer} #{last.to_seq + 1}: the entries from " in told("--full")
+    assert f"{last.writer} #{last.to_seq + 1}: the entries before it are missing" in told("--full")
     assert f"contains {last.writer} #{last.to_seq}, which is missing from the log" in told("--archive", str(folder))
 
 
 def test_a_record_that_was_removed_in_the_middle_is_found(folder):
     with unguarded():
         AuditArchive.objects.filter(number=2).delete()
-    assert "Archive record 3: the records from 2 to the one before it are missing" in told()
+    assert "Archive record 3: the records before it are missing, from number 2 on" in told()
 
 
 @pytest.mark.parametrize("column", ["at", "writer", "from_seq", "to_seq", "head", "head_key", "file", "prev", "hash"])
@@ -143,7 +143,7 @@ def test_a_record_by_hand_lets_entries_be_removed_and_is_found(folder):
     made.save(force_insert=True)
     assert AuditEntry.objects.filter(writer="web:3", seq__lte=4).delete()[0] == 4
     assert f"Archive record {made.number}: it does not match its signature" in told()
-    assert "web:3 #5: the entries from 1 to the one before it are missing" in told("--full")
+    assert "web:3 #5: the entries before it are missing, from number 1 on" in told("--full")
 
 
 def test_a_signature_of_something_else_is_none_of_a_record(folder):
@@ -159,7 +159,7 @@ def test_a_signature_of_something_else_is_none_of_a_record(folder):
 def test_entries_that_were_removed_by_hand_after_what_is_archived_are_found(folder, full):
     with unguarded():
         AuditEntry.objects.filter(writer="web:1").delete()
-    assert "web:1 #6: it followed the archived entries, and is missing" in told(*(["--full"] if full else []))
+    assert "web:1 #6: it must follow the archived entries, but it is missing" in told(*(["--full"] if full else []))
 
 
 def test_entries_that_were_removed_without_an_archive_are_found(folder):
@@ -170,7 +170,7 @@ def test_entries_that_were_removed_without_an_archive_are_found(folder):
     first = AuditEntry.objects.filter(writer="configuration").order_by("seq").first()
     with unguarded():
         AuditEntry.objects.filter(pk=first.pk).delete()
-    assert f"configuration #{first.seq}: it followed the archived entries, and is missing" in told()
+    assert f"configuration #{first.seq}: it must follow the archived entries, but it is missing" in told()
 
 
 def test_an_archived_entry_that_is_put_back_is_found(folder):

@@ -166,7 +166,7 @@ def launch(**said: Any) -> dict[str, Any]:
         (bundle(without("name")), "does not follow the bundle format"),
         (bundle(launch(command="sh", args=["-c", "x"])), "starts 'sh'"),
         (bundle(launch(args=["-e", "x"])), "is not in the bundle"),
-        (bundle(launch(args=["${__dirname}/none.js"])), "is not in the package"),
+        (bundle(launch(args=["${__dirname}/none.js"])), "does not contain the program"),
         (bundle(launch(args=["${__dirname}/../../../x.js"])), "is outside its folder"),
         (bundle(launch(command="${__dirname}/../../../keys.json", args=["${__dirname}/server/index.js"])), "is outside its folder"),
         (bundle(launch(command="${__dirname}/../../bin/sh", args=["-c", "x"])), "is outside its folder"),

@@ -150,7 +150,7 @@ def test_a_channel_that_loses_all_that_it_was_limited_to_is_disabled(server: Ser
     assert on == {"of both", "of everything"}
     rules.delete_rule(rule=second, actor=ACTOR)
     assert not Channel.objects.get(name="of both").enabled
-    assert AuditEntry.objects.filter(kind="channel.changed", body__contains="limited to").count() == 3
+    assert AuditEntry.objects.filter(kind="channel.changed", body__contains="was limited").count() == 3
 
 
 def test_every_record_that_is_deleted_along_is_a_decision_or_a_part() -> None:

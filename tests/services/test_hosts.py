@@ -107,7 +107,7 @@ def test_a_token_that_was_given_is_used_and_never_revoked(tmp_path: Path) -> Non
     assert bearer_in(file) == raw
     disconnect(file=file, key="slipsnisse", actor="connect")
     assert find_token(raw) is not None
-    with pytest.raises(ConfigInvalid, match="not a valid token of the agent “local”"):
+    with pytest.raises(ConfigInvalid, match='not a valid token of the agent "local"'):
         put(file, "local", signing=Signing(raw))
 
 

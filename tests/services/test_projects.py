@@ -369,7 +369,7 @@ def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_pa
 
 def test_a_command_that_is_too_long_to_be_looked_at_is_refused(db: None, tmp_path: Path) -> None:
     write(tmp_path, git={"command": "sh", "args": ["-c", "true; " * 1000]})
-    assert "too long to be reviewed" in note(tmp_path).problem
+    assert "too long to review" in note(tmp_path).problem
 
 
 def test_the_sites_clock_does_not_start_the_servers_of_a_project(live_db: None, tmp_path: Path) -> None:

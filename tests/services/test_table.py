@@ -118,11 +118,11 @@ def test_an_empty_list_has_its_true_cause(endpoint: Endpoint) -> None:
         return why_nothing(Agent.objects.get(slug=slug), where, timezone.now()).fact
 
     assert "capabilities do not cover" in cause("ben")
-    assert cause("cleo") == "It has no grant yet. Add one."
+    assert cause("cleo") == "The agent has no grant yet. Add a grant."
     assert "disabled" in cause("dan")
     assert "endpoint has no grant" in cause("ann", Endpoint.objects.get(slug="narrow"))
     Grant.objects.filter(agent__slug="ben").update(expires_at=timezone.now())
-    assert cause("ben") == "All its grants have expired."
+    assert cause("ben") == "All grants of the agent have expired. Add a new grant."
     tool = Tool.objects.get(server__slug="bank", name="new")
     grants.grant(agent=Agent.objects.get(slug="cleo"), tool=tool, actor=ACTOR)
     assert cause("cleo").startswith("The tool's definition is not approved yet")

@@ -128,7 +128,7 @@ def test_without_a_value_that_the_launch_needs_the_server_does_not_start(changes
 def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes):
     Credential.objects.create(name="odd", value=value, scope=SCOPE)
     server = confirmed(**changes)
-    with pytest.raises(SlipsnisseError, match="With the values of its variables and credentials") as caught:
+    with pytest.raises(SlipsnisseError, match="when its variables and credentials are filled in") as caught:
         target_for(server.pk)
     assert SECRET not in f"{caught.value!r} {caught.value}"
     assert caught.value.__cause__ is None or SECRET not in str(caught.value.__cause__)
@@ -158,7 +158,7 @@ def test_a_credential_changes_no_destination_and_no_program(value: str, changes:
     Credential.objects.create(name="own", value="harmless", scope=SCOPE)
     server = confirmed(**changes)
     Credential.objects.filter(name="own").first().change(value=value).save()
-    with pytest.raises(ConfigInvalid, match="With the values of its variables and credentials"):
+    with pytest.raises(ConfigInvalid, match="when its variables and credentials are filled in"):
         target_for(server.pk)
 
 

@@ -159,7 +159,9 @@ def test_a_tool_that_differs_is_a_conflict_unless_told_otherwise() -> None:
     ExpertTool.objects.filter(name="mine").update(name="t")
     ImportedFile.objects.all().delete()  # as if somebody had made it by hand
     refused = take(config(tool(description="third")), on_conflict="own").refused
-    assert [note.remedy.partition(".")[0] for note in refused] == ["It was added by another file or by a user"]
+    assert [note.remedy.partition(".")[0] for note in refused] == [
+        "The existing one was added by another file or by a user"
+    ]
 
 
 def test_what_a_file_does_not_say_stays_as_it_is() -> None:

@@ -35,7 +35,7 @@ def test_a_worker_that_stops_does_not_wait_for_the_server_that_it_tests():
         (process,) = eventually(lambda: servers_of("mute"))
     test.refresh_from_db()
     assert (test.verdict, test.error_code) == ("failed", "INTERRUPTED")
-    assert "was stopped before the test ended. Test again." in test.error
+    assert "was stopped before the test ended. Test the server again." in test.error
     assert not runs(process)
     server = Server.objects.get(pk=server.pk)
     assert (server.consecutive_failures, server.last_error) == (0, "")  # nothing is known against it

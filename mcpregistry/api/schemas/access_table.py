@@ -66,9 +66,9 @@ class NarrowerOut(Schema):
         "if there are more."
     )
     complete: bool = Field(
-        description="Whether all calls of the period were replayed. If not, a proposal of pins or uri is a guess: "
-        "request this grant alone, by its number, to have all calls read. Applying the proposal reads all calls in "
-        "any case."
+        description="Whether all calls of the period were replayed. If not, a proposal of pins or uri is a "
+        "guess. To have all calls replayed, request this grant alone by its number. All calls are also replayed "
+        "before a proposal is applied."
     )
     since: datetime
     stopped: int = Field(description="Number of these calls that the new grants would not have allowed.")

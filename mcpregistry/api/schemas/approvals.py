@@ -81,8 +81,8 @@ class ApprovalDetail(ApprovalOut):
     votes: list[VoteOut]
     said: str
     refused_until: datetime | None = Field(
-        description="Until this time the identical call is refused without asking again. Null if it would be held "
-        "again."
+        description="Until this time, the identical call is refused without asking an approver again. Null if the call "
+        "would be held again."
     )
 
 

@@ -29,7 +29,7 @@ class ProjectOut(Schema):
 
     directory: str
     endpoint: str = Field(description="The endpoint that lists the servers of the project.")
-    agent: str = Field(description="The agent as which hosts in the directory act.")
+    agent: str = Field(description="The agent that hosts in the directory use.")
     servers: list[str]
     exists: bool = Field(description="Whether the directory was a workspace before.")
 

@@ -23,7 +23,7 @@ class HostSessionOut(Schema):
     door: str
     state: str = Field(description="State of the session: open, idle (not used for two minutes) or ended.")
     own_connections: list[str] = Field(
-        description="Servers to which the session has a connection of its own, up to half a minute old."
+        description="Servers to which the session has its own connection. The list can be up to half a minute old."
     )
     created_at: datetime
     last_used_at: datetime

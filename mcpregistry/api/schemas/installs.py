@@ -51,7 +51,7 @@ class InstallUse(Input):
         dict[Text, Text] | None,
         Field(
             max_length=100,
-            description="For a bundle: values for its `inputs`, by key. If null, the values of its server are kept.",
+            description="Values for the `inputs` of a bundle, by key. If null, the values of its server are kept.",
         ),
     ] = None
 
@@ -77,8 +77,8 @@ class InstallOut(Schema):
     reason: str
     lock_sha256: str
     command: list[str] = Field(
-        description="Command that starts the program. For a bundle that is not installed yet, as in its manifest, "
-        "with ${__dirname} for its folder."
+        description="Command that starts the program. For a bundle that is not installed yet, this is the "
+        "command of its manifest, in which ${__dirname} stands for the folder of the bundle."
     )
     size: int | None
     files: int | None

@@ -44,7 +44,7 @@ _LISTING: Mapping[str, Any] = {
                 "type": "string",
                 "minLength": 1,
                 "maxLength": 64,
-                "description": "The same id, under the name that it has in that answer.",
+                "description": "The same id. Use either this argument, which has the same name as in that answer, or 'id'.",
             },
         },
         "minProperties": 1,

@@ -29,6 +29,7 @@ from mcpregistry.calls.recording.items import Item, in_doubt, kept, note, passes
 from mcpregistry.calls.recording.late_ends import Late
 from mcpregistry.database_errors import fault_facts, is_database_error, is_passing
 from mcpregistry.db import leave_read_only_sessions
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Busy
 from mcpregistry.failpoints import failpoint
 from mcpregistry.services.records import audit, bound, ending
@@ -133,10 +134,10 @@ class Recorder:
     def _put(self, item: Item) -> asyncio.Future[None]:
         # An end is always taken: its call has happened, whatever the queue looks like.
         if item.begin and self._waiting.qsize() >= MAX_WAITING:
-            raise Busy("The site cannot record more calls at the moment.", remedy="Try again in a moment.")
+            raise Busy("The site cannot record more calls at the moment.", remedy=error_texts.TRY_AGAIN_SOON)
         with self._door:
             if self._closing or self._loop is None:
-                raise NotRecorded("The site is shutting down.", remedy="Try again in a moment.")
+                raise NotRecorded("The site is shutting down.", remedy=error_texts.TRY_AGAIN_SOON)
             if self._stopped:
                 raise recorder_stopped()
             item.done = self._loop.create_future()

@@ -6,15 +6,15 @@ of one that was sent and not answered nobody knows. A model that does not read t
 
 from __future__ import annotations
 
+from mcpregistry.domain.error_texts import OUTCOME_UNKNOWN
 from mcpregistry.domain.lifecycle import State
 
 NOT_SENT = "The call was not sent, so nothing has happened."
-_UNKNOWN = "It is not known whether the call ran: it may have taken effect."
-LOOK_FIRST = f"{_UNKNOWN} Do not repeat it before you have checked, or asked the user."
+LOOK_FIRST = f"{OUTCOME_UNKNOWN} Do not repeat it before you have checked, or asked the user."
 CUT_OFF = f"OUTCOME UNKNOWN: this process of Slipsnisse stopped before it answered. {LOOK_FIRST}"
-_ONLY_READS = f"{_UNKNOWN} An operator has confirmed that the tool only reads, so you can repeat the call."
+_ONLY_READS = f"{OUTCOME_UNKNOWN} An operator has confirmed that the tool only reads, so you can repeat the call."
 _IDEMPOTENT = (
-    f"{_UNKNOWN} An operator has confirmed that repeating the tool with the same arguments has no further effect, "
+    f"{OUTCOME_UNKNOWN} An operator has confirmed that repeating the tool with the same arguments has no further effect, "
     "so you can repeat the call."
 )
 _ASK_AGAIN = "Tell the user. If the call is still needed, make it again: approvers are asked again."

@@ -303,18 +303,10 @@ class _Entry:
     def _parked(self) -> Parked:
         unknown = {key: value for key, value in self.raw.items() if key not in self.taken}
         for key in (key for key, value in unknown.items() if value is not None):
-            self.report.add(
-                "parked",
-                self.at + pointer(key),
-                "This key is unknown here; it is written back to files of the same format.",
-            )
+            self.report.park_unknown_key(self.at + pointer(key))
         for outer, inner in self.nested.items():
             for key in inner:
-                self.report.add(
-                    "parked",
-                    self.at + pointer(outer, key),
-                    "This key is unknown here; it is written back to files of the same format.",
-                )
+                self.report.park_unknown_key(self.at + pointer(outer, key))
         if self.kinds:
             self.spelling["placeholders"] = self.kinds
         nested = {key: value for key, value in self.nested.items() if value}

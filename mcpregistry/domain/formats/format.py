@@ -38,9 +38,7 @@ def park_root(data: JsonObject, known: Iterable[str], report: Report, at: str = 
     taken = set(known)
     unknown = {key: value for key, value in data.items() if key not in taken}
     for key in unknown:
-        report.add(
-            "parked", at + pointer(key), "This key is unknown here; it is written back to files of the same format."
-        )
+        report.park_unknown_key(at + pointer(key))
     return Parked(unknown, tuple(data))
 
 

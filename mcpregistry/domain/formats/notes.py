@@ -26,6 +26,7 @@ class Note:
     """``column`` names the field of ``ServerEntry`` that the note is about, if it is about one.
 
     ``entry``: the JSON pointer of the server entry that the note is about; empty for the file as a whole.
+    ``is_unknown_key``: the key was parked because the format does not have it.
     """
 
     action: Action
@@ -35,6 +36,7 @@ class Note:
     remedy: str = ""
     column: str = ""
     entry: str = field(default="", compare=False)
+    is_unknown_key: bool = field(default=False, compare=False)
 
     @property
     def plain(self) -> bool:
@@ -64,6 +66,11 @@ class Report:
     def add(self, action: Action, at: str, sentence: str, remedy: str = "", *, column: str = "") -> None:
         """Note what became of the value at the JSON pointer ``at``; the sentence must not quote it."""
         self.notes.append(Note(action, self.file, at, sentence, remedy, column, self.entry))
+
+    def park_unknown_key(self, at: str) -> None:
+        """Note that the format does not have the key at ``at``."""
+        sentence = "This site does not know this key. It writes the key back to files of the same format."
+        self.notes.append(Note("parked", self.file, at, sentence, entry=self.entry, is_unknown_key=True))
 
     def refuse(self, at: str, sentence: str, remedy: str) -> None:
         """Note that the value at ``at`` cannot be used; an import with such a note writes nothing."""

@@ -68,7 +68,7 @@ LAST = LATEST_HANDSHAKE_VERSION  # of hosts that do not say it with every reques
 SSE, WS = "sse", "ws"
 _UPGRADE = (
     "This address accepts only WebSocket connections. "
-    "If your host uses WebSocket, a proxy has removed the Upgrade header; pass it on."
+    "If your host uses WebSocket, a proxy has removed the Upgrade header. Let the proxy pass it on."
 )
 _NO_STREAM = "This stream does not exist or has ended. Open a new one with GET."
 _REVOKED = "The access of this agent has ended. A call in progress may have taken effect: check it under Calls."

@@ -19,6 +19,7 @@ from mcp.server.runner import serve_dual_era_loop
 from mcp.shared.message import ServerMessageMetadata
 from starlette.requests import HTTPConnection
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Busy
 from mcpregistry.gateway.duplex import Backlog, Say, streams
 from mcpregistry.gateway.http.access import REVOKED, Access, Arrival
@@ -30,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
 MOST, MOST_OF_AGENT = 1000, 200  # at once in a process; each costs some 100 KB
-STOPPING = "The site is shutting down. Nothing was done. Try again in a moment."
+STOPPING = f"The site is shutting down. Nothing was done. {error_texts.TRY_AGAIN_SOON}"
 
 MOST_UNREAD, MOST_UNREAD_BYTES = 100, 4 * 1024 * 1024  # answers of one connection that wait for its host to read
 FLOOD_BYTES = 64 * 1024 * 1024  # of answers to requests that it had sent before: then it ends

@@ -15,6 +15,7 @@ from typing import Any
 from django.db import Error
 from mcp.types import INTERNAL_ERROR
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.gateway.http import question_ids
 from mcpregistry.gateway.http.body import Plain, Request, older_request, read_small, readable, replayed
@@ -95,7 +96,7 @@ class OlderLane:
                 await self._send_on(session, for_others)
             except Error:
                 refusal = error_to(
-                    None, INTERNAL_ERROR, "The database is unavailable. Send the message again in a moment."
+                    None, INTERNAL_ERROR, f"{error_texts.DATABASE_UNAVAILABLE} Send the message again in a moment."
                 )
                 await replied(send, 503, refusal)
                 return True

@@ -22,6 +22,7 @@ from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.calls.ends import LOOK_FIRST
 from mcpregistry.domain.errors import Busy
 from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
@@ -157,7 +158,7 @@ class Resumption:
         try:
             return await db_call(host_streams.named, session.id, event_id)
         except Error:
-            raise Busy("The database is unavailable.", remedy="Try again in a moment.") from None
+            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy=error_texts.TRY_AGAIN_SOON) from None
 
     async def serve(self, session: Session, stream: HostStream, receive: Any, send: Any) -> None:
         """Answer the GET: with the answer, as soon as there is one."""

@@ -23,6 +23,7 @@ from mcp.types import InitializeRequestParams
 from mcpregistry.calls.call import Host
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.db import db_call, reckoned_now
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Busy, ResourceLimit
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.questions import declared_host
@@ -135,7 +136,7 @@ class Sessions:
                 version=version, client=said, name=client.client_info.name, said_version=client.client_info.version,
             )  # fmt: skip
         except Error:
-            raise Busy("The database is unavailable.", remedy="Connect again in a moment.") from None
+            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy="Connect again in a moment.") from None
         self._known.pop(session_id, None)
 
     @asynccontextmanager
@@ -148,7 +149,7 @@ class Sessions:
         try:
             await db_call(host_sessions.begin, session_id=connection_id, **whose)
         except Error:
-            raise Busy("The database is unavailable.", remedy="Connect again in a moment.") from None
+            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy="Connect again in a moment.") from None
         try:
             with self.holding(connection_id):
                 yield
@@ -172,7 +173,7 @@ class Sessions:
                 return False
             await db_call(host_sessions.send, stream_id, body.decode())
         except Error:
-            raise Busy("The database is unavailable.", remedy="Send the message again in a moment.") from None
+            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy="Send the message again in a moment.") from None
         return True
 
     def here(self, session_id: str) -> Session | None:
@@ -184,7 +185,7 @@ class Sessions:
         try:
             await db_call(host_sessions.end, session_id)
         except Error:
-            raise Busy("The database is unavailable.", remedy="End the session again in a moment.") from None
+            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy="End the session again in a moment.") from None
         self._has_ended(session_id)
 
     async def send_on(self, session_id: str, message: dict[str, Any]) -> int:
@@ -229,7 +230,7 @@ class Sessions:
         try:
             row = await db_call(host_sessions.running, session_id)
         except Error:
-            raise Busy("The database is unavailable.", remedy="Try again in a moment.") from None
+            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy=error_texts.TRY_AGAIN_SOON) from None
         if row is None or not row.client:  # a connection that lasts has a row as well, but is no session of this door
             return None
         if len(self._known) >= _MOST_KNOWN:
@@ -364,7 +365,7 @@ async def _kept(write: Callable[..., R], *said: Any) -> R:
     try:
         return await db_call(write, *said)
     except Error:
-        raise Busy("The database is unavailable.", remedy="Try again in a moment.") from None
+        raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy=error_texts.TRY_AGAIN_SOON) from None
 
 
 def _session(row: HostSession) -> Session:

@@ -69,7 +69,7 @@ def _warn_of_long_names(gateway: Gateway, caller: Caller) -> None:
     if names := long_names(gateway.catalogue(caller).entries):
         log.warning(
             "endpoint.long_names",
-            hint=f"Some hosts shorten names of more than {UNSHORTENED} characters. Choose shorter server slugs, or the plain naming style.",
+            hint=f"Some hosts shorten names of more than {UNSHORTENED} characters. Choose shorter names for the servers, or the plain naming style.",
             names=names[:10],
             count=len(names),
         )

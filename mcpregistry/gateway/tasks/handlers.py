@@ -27,6 +27,7 @@ from mcpregistry.calls import energy
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.calls.forwarding import TASKS
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.gateway.answers import CAPABILITY_MISSING, noted
@@ -87,7 +88,7 @@ class Tasks:
             log.exception("tasks.handle_not_read", task=task_id[:8])
             return host_tasks.bare_handle(task_id, datetime.now(UTC))
         if made is None:
-            raise MCPError(t.INTERNAL_ERROR, "The task could not be read. Try again in a moment.")
+            raise MCPError(t.INTERNAL_ERROR, f"The task could not be read. {error_texts.TRY_AGAIN_SOON}")
         return made
 
     async def get(self, ctx: Context, params: TaskParams) -> dict[str, Any]:

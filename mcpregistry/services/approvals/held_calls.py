@@ -38,10 +38,10 @@ from mcpregistry.services.records.call_rows import Held
 SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nobody else has
 MOST_OPEN = 1_000  # held calls of one agent: more would bury the people who are asked
 SILENCE = "The call was not approved in time, so it was not made."
-TOO_LATE = "The call was approved, but not called again in time, so it was not made."
-UNHEARD = "The process of the waiting caller has not responded for a minute"
+TOO_LATE = "The call was approved, but the agent did not call again in time, so the call was not made."
+UNHEARD = "The process to which the caller was connected has not responded for a minute"
 _NO_REQUEST = "The approval request does not exist."
-_LIST_REQUESTS = "List the requests on the page Approvals, or with REST."
+_LIST_REQUESTS = "List the requests on the page Approvals, or with GET /api/v1/approvals."
 _HOLDER_IS_FASTER = timedelta(seconds=1)
 _TRIES = 5
 _BATCH = 200
@@ -332,7 +332,7 @@ def void(*, request_id: str, reason: str, now: datetime) -> State:
     """End a request because what was approved is not what would run; ``reason`` says what has changed."""
     request = locked(request_id)
     if request.call.state in (State.PENDING, State.READY):
-        words = f"The approval is no longer valid: {reason}. The call was not made; call again for a new approval."
+        words = f"The approval is no longer valid: {reason}. The call was not made. Call again for a new approval."
         end(request, State.VOID, reason=words, actor="approvals", now=now)
     return State(request.call.state)
 

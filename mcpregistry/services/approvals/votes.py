@@ -84,7 +84,7 @@ def _asked_by(request: ApprovalRequest, user: User) -> str:
     if has_written(request, user):
         return f"You have written in the conversation of this call, {_SO_ANOTHER}."
     if has_steered(request, user):
-        return f"You have resolved an unknown call of this run, {_SO_ANOTHER}."
+        return f"You have resolved a call of this run whose outcome was unknown, {_SO_ANOTHER}."
     return f"You own the agent of this call, {_SO_ANOTHER}." if _owner_id(request) == user.pk else ""
 
 

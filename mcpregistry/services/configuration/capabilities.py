@@ -43,7 +43,7 @@ def check_slug(slug: str, before: str = "") -> None:
         if found:
             raise ConfigInvalid(
                 f"With a server '{slug}', the capability '{name}' of the agent '{holders[name]}' would have a second meaning.",
-                remedy=f"{_write_one_of(found)} Or choose another short name.",
+                remedy=f"{_write_one_of(found)} Or choose another short name for the server.",
             )
 
 

@@ -147,7 +147,7 @@ def _refusal(row: Model, kept: list[tuple[DependentKind, Any]]) -> Conflict:
     return Conflict(
         f"You do not have permission to delete the {row._meta.verbose_name} '{printable(str(row), 100)}' together with "
         f"{', '.join(names[:_NAMED])}{more}.",
-        remedy=f"Ask an administrator to delete it (this needs {needed}), or disable it instead.",
+        remedy=f"Ask an administrator to delete it (needed permissions: {needed}), or disable it instead.",
     )
 
 
@@ -175,5 +175,5 @@ def switch_off_channels(*, server: Server | None = None, rules: Collection[int] 
                 channel.save()
                 audit.record(
                     kind="channel.changed", actor=actor, subject=f"channel:{channel.name}", enabled=False,
-                    reason=f"all {column} that it was limited to are deleted",
+                    reason=f"all {column} to which the channel was limited were deleted",
                 )  # fmt: skip

@@ -90,6 +90,6 @@ def _refusal(row: Any, changed: Iterable[str], rules: list[PolicyRule], *, named
     who = f"the rules {', '.join(names[:_NAMED])}{more}" if named else f"{len(rules)} of the policy rules"
     return Denied(
         f"You do not have permission to change {', '.join(changed)} of the {row._meta.verbose_name} "
-        f"'{printable(str(row), 100)}', because {who} could then match other calls.",
+        f"'{printable(str(row), 100)}'. After the change, {who} could match other calls.",
         remedy="Ask an administrator who has permission to change rules.",
     )

@@ -60,7 +60,7 @@ def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
     claimed = claims(tool)
     if not claimed:
         raise ConfigInvalid(
-            "The server declares no annotations for this tool.", remedy="Enter yourself what the tool does."
+            "The server declares no annotations for this tool.", remedy="Instead, choose what the tool does."
         )
     facts = {name: claimed.get(name, getattr(tool, name)) for name in HINTS}
     if facts["read_only"]:

@@ -75,8 +75,8 @@ def _check_names_are_free(tools: Sequence[Tool]) -> None:
     for other in given.select_related("server"):
         if other.own_name != other.name and (other.server_id, other.kind, other.own_name) in names:
             raise Conflict(
-                f"{other} is shown to hosts as '{other.own_name}', which is this tool's name.",
-                remedy=f"First change or remove the name of {other} for hosts.",
+                f"Hosts see {other} under the name '{other.own_name}', which is also the name of this tool.",
+                remedy=f"First change or clear the name for hosts of {other}.",
             )
 
 
@@ -179,7 +179,7 @@ def _check_own_words(tool: Tool) -> None:
         others = Tool.offers.filter(server=tool.server_id, kind=tool.kind).exclude(pk=tool.pk)
         if tool.kind in READ:
             raise ConfigInvalid(
-                "A resource cannot have another name for hosts, because they identify it by its URI.",
+                "A resource cannot have another name for hosts, because hosts identify a resource by its URI.",
                 remedy="Leave the name empty.",
             )
         if others.filter(Q(name=tool.own_name) | Q(own_name=tool.own_name)).exists():

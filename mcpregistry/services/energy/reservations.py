@@ -51,7 +51,7 @@ class Shortage:
     def remedy(self) -> str:
         """When to ask again, for whoever is refused."""
         if math.isinf(self.soonest):
-            return "The pool will not refill far enough: ask an operator."
+            return "The pool cannot refill to the level that this call needs. Ask an operator to change the pool."
         if math.isinf(self.seconds):
             at_least = f", in {math.ceil(self.soonest)} seconds at the earliest" if self.soonest else ""
             return f"Call again when the calls in progress have ended{at_least}."

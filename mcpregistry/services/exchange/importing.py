@@ -174,9 +174,9 @@ def _names_left_out(document: Document, run: _Import) -> frozenset[str]:
 
 def _expanded(document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]) -> Document:
     expanded = expand_document(document, path, variables, folders)
-    why, remedy = "The workspace of the server is not known.", "Enter its directory with --workspace."
-    found = unresolved_folders(expanded)
-    return expanded.with_notes(*(Note("refused", path, entry.at, why, remedy, entry=entry.at) for entry in found))
+    why, remedy = "The workspace of the server is not known.", "Enter the directory with --workspace DIRECTORY."
+    places = (entry.at for entry in unresolved_folders(expanded))
+    return expanded.with_notes(*(Note("refused", path, at, why, remedy, entry=at) for at in places))
 
 
 class _Import:

@@ -12,7 +12,7 @@ from mcpregistry.models import Credential
 from mcpregistry.services.access.credentials import MAY_KEEP, save_credential
 
 REMEDY = "To store them as credentials instead, import with this option (--credentials on the command line)."
-SCOPE_REMEDY = "Ask an administrator to add them, or to set their scopes on their pages."
+SCOPE_REMEDY = "Ask an administrator to add these credentials, or to set their scopes on their pages."
 
 
 def secrets_in(entry: ServerEntry) -> str:

@@ -172,7 +172,7 @@ def _usable(document: Document, path: Path, found: Format) -> Document:
     for entry in document.servers:
         if len(_line(entry)) + len(_hidden_environment(entry)) > _LONGEST_LINE:
             raise ProjectFileUnusable(
-                f"{path}: {entry.at}: The server has more than {_LONGEST_LINE} characters, which is too long to be reviewed.",
+                f"{path}: {entry.at}: The declaration of the server has more than {_LONGEST_LINE} characters, which is too long to review.",
                 remedy="Put long scripts in separate files.",
             )
     return document

@@ -147,7 +147,7 @@ def _offer(servers: list[Server], row: ProjectFile, result: _Result) -> None:
     suspicious = [f"{tool}" for tool, definition in new if definition.severity >= Severity.ALARM]
     if suspicious:
         result.problems.append(
-            f"A user must review suspicious descriptions (Approvals, Definitions) of: {', '.join(suspicious)}."
+            f"A user must review the suspicious definitions of these tools (Approvals, Definitions): {', '.join(suspicious)}."
         )
 
 

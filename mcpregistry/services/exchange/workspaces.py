@@ -108,7 +108,7 @@ def _check_known(choice: Choice, places: Mapping[str, str], note: Note) -> None:
     for directory in sorted(choice.directories - {EVERY} - places.keys()):
         note(
             "left out" if choice.may_be_missing else "refused", "",
-            f'No project "{directory[:200]}" with servers is in this file.',
+            f'This file has no project "{directory[:200]}" with servers.',
             f"Choose from: {', '.join([*places][:20]) or 'none'}.",
         )  # fmt: skip
 

@@ -93,7 +93,7 @@ def _token(file: HostFile, agent: Agent, signing: Signing, old: str, *, actor: s
         return ""
     if file.shared:
         raise ConfigInvalid(
-            f"{file.path} belongs to a project, so everyone with its files can read a token in it.",
+            f"{file.path} belongs to a project, so everyone who has the files of the project can read a token in it.",
             remedy="Leave out the token. The entry then refers to SLIPSNISSE_TOKEN.",
         )
     if signing.given:
@@ -109,8 +109,8 @@ def _checked(text: str, agent: Agent) -> str:
     token = tokens.find_token(text)
     if token is None or token.agent_id != agent.pk:
         raise ConfigInvalid(
-            f"This is not a valid token of the agent “{agent}”.",
-            remedy="Issue one on the agent's page, or leave it out.",
+            f'This is not a valid token of the agent "{agent}".',
+            remedy="Issue a token on the agent's page, or leave the token out.",
         )
     return text
 

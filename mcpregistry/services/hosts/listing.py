@@ -102,9 +102,9 @@ def _differs(file: HostFile, item: dict[str, Any], expected: dict[str, Any], wor
         return "The command of the entry is out of date."
     env = file.host.spelling.read(item)[1]
     if missing := [name for name in {**new_env, **dict.fromkeys(sorted(OWN))} if env.get(name) != new_env.get(name)]:
-        return f"The entry lacks {', '.join(missing)}, or has another value."
+        return f"The entry lacks these variables, or has other values for them: {', '.join(missing)}."
     always = [name for name in file.host.spelling.always if item.get(name) != expected[name]]
-    return f"“{always[0]}” is missing or has another value." if always else ""
+    return f'The key "{always[0]}" is missing or has another value.' if always else ""
 
 
 def _gone(words: tuple[str, ...]) -> str:

@@ -111,7 +111,9 @@ async def _listed(target: Target) -> dict[str, Any]:
     async with asyncio.timeout(SECONDS):
         found = await tried(target)
     if found.discovery is None:
-        raise ConfigInvalid(found.start["error"] or "It listed no tools.", remedy="Test the package before you use it.")
+        raise ConfigInvalid(
+            found.start["error"] or "The package listed no tools.", remedy="Test the package before you use it."
+        )
     return {"tools": list(found.discovery.tools), INSTRUCTIONS: found.discovery.instructions}
 
 

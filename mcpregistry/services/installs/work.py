@@ -259,11 +259,13 @@ def _check_program(command: list[str], build: str) -> None:
         leads_out = not PurePath(place).is_relative_to(folder) and place != os.path.realpath(programs.python())
         if leads_out or not PurePath(plain_word).is_relative_to(build):
             raise InstallFailed(
-                "The command of the package leads out of its folder.",
+                "The command of the package names a file outside of the folder of the package.",
                 remedy="Do not use this package, and report it to its developers.",
             )
     if not named or not os.path.isfile(os.path.realpath(named[-1])):
-        raise InstallFailed("The program of the package is not in the package.", remedy="Choose another version.")
+        raise InstallFailed(
+            "The package does not contain the program that its command names.", remedy="Choose another version."
+        )
 
 
 def _end(job: Job, state: InstallState, values: dict[str, object]) -> Install | None:

@@ -123,7 +123,9 @@ def _give_up(channel: Channel, why: str) -> None:
 def _not_worth_sending(channel: Channel, row: Delivery, now: datetime) -> Receipt | None:
     if row.attempts > 1 and now >= row.give_up_at:
         return Receipt(
-            row.last_error or "The process that sent it stopped at each attempt.", row.response_code, gone=True
+            row.last_error or "The process that was sending the message stopped during each attempt.",
+            row.response_code,
+            gone=True,
         )
     return Receipt(MOOT, gone=True) if _is_moot(channel, row) else None
 

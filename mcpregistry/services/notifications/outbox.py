@@ -223,7 +223,7 @@ def _check_slack(channel: Channel) -> None:
     if not channel.access.get("token") or not channel.room:
         raise ConfigInvalid(
             "Slack needs a bot token (xoxb-…) and the id of a Slack channel.",
-            remedy="Give the app the scope chat:write, invite it to the channel, and copy both from Slack.",
+            remedy="Give the Slack app the scope chat:write and invite it to the channel. Then copy the token and the id from Slack.",
         )
 
 
@@ -267,7 +267,8 @@ def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
     now = timezone.now()
     if not ended.update(state=Delivery.State.WAITING, next_at=now, give_up_at=now + KEPT_TRYING, last_error=""):
         raise Conflict(
-            "Cannot retry this delivery: it is still being sent.", remedy="Wait for the time of its next attempt."
+            error_texts.wrong_state("retry", "delivery", "still being sent"),
+            remedy="Wait for the time of its next attempt.",
         )
     audit.record(kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}")
     transaction.on_commit(lambda: wake("deliver_notifications"))

@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from mcpregistry.domain.errors import DownstreamError, OutboundRefused, SlipsnisseError
+from mcpregistry.domain.errors import DownstreamError, OutboundRefused, ProtocolError, SlipsnisseError, TimedOut
 from mcpregistry.domain.notifications.events import Event, Kind, retry_after, webhook_headers
 from mcpregistry.domain.notifications.mail import mail
 from mcpregistry.domain.notifications.slack import message
@@ -67,6 +67,22 @@ class Receipt:
     message_ref: str = ""
 
 
+_FAILURES: tuple[tuple[type[DownstreamError], str], ...] = (
+    (
+        OutboundRefused,
+        "The address of the receiver is private, reserved, or not an http or https URL. "
+        "If the receiver is yours, add its network to the channel's allowed networks.",
+    ),
+    (TimedOut, "The receiver did not accept the connection in time. Check its address, and that it is running."),
+    (ProtocolError, "The answer of the receiver is not valid. Check its address, and any proxy in front of it."),
+    (
+        DownstreamError,
+        "The receiver cannot be reached, or the connection was lost. "
+        "Check its address and its TLS certificate, and that it is running.",
+    ),
+)
+
+
 async def send(parcel: Parcel) -> Receipt:
     """Send one message by its channel's kind. Never raises for anything that went wrong; the receipt says it."""
     try:
@@ -74,13 +90,9 @@ async def send(parcel: Parcel) -> Receipt:
             return await _WAYS[parcel.kind](parcel)
     except TimeoutError:
         return Receipt("The message could not be sent in time.", reached=False)
-    except OutboundRefused as error:
-        return Receipt(
-            f"{error.message} If the receiver is yours, add its network to the channel's allowed networks.",
-            reached=False,
-        )
     except DownstreamError as error:
-        return Receipt(error.message.replace("The server", "The receiver"), reached=False)
+        log.warning("notification_not_sent", delivery=parcel.id, error=error.message)
+        return Receipt(next(text for kind, text in _FAILURES if isinstance(error, kind)), reached=False)
     except SlipsnisseError as error:
         return Receipt(str(error))
     except Exception:  # a fault of ours must not end in a message that is tried for ever
@@ -115,7 +127,11 @@ async def _webhook(parcel: Parcel) -> Receipt:
     answer = await post(parcel.access["url"], body, headers, networks=parcel.networks)
     if 200 <= answer.status < 300:
         return Receipt(code=answer.status)
-    redirected = ", a redirect, which is not followed. Enter its target." if 300 <= answer.status < 400 else "."
+    redirected = (
+        ", a redirect. Redirects are not followed. Enter the address to which it leads."
+        if 300 <= answer.status < 400
+        else "."
+    )
     error = f"The receiver answered HTTP {answer.status}{redirected}"
     return Receipt(error, answer.status, gone=answer.status == 410, wait=answer.wait)
 

@@ -36,12 +36,16 @@ Specs = tuple[AgentSpec, EndpointSpec, ServerSpec, ToolSpec]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One thing that must be so. ``ok`` None: it cannot be told, because an earlier stage failed or nothing was given."""
+    """One thing that must be so. ``ok`` None: it cannot be told, because an earlier stage failed or nothing was given.
+
+    ``expired``: it fails only because a grant has expired.
+    """
 
     name: str
     ok: bool | None
     fact: str
     remedy: str = ""
+    expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> 
     yield Stage(
         "availability", not hidden,
         "The server has failed, and the endpoint hides tools of failed servers." if hidden
-        else "The server is available, as far as known." if server.unavailable_since is None
+        else "The server is available, as far as the site knows." if server.unavailable_since is None
         else "The server has failed, but the endpoint still shows its tools.",
         f"Last error: {printable(server.last_error, 300)} Reconnect it." if hidden else "",
     )  # fmt: skip
@@ -196,7 +200,7 @@ def granted(
     able = capable(agent, server, tool)
     yield Stage(
         "capability", able, f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
-        "" if able else f"Add mcp_{server.slug}::* to them (names with two meanings are ignored).",
+        "" if able else f"Add mcp_{server.slug}::* to the agent's capabilities. Capabilities with two meanings are ignored.",
     )  # fmt: skip
     yield _grant("grant", "agent", agent.grants, tool, now)
     if not is_listed_on(server, endpoint):
@@ -215,7 +219,7 @@ def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> 
         pinned = all(grant.pins for grant in valid)
         return Stage(stage, True, f"The {holder} has a grant{' with pinned arguments' if pinned else ''}.")
     fact = f"The {holder}'s grant has expired." if found else f"The {holder} has no grant for the tool."
-    return Stage(stage, False, fact, "Grant the tool or its server.")
+    return Stage(stage, False, fact, "Grant the tool or its server.", expired=bool(found))
 
 
 def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:

@@ -82,7 +82,9 @@ def give(*, request: ApprovalRequest, wish: PermitWish, user: User) -> Permit:
     tool = Tool.offers.of_record(call.server_slug, call.tool_name).first()
     agent = Agent.objects.filter(slug=call.agent_slug).first()
     if tool is None or agent is None:
-        raise Conflict("The tool or the agent does not exist any more.", remedy="Approve without a permit, or reject.")
+        raise Conflict(
+            "The tool or the agent does not exist any more.", remedy="Approve the call without a permit, or reject it."
+        )
     permit = Permit.objects.create(
         agent=agent, tool=tool, definition_hash=call.definition_hash, server_revision=call.server_revision,
         argument_pins=dict(wish.pins), expires_at=wish.until, uses_left=wish.uses, request=request, created_by=user,

@@ -150,7 +150,7 @@ def narrowest(table: Table, pairs: Sequence[tuple[Agent, Tool]]) -> list[Grant]:
     grant does not help. The page shows them before anybody says yes. Raises Conflict where it is too much at once."""
     if len(pairs) > MOST_TICKS:
         raise Conflict(
-            f"At most {MOST_TICKS} grants can be added at once (got {len(pairs)}).", remedy="Select fewer of them."
+            f"At most {MOST_TICKS} grants can be added at once (got {len(pairs)}).", remedy="Select fewer boxes."
         )
     found: dict[tuple[int | None, int], Grant] = {}
     for agent, tool in pairs:
@@ -174,14 +174,20 @@ def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
         return Cause("The agent is disabled. Enable it.")
     mine = agent.grants.filter(Q(expires_at=None) | Q(expires_at__gt=now))
     if not mine.exists():
-        return Cause("All its grants have expired." if agent.grants.exists() else "It has no grant yet. Add one.")
+        return Cause(
+            "All grants of the agent have expired. Add a new grant."
+            if agent.grants.exists()
+            else "The agent has no grant yet. Add a grant."
+        )
     wanted = Q(pk__in=mine.values("tool")) | Q(server__in=mine.values("server"))
     tools = list(Tool.offers.filter(wanted).select_related("server", "latest").order_by("pk")[:_LOOKED_AT])
     table = Table(endpoint, tools, now)
     cells = [(tool, table.cell(agent, tool)) for tool in tools]
     hidden = [(tool, cell) for tool, cell in cells if cell.standing in (Standing.HIDDEN, Standing.ABSENT)]
     if not hidden:
-        return Cause("The servers of its grants offer nothing yet. Test the servers, so that their tools are listed.")
+        return Cause(
+            "The servers that the agent is granted offer nothing yet. Test the servers, so that their tools are listed."
+        )
     ((word, _),) = Counter(cell.word for _, cell in hidden).most_common(1)
     tool, cell = next((tool, cell) for tool, cell in hidden if cell.word == word)
     return Cause(cell.why, tool)
@@ -201,7 +207,7 @@ def _word_of(stage: Stage, tool: Tool) -> str:
         return _DEFINITIONS.get(tool.status, "not approved")
     if stage.name == "server":
         return f"server is {tool.server.get_lifecycle_display().lower()}"
-    if stage.name in _HOLDERS and "has expired" in stage.fact:
+    if stage.expired:
         return "grant has expired"
     return _WORDS[stage.name]
 

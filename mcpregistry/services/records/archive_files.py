@@ -216,7 +216,7 @@ def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
     for digest in by_digest.keys() - read_already - replaced:
         entries = sum(record.to_seq - record.from_seq + 1 for record in by_digest[digest])
         name = by_digest[digest][0].file
-        yield f"{name} is missing, with {entries:,} entries. Enter the folder that contains it, or copy it there."
+        yield f"{name} is missing, with {entries:,} entries. Enter the folder that contains this file."
     for name, each in ends:  # now it is known which entries are in other files
         yield from _gone(name, each, known)
 

@@ -131,5 +131,5 @@ def _problem(record: AuditArchive, number: int, head: str) -> str:
     except ConfigInvalid as error:
         return f"it cannot be verified. {error.message} {error.remedy}"
     if record.number != number + 1:
-        return f"the records from {number + 1} to the one before it are missing"
+        return f"the records before it are missing, from number {number + 1} on"
     return "" if record.prev == head else "it does not follow the record before it"

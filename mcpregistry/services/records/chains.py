@@ -62,7 +62,7 @@ def walked(entries: Iterable[AuditEntry], stands: Callable[[str], Stand]) -> Ite
 
 def _problems(entry: AuditEntry, before: Stand) -> Iterator[str]:
     if entry.seq != before.seq + 1:
-        yield f"the entries from {before.seq + 1} to the one before it are missing"
+        yield f"the entries before it are missing, from number {before.seq + 1} on"
     elif entry.prev != before.head:
         yield "it does not follow the entry before it"
     if problem := entry_problem(entry):
@@ -132,7 +132,7 @@ def cut_after_archives(known: Archives) -> Iterator[str]:
         found = hashes((writer, stand.seq + 1) for writer, stand in page)
         for writer, stand in page:
             if (writer, stand.seq + 1) not in found:
-                yield f"{writer} #{stand.seq + 1}: it followed the archived entries, and is missing"
+                yield f"{writer} #{stand.seq + 1}: it must follow the archived entries, but it is missing"
 
 
 def missing_ends(ends: Iterable[tuple[str, tuple[int, str]]], known: Archives) -> Iterator[str]:

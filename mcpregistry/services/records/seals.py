@@ -133,7 +133,7 @@ def looked(seals: Iterable[AuditSeal], number: int = 0, head: str = GENESIS) -> 
     for each in seals:
         problem = seal_problem(each)
         if each.number != number + 1:
-            problem = f"the checkpoints from {number + 1} to the one before it are missing"
+            problem = f"the checkpoints before it are missing, from number {number + 1} on"
         elif not problem and each.prev != head:
             problem = "it does not follow the checkpoint before it"
         yield Looked(each, {} if problem else heads_of(each), problem)

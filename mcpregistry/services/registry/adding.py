@@ -99,8 +99,8 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
     way = way_of(entry, wish.number)
     if not user.has_perm(permission(way)):
         raise Denied(
-            f"This action requires the permission '{permission(way)}'.",
-            remedy="Ask an administrator for the permission.",
+            f"You do not have the permission '{permission(way)}'.",
+            remedy="Ask an administrator for a role that has it.",
         )
     slug = wish.slug or slug_for(entry)
     if Server.objects.filter(slug=slug).exists():

@@ -157,8 +157,8 @@ def request_disconnect(*, server: Server, actor: str) -> Server:
     """
     if server.connect_mode == ConnectMode.EAGER:
         raise Conflict(
-            f"Processes connect to the server '{server.slug}' automatically, so they would reconnect immediately.",
-            remedy="Set its connect mode to lazy or manual first, or disable the server.",
+            f"Cannot disconnect the server '{server.slug}': processes would connect to it again immediately.",
+            remedy="First set the connect mode of the server to lazy or manual, or disable the server.",
         )
     return _dropped(server, "server.disconnect_requested", actor, _next_check(server, 0, timezone.now()))
 

@@ -134,11 +134,13 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
         )
     if settings.FOUR_EYES and actor.startswith("user:") and actor in (server.launch_by or []):
         raise Denied(
-            "You have changed the launch of this server, and on this site another user must confirm it.",
+            "You have changed the launch of this server. On this site, another user must confirm the change.",
             remedy="Ask another user with permission to confirm servers.",
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
-        raise ConfigInvalid("Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
+        raise ConfigInvalid(
+            "Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1, then restart the site."
+        )
     check_server(server)
     now = timezone.now()
     server.confirmed_launch, server.confirmed_at, server.confirmed_by = launch_hash, now, user  # type: ignore[assignment]

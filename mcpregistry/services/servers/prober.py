@@ -11,6 +11,7 @@ from django.db import Error
 
 from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Interrupted, SlipsnisseError, TimedOut
 from mcpregistry.domain.servers.health import longest_test
 from mcpregistry.domain.servers.target import Target
@@ -69,7 +70,9 @@ class Prober:
         except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
             if is_passing(error):  # says nothing of the server
                 return _failed(
-                    Interrupted("The database is unavailable; the test was not started.", remedy="Test again.")
+                    Interrupted(
+                        f"{error_texts.DATABASE_UNAVAILABLE} The test was not started.", remedy="Test the server again."
+                    )
                 )
             return _crashed(server_id, error)
 
@@ -204,7 +207,7 @@ def _crashed(server_id: int, error: Exception) -> TestReport:
 
 
 def _stopped() -> Interrupted:
-    return Interrupted("This process was stopped before the test ended.", remedy="Test again.")
+    return Interrupted("This process was stopped before the test ended.", remedy="Test the server again.")
 
 
 def _failed(error: SlipsnisseError) -> TestReport:

@@ -53,7 +53,10 @@ def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
     """
     server = Server.objects.filter(pk=server_id).first()
     if server is None:
-        raise NotFound(error_texts.no_such_number("server", server_id), remedy="The server may have been deleted.")
+        raise NotFound(
+            error_texts.no_such_number("server", server_id),
+            remedy="The server may have been deleted. List the servers to see which ones exist.",
+        )
     refuse_unless_runnable(server)
     check_scope(server.texts(), f"server:{server.slug}")
     target = _Filling(server, passed_variables()).target()
@@ -63,14 +66,16 @@ def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
 def refuse_unless_runnable(server: Server) -> None:
     """Raises Conflict or ConfigInvalid when the server may not be started or reached."""
     if server.lifecycle == Lifecycle.DISABLED:
-        raise Conflict(f"The server '{server.slug}' is disabled.", remedy="Enable it first.")
+        raise Conflict(f"The server '{server.slug}' is disabled.", remedy="Enable the server first.")
     if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
         raise Conflict(
             f"The server '{server.slug}' is a draft: its launch is not confirmed.",
             remedy="Review its launch, then confirm it.",
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
-        raise ConfigInvalid("Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1.")
+        raise ConfigInvalid(
+            "Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1, then restart the site."
+        )
 
 
 def passed_variables() -> dict[str, str]:
@@ -183,9 +188,10 @@ class _Filling:
 
     def _unusable(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
-            f"With the values of its variables and credentials, the {what} of '{self.server.slug}' is not valid.",
-            remedy="Check these values. A credential cannot change a program, a working directory or a destination, and "
-            "cannot begin a word with a dash: write --token=${cred:NAME} as one word.",
+            f"The {what} of '{self.server.slug}' is not valid when its variables and credentials are filled in.",
+            remedy="Check the values of the variables and credentials. A credential cannot change a program, a working "
+            "directory or a destination, and it cannot add an option. Write an option in one word, for example "
+            "--token=${cred:NAME}.",
         )
 
 

@@ -85,7 +85,7 @@ def adopt(
 def _renew(call_id: str, fence: int, now: datetime) -> None:
     held = Invocation.objects.filter(pk=call_id, fence=fence, state=State.DISPATCHED)
     if not held.update(lease_until=now + LEASE):
-        raise Lost("The call is not ours any more.")
+        raise Lost("Another process has taken over the call.")
 
 
 def keep(followed: Collection[Followed], now: datetime | None = None) -> set[str]:
@@ -134,7 +134,7 @@ def note(
 def _still_ours(followed: Followed) -> None:
     mine = Invocation.objects.filter(pk=followed.call_id, fence=followed.fence)
     if not mine.without_known_end().exists():
-        raise Lost("The call is not ours any more.")
+        raise Lost("Another process has taken over the call.")
 
 
 def finish(

@@ -149,9 +149,10 @@ def test_a_program_chooses_over_rest(client: Any) -> None:
     assert (other.status_code, "does not contain this entry" in other.json()["message"]) == (409, True)
     Server.objects.create(slug="taken")
     taken = client.post(path, {"entry": choice | {"slug": "taken"}}, "application/json")
-    assert (taken.status_code, "The existing one is /api/v1/servers/taken." in taken.json()["remedy"]) == (409, True), (
-        taken.content
-    )
+    assert (taken.status_code, "The existing record is at /api/v1/servers/taken." in taken.json()["remedy"]) == (
+        409,
+        True,
+    ), taken.content
     answer = client.post(path, {"entry": choice}, "application/json")
     assert (answer.status_code, answer.json()["state"]) == (200, "applied"), answer.content
     assert Server.objects.get(slug="team-git").url == "https://git.example/t", "called as it was asked for"

@@ -25,7 +25,6 @@ OAUTH = OauthKeys(
         "metadata_url": "authServerMetadataUrl",
     },
 )
-_UNKNOWN = "This key is unknown here;"
 _TEXTS = ("command", "args", "env", "cwd", "url", "headers", "envFile")
 Part = Literal["startup", "request"]
 
@@ -186,7 +185,7 @@ def _finished(draft: Draft) -> JsonObject:
 
 
 def _in_its_words(note: Note, own: Mapping[str, str], title: str) -> Note:
-    if note.action == "parked" and note.sentence.startswith(_UNKNOWN):
+    if note.is_unknown_key:
         note = replace(note, sentence=f"Only {title} uses this key; this site does not.")
     for usual, theirs in own.items():
         place = note.entry + pointer(*usual.split("/"))

@@ -73,7 +73,8 @@ def fill_configuration(sizes: Sizes, now: datetime) -> None:
     approved = dict(Definition.objects.values_list("tool_id", "id"))
     tools = list(Tool.objects.order_by("id"))
     for tool in tools:
-        tool.pinned_id = tool.latest_id = approved[tool.pk]
+        tool.pinned_id = approved[tool.pk]
+        tool.latest_id = approved[tool.pk]
     Tool.objects.bulk_update(tools, ["pinned", "latest"], batch_size=300)
     Agent.objects.bulk_create(Agent(slug=f"agent-{n:03}") for n in range(sizes.agents))
     Endpoint.objects.get_or_create(slug="default")

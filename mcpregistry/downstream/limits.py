@@ -122,7 +122,8 @@ def limit_bytes(
     for kind, items in listed.items():
         sizes = [size(visible(item, instructions, kind)) for item in items]
         if sum(sizes) <= left:
-            kept[kind], left = tuple(items), left - sum(sizes)
+            kept[kind] = tuple(items)
+            left -= sum(sizes)
             continue
         chosen, left = _first_by_name(kind, items, sizes, left)
         kept[kind] = tuple(chosen)

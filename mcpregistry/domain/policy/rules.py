@@ -263,7 +263,8 @@ class Rules:
         if known is None or not known.is_about(question):
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[key] = self._worked_out(question)
+            known = self._worked_out(question)
+            self._known[key] = known
         return known
 
     def _worked_out(self, question: Question) -> _Concerned:

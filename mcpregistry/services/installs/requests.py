@@ -90,7 +90,8 @@ def approve(*, install: Install, lock_sha256: str, actor: str, user: object = No
     if not lock_sha256 or install.lock_sha256 != lock_sha256:
         raise Conflict("The lock was changed after you opened it.", remedy="Review the lock again, then approve it.")
     _move(install, InstallState.APPROVED)
-    install.approved_by, install.approved_at = user, timezone.now()  # type: ignore[assignment]
+    install.approved_by = user  # type: ignore[assignment]
+    install.approved_at = timezone.now()
     install.save(update_fields=["approved_by", "approved_at"])
     _tell("install.approved", install, actor)
     transaction.on_commit(lambda: send(install))
@@ -121,7 +122,8 @@ def use(
     server.env = env_with(install, server) if launch is None else {**env_with(install, server), **launch.env}
     server.command = [*install.command, *behind]
     server = lifecycle.save_server(server=server, actor=actor)
-    install.server, install.used_at = server, timezone.now()
+    install.server = server
+    install.used_at = timezone.now()
     install.save(update_fields=["server", "used_at"])
     _tell(kind, install, actor)
     return server

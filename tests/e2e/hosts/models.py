@@ -58,7 +58,8 @@ class Models:
     def play(self, *calls: tuple[str, dict[str, Any]]) -> tuple[str, Play]:
         """A play, and where its host finds the model."""
         name = f"play{len(self._plays)}"
-        self._plays[name] = play = Play(calls)
+        play = Play(calls)
+        self._plays[name] = play
         return f"{self.address}/{name}", play
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:

@@ -220,7 +220,13 @@ class Catalogue:
     ) -> bytes:
         """The result object of the list as JSON bytes, made once. ``extra`` joins its top level; ``wire`` is a version
         of the protocol and what shapes a result for it."""
-        key = (wire[0] if wire else "legacy" if legacy else "modern", self._start(cursor))
+        if wire:
+            version = wire[0]
+        elif legacy:
+            version = "legacy"
+        else:
+            version = "modern"
+        key = (version, self._start(cursor))
         if key not in self._pages:
             listings, after = self.page(cursor, legacy=legacy)
             result = {KINDS[self.kind].listed: listings} | ({"nextCursor": after} if after else {}) | dict(extra)

@@ -178,7 +178,9 @@ def _claimed(run: str, *, locked: bool = False) -> MaintenanceRequest:
     rows = MaintenanceRequest.objects.open().filter(
         notes__model__run=run, wish=Wish.NONE, lease_until__gte=database_now()
     )
-    found = (rows.select_for_update() if locked else rows).first() if run else None
+    if locked:
+        rows = rows.select_for_update()
+    found = rows.first() if run else None
     if found is None or found.notes["model"]["ended"]:
         raise Conflict(
             "This run does not work on a request of the sub-agent, or no longer does.",

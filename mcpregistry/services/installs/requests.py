@@ -197,7 +197,9 @@ def known_packages(install: Install) -> set[str]:
 def changes_of(install: Install) -> list[Change]:
     """How its lock differs from what its server starts now, or from the last installed one of the same package."""
     lock, before = lock_of(install), before_it(install)
-    return differences(lock_of(before) if before else None, lock) if lock else []
+    if not lock:
+        return []
+    return differences(lock_of(before) if before else None, lock)
 
 
 def before_it(install: Install) -> Install | None:

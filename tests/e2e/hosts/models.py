@@ -111,7 +111,9 @@ def _read(body: dict[str, Any]) -> Ask:
 
 
 def _output(said: Any) -> str:
-    return said if isinstance(said, str) else text_of(said) if isinstance(said, list) else json.dumps(said)
+    if isinstance(said, str):
+        return said
+    return text_of(said) if isinstance(said, list) else json.dumps(said)
 
 
 def _offered(tools: list[dict[str, Any]]) -> Iterator[str]:

@@ -148,10 +148,11 @@ class Catalogue:
 
     def features(self) -> frozenset[str]:
         """What servers whose offers the agent sees have besides lists: see ``domain.kinds``."""
-        kinds = (self.of_kind(kind) for kind in KINDS)
-        servers = {
-            e.offer.server.id: e.offer.server for each in kinds for e in each.entries.values() if not e.offer.own
-        }
+        servers = {}
+        for kind in KINDS:
+            for entry in self.of_kind(kind).entries.values():
+                if not entry.offer.own:
+                    servers[entry.offer.server.id] = entry.offer.server
         return frozenset(chain.from_iterable(server.features for server in servers.values()))
 
     def instructions(self) -> str:

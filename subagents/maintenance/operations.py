@@ -108,9 +108,8 @@ class Operations:
         """Those of the requests that the expert tool of this agent works on, in its runs."""
         if endpoint.slug != RUNS.slug:
             return ()
-        kinds = [
-            kind for each in snapshot.sections.get(SECTION, ()) if each.agent == agent.slug for kind in each.maintains
-        ]
+        experts = [each for each in snapshot.sections.get(SECTION, ()) if each.agent == agent.slug]
+        kinds = [kind for each in experts for kind in each.maintains]
         names = dict.fromkeys(listed["name"] for kind in kinds for listed in LISTINGS.get(Kind(kind), ()))
         return [_OFFERS[name] for name in names]
 

@@ -191,7 +191,7 @@ def known_packages(install: Install) -> set[str]:
     """Names of the packages of the same ecosystem that this site has installed already, besides this one."""
     others = Install.objects.filter(ecosystem=install.ecosystem, state=InstallState.INSTALLED).exclude(pk=install.pk)
     locks = (lock_of(each) for each in others.order_by("-id")[:_LOCKS_READ])
-    return {package.name for lock in locks if lock for package in lock.packages}
+    return {package.name for lock in filter(None, locks) for package in lock.packages}
 
 
 def changes_of(install: Install) -> list[Change]:

@@ -115,7 +115,8 @@ def scans(plan: str) -> list[str]:
 def unbounded(what: str, asked: CaptureQueriesContext) -> list[str]:
     found = plans(asked)
     bounded = [query for query, plan in found if " WHERE " not in query and " LIMIT " in query and "TEMP" not in plan]
-    return [f"{what}\n{line}\n{query}" for query, plan in found if query not in bounded for line in scans(plan)]
+    open_plans = [(query, plan) for query, plan in found if query not in bounded]
+    return [f"{what}\n{line}\n{query}" for query, plan in open_plans for line in scans(plan)]
 
 
 def got(address: str, client: Client) -> list[str]:

@@ -23,7 +23,12 @@ def answer(method: str, params: dict) -> dict:
         return COMPLETE | {"tools": TOOLS}
     names = sorted(path.name for path in ROOT.glob("*.md"))
     wanted = params["arguments"].get("name", "")
-    text = "\n".join(names) if params["name"] == "list" else (ROOT / wanted).read_text() if wanted in names else ""
+    if params["name"] == "list":
+        text = "\n".join(names)
+    elif wanted in names:
+        text = (ROOT / wanted).read_text()
+    else:
+        text = ""
     return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
 
 

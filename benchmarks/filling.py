@@ -73,7 +73,8 @@ def fill_configuration(sizes: Sizes, now: datetime) -> None:
     approved = dict(Definition.objects.values_list("tool_id", "id"))
     tools = list(Tool.objects.order_by("id"))
     for tool in tools:
-        tool.pinned_id = tool.latest_id = approved[tool.pk]
+        tool.pinned_id = approved[tool.pk]
+        tool.latest_id = approved[tool.pk]
     Tool.objects.bulk_update(tools, ["pinned", "latest"], batch_size=300)
     Agent.objects.bulk_create(Agent(slug=f"agent-{n:03}") for n in range(sizes.agents))
     Endpoint.objects.get_or_create(slug="default")
@@ -113,7 +114,7 @@ class _Names:
             "exposed_name": f"{server}__{tool}", "definition_hash": "d" * 64, "binding": "b" * 64,
             "arguments": f'{{"mode":"read","path":"/srv/{identifier[:8]}"}}', "outcome": "ask" if state == "pending" else "allow",
             "reason": "A rule allows it.", "error_code": "" if state == "succeeded" else chance.choice(_CODES),
-            "result": RESULT if state == "succeeded" else self.failure(identifier) if state == "tool_error" else "", "result_bytes": 240 if state == "succeeded" else 0,
+            "result": self.choose_result(identifier, state), "result_bytes": 240 if state == "succeeded" else 0,
             "origin": chance.choices(("http", "stdio", "rest", "run"), (70, 20, 9, 1))[0], "host_name": "claude-code",
             "requester": "admin" if chance.random() < 0.01 else "", "request_id": f"req-{identifier[:12]}" if chance.random() < 0.3 else "",
             "writer": "", "received_at": at,
@@ -122,6 +123,11 @@ class _Names:
             "lease_until": at + timedelta(days=1) if state == "pending" else None,
             "fence": 0, "duration_ms": None if state == "pending" else took,
         }  # fmt: skip
+
+    def choose_result(self, identifier: str, state: str) -> str:
+        if state == "succeeded":
+            return RESULT
+        return self.failure(identifier) if state == "tool_error" else ""
 
     def failure(self, identifier: str) -> str:
         """The result of a call that failed."""

@@ -185,7 +185,9 @@ async def _alone(engine: Any, count: int) -> list[dict[str, Any]]:
     rows.append(_row("every step", [each for kind in taken.values() for each in kind]))
     print(f"\n{'step of a run, without its model':44}{'steps':>7}{'p50 ms':>8}{'p95 ms':>8}")
     for row in rows:
-        aim = "" if row["what"] != "every step" else ("   within" if row["p50_ms"] <= AIM_MS else "   ABOVE")
+        aim = ""
+        if row["what"] == "every step":
+            aim = "   within" if row["p50_ms"] <= AIM_MS else "   ABOVE"
         print(f"{row['what']:44}{row['steps']:>7}{row['p50_ms']:>8.2f}{row['p95_ms']:>8.2f}{aim}" + (
             f" the aim of {AIM_MS:.0f}" if aim else ""))  # fmt: skip
     return rows

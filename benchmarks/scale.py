@@ -209,7 +209,8 @@ def _pages() -> Iterator[str]:
     from controlplane.navigation import AREAS
     from mcpregistry.models import ApprovalRequest
 
-    yield from (reverse(page.url) for area in AREAS for page in area.pages if not page.url.endswith("_changelist"))
+    pages = (page for area in AREAS for page in area.pages)
+    yield from (reverse(page.url) for page in pages if not page.url.endswith("_changelist"))
     yield from (reverse("admin:index") + f"?period={each}" for each in ("week", "month"))
     yield reverse("approvals:live")
     held = ApprovalRequest.objects.select_related("call").order_by("asked_at").first()

@@ -295,7 +295,8 @@ def _seals() -> Iterable[Finding]:
 
 
 def _startup_code() -> Iterable[Finding]:
-    strange = [path for folder in _folders() for path in sorted(folder.glob("*.pth")) if not _harmless(path)]
+    paths = [path for folder in _folders() for path in sorted(folder.glob("*.pth"))]
+    strange = [path for path in paths if not _harmless(path)]
     if not strange:
         yield Finding(True, "no unknown code runs when Python starts (.pth files)")
     for path in strange:

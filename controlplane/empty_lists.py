@@ -306,5 +306,6 @@ LISTS: dict[str, Empty] = {
 
 def may_open(url: str, request: HttpRequest) -> str:
     """The address of a page by its URL name; "" where this person may not open it. Called by the tag ``nothing``."""
-    page = next((page for area in AREAS for page in area.pages if page.url == url), None)
+    pages = (page for area in AREAS for page in area.pages)
+    page = next((page for page in pages if page.url == url), None)
     return reverse(url) if page is not None and page.opens(request) else ""

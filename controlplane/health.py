@@ -108,7 +108,8 @@ class HealthProbes:
             log.warning("The work that waits for a worker could not be read", exc_info=True)
             self._unclaimed = "unknown"
         finally:
-            self._look, self._looked = None, time.monotonic()
+            self._look = None
+            self._looked = time.monotonic()
 
     async def _obstacle(self) -> str:
         if self.recorder is not None and not self.recorder.running:

@@ -38,7 +38,8 @@ def waiting(request: HttpRequest) -> Waiting:
     """Read once for each request and in one query, however many parts of the page show it."""
     known = getattr(request, "_slipsnisse_waiting", None)
     if known is None:
-        known = request._slipsnisse_waiting = Waiting(**_counted(request))  # type: ignore[attr-defined]
+        known = Waiting(**_counted(request))
+        request._slipsnisse_waiting = known  # type: ignore[attr-defined]
     return cast(Waiting, known)
 
 

@@ -47,7 +47,12 @@ class Unclaimed:
         """What has waited for how long, without the count."""
         one, many, _ = _KINDS[self.model]
         minutes = max(1, round(self.since.total_seconds() / 60)) if self.since is not None else 1
-        longest = f"{minutes} minute{'s' if minutes > 1 else ''}" if minutes < _HOURS else f"{minutes // 60} hours"
+        if minutes == 1:
+            longest = "1 minute"
+        elif minutes < _HOURS:
+            longest = f"{minutes} minutes"
+        else:
+            longest = f"{minutes // 60} hours"
         return f"{one if self.count == 1 else many} waited for a worker, the oldest one for {longest}"
 
 

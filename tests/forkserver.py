@@ -493,7 +493,8 @@ def _run(args: Sequence[str]) -> int:
     try:
         if args[0] == "-c":
             sys.argv = ["-c", *args[2:]]
-            main = sys.modules["__main__"] = ModuleType("__main__")
+            main = ModuleType("__main__")
+            sys.modules["__main__"] = main
             exec(compile(args[1], "<string>", "exec"), main.__dict__)
         elif args[0] == "-m":
             sys.argv = ["-m", *args[2:]]

@@ -93,7 +93,8 @@ def read(path: Path) -> list[Result]:
 
 def passed(paths: Iterable[Path]) -> set[str]:
     """Return the tests that passed in one of several runs."""
-    return {result.test for path in paths for result in read(path) if result.outcome == PASSED}
+    results = (result for path in paths for result in read(path))
+    return {result.test for result in results if result.outcome == PASSED}
 
 
 def count_failed(path: Path) -> int:

@@ -83,7 +83,10 @@ def build(migrations: Migrations) -> None:
     _drop()
     executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
     graph = executor.loader.graph
-    followed = {parent.key for node in nodes for parent in graph.node_map[node].parents if parent.key[0] == node[0]}
+    followed = set()
+    for node in nodes:
+        parents = graph.node_map[node].parents
+        followed |= {parent.key for parent in parents if parent.key[0] == node[0]}
     executor.migrate(sorted(nodes - followed))
 
 

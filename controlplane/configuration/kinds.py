@@ -168,11 +168,10 @@ def _is_default(column: Field[Any, Any], row: Any) -> bool:
     if column.many_to_many:
         return not getattr(row, column.name).exists()
     value = getattr(row, column.attname)
-    return (
-        value is None
-        if column.is_relation
-        else value == (None if column.default is NOT_PROVIDED and column.null else column.get_default())
-    )
+    if column.is_relation:
+        return value is None
+    default = None if column.default is NOT_PROVIDED and column.null else column.get_default()
+    return bool(value == default)
 
 
 def lookup(model: type[Model]) -> dict[str, Any]:

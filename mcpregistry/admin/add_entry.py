@@ -70,7 +70,8 @@ class AddForm(WayForm):
         if not name:
             return
         try:
-            self.digest = self.initial[name] = images.digest_now(entry, self.way)
+            self.digest = images.digest_now(entry, self.way)
+            self.initial[name] = self.digest
         except SlipsnisseError as error:
             self.no_digest = str(error)
 

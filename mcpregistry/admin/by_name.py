@@ -31,8 +31,11 @@ class ByName(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         slugs = list(_names(self.kind, request)[: FEW + 1])
-        self.many, said = len(slugs) > FEW, self.value()
-        listed = ([said] if said and said != _NOBODY else []) if self.many else slugs
+        self.many = len(slugs) > FEW
+        said = self.value()
+        listed = slugs
+        if self.many:
+            listed = [said] if said and said != _NOBODY else []
         return [(slug, slug) for slug in listed] + ([(_NOBODY, self.nobody)] if self.nobody else [])
 
     def has_output(self) -> bool:

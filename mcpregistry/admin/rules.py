@@ -207,7 +207,9 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
 
     @display(description=_("state"), ordering="enabled", label={"live": "success", "draft": "info", "off": ""})
     def shown_use(self, rule: PolicyRule) -> str:
-        return "draft" if rule.draft else "live" if rule.enabled else "off"
+        if rule.draft:
+            return "draft"
+        return "live" if rule.enabled else "off"
 
     @display(description=_("outcome"), ordering="outcome", label=OUTCOME_COLOURS)
     def shown_outcome(self, rule: PolicyRule) -> str:

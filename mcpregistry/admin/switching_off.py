@@ -48,7 +48,8 @@ class AsksWhenSwitchedOff(RecordAdmin):
 
     def _asked(self, request: HttpRequest, asked: _NotSure) -> HttpResponse:
         """The question, holding all that was typed."""
-        kept = [(name, value) for name in request.POST if name not in _NOT_KEPT for value in request.POST.getlist(name)]
+        names = [name for name in request.POST if name not in _NOT_KEPT]
+        kept = [(name, value) for name in names for value in request.POST.getlist(name)]
         return question(
             request, title=gettext("Disable {name}").format(name=printable(str(asked.row), 200)), label=gettext("Disable"), icon="block",
             sentences=asked.sentences, sure=asked.sure, back=request.get_full_path(), kept=kept, opts=self.opts,

@@ -36,7 +36,9 @@ def token_state(token: Token) -> str:
     if token.revoked_at:
         return "revoked"
     left = token.expires_at - timezone.now() if token.expires_at else SOON
-    return "expired" if left <= timedelta() else "ends soon" if left < SOON else "live"
+    if left <= timedelta():
+        return "expired"
+    return "ends soon" if left < SOON else "live"
 
 
 class ExpiryFilter(admin.SimpleListFilter):

@@ -109,7 +109,9 @@ def _input(field: Field) -> forms.Field:
         named = [
             (value, printable(str(json.loads(value)) if value.startswith('"') else value, 100)) for value in listed
         ]
-        blank = [] if field.default else [("", gettext("(left out)") if not field.required else "Choose…")]
+        blank = []
+        if not field.default:
+            blank.append(("", "Choose…" if field.required else gettext("(left out)")))
         return forms.ChoiceField(choices=[*blank, *named], widget=UnfoldAdminSelectWidget, **common)
     if field.kind == "number":
         return forms.CharField(widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", **_CODE}), **common)

@@ -133,11 +133,13 @@ def _visible(who: Principal | None) -> list[Published]:
         revision=Subquery(last.values("history_id")[:1]), changed=Subquery(last.values("history_date")[:1])
     )  # fmt: skip
     agent = who.agent.slug if who and who.agent else ""
-    return [
-        Published(row.slug, row.name, row.revision or row.pk, row.created_at, row.changed or row.created_at, held or ())
-        for row in sorted(rows, key=lambda row: row.slug)
-        for held in [_held(row.slug, agent) if agent else ()] if held is not None
-    ]  # fmt: skip
+    published = []
+    for row in sorted(rows, key=lambda row: row.slug):
+        held = _held(row.slug, agent) if agent else ()
+        if held is not None:
+            revision, changed = row.revision or row.pk, row.changed or row.created_at
+            published.append(Published(row.slug, row.name, revision, row.created_at, changed, held or ()))
+    return published
 
 
 def _held(endpoint: str, agent: str) -> tuple[Held, ...] | None:

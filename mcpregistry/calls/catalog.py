@@ -148,10 +148,11 @@ class Catalogue:
 
     def features(self) -> frozenset[str]:
         """What servers whose offers the agent sees have besides lists: see ``domain.kinds``."""
-        kinds = (self.of_kind(kind) for kind in KINDS)
-        servers = {
-            e.offer.server.id: e.offer.server for each in kinds for e in each.entries.values() if not e.offer.own
-        }
+        servers = {}
+        for kind in KINDS:
+            for entry in self.of_kind(kind).entries.values():
+                if not entry.offer.own:
+                    servers[entry.offer.server.id] = entry.offer.server
         return frozenset(chain.from_iterable(server.features for server in servers.values()))
 
     def instructions(self) -> str:
@@ -220,7 +221,13 @@ class Catalogue:
     ) -> bytes:
         """The result object of the list as JSON bytes, made once. ``extra`` joins its top level; ``wire`` is a version
         of the protocol and what shapes a result for it."""
-        key = (wire[0] if wire else "legacy" if legacy else "modern", self._start(cursor))
+        if wire:
+            version = wire[0]
+        elif legacy:
+            version = "legacy"
+        else:
+            version = "modern"
+        key = (version, self._start(cursor))
         if key not in self._pages:
             listings, after = self.page(cursor, legacy=legacy)
             result = {KINDS[self.kind].listed: listings} | ({"nextCursor": after} if after else {}) | dict(extra)

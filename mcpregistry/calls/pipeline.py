@@ -109,7 +109,8 @@ class Pipeline:
         """Resolve to decide. Records nothing and uses nothing up, so it may be done without going on."""
         call_id, received_at, started = request.call_id or ordered_id(), datetime.now(UTC), time.monotonic()
         entry: Entry = stages.NO_ENTRY
-        arguments_json = binding = ""
+        arguments_json = ""
+        binding = ""
         decision, refusal = stages.UNDECIDED, None
         try:
             entry = stages.resolve(request)

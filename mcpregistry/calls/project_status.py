@@ -109,7 +109,12 @@ def _command(project: ProjectSpec) -> str:
 
 
 def _facts(project: ProjectSpec) -> Mapping[str, Any]:
-    state = "confirmed" if project.is_confirmed else "waiting" if project.content else "unusable"
+    if project.is_confirmed:
+        state = "confirmed"
+    elif project.content:
+        state = "waiting"
+    else:
+        state = "unusable"
     return {
         "directory": project.directory,
         "file": project.path,

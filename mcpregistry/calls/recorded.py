@@ -21,7 +21,12 @@ def outcome_of_record(call: Invocation) -> CallOutcome:
     text = (held.result if held else "") or call.result
     task = HostTask.objects.filter(call=call).exclude(result="").only("result").first()
     try:
-        result = json.loads(task.result).get("result") if task else json.loads(text) if text else None
+        if task:
+            result = json.loads(task.result).get("result")
+        elif text:
+            result = json.loads(text)
+        else:
+            result = None
     except ValueError:  # only its beginning was kept
         result = {"content": [{"type": "text", "text": f"{text}\n(the rest of this result was not stored)"}]}
     duration = call.duration_ms or 0.0

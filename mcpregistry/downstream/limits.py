@@ -122,7 +122,8 @@ def limit_bytes(
     for kind, items in listed.items():
         sizes = [size(visible(item, instructions, kind)) for item in items]
         if sum(sizes) <= left:
-            kept[kind], left = tuple(items), left - sum(sizes)
+            kept[kind] = tuple(items)
+            left -= sum(sizes)
             continue
         chosen, left = _first_by_name(kind, items, sizes, left)
         kept[kind] = tuple(chosen)
@@ -170,7 +171,12 @@ def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
     """One listed prompt within bounds, whose arguments have names. Raises ResourceLimit or ProtocolError."""
     found = _bounded(PROMPT, prompt, limits)
     arguments = found.get("arguments")
-    listed = arguments if type(arguments) is list else [] if arguments is None else [arguments]
+    if type(arguments) is list:
+        listed = arguments
+    elif arguments is None:
+        listed = []
+    else:
+        listed = [arguments]
     if not all(isinstance(each, dict) and type(each.get("name")) is str for each in listed):
         raise ProtocolError(f"The arguments of prompt {found['name']} are not a list of objects with a name.")
     return found

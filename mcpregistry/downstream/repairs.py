@@ -133,7 +133,9 @@ def _repair_resource(content: object, uri: str) -> Part:
 
 def _repair_text(part: Part) -> Part:
     text = part.get("text")
-    return part if isinstance(text, str) else {**part, "text": "" if text is None else _to_text(text)["text"]}
+    if isinstance(text, str):
+        return part
+    return {**part, "text": "" if text is None else _to_text(text)["text"]}
 
 
 def _repair_media(part: Part) -> Part:

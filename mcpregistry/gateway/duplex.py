@@ -30,7 +30,8 @@ class Backlog:
     def __init__(self, most_messages: int, most_bytes: int, flood: int, on_flood: Callable[[], None]) -> None:
         self._most = (most_messages, most_bytes)
         self._flood, self._on_flood = flood, on_flood
-        self.messages = self.bytes = 0
+        self.messages = 0
+        self.bytes = 0
         self._news = asyncio.Event()
 
     @property

@@ -128,7 +128,8 @@ class LiveCall:
 
     def _question(self, requests: Mapping[str, Any]) -> CallOutcome:
         self.hears(None, None)
-        self._nonce, self._shown = secrets.token_hex(16), set(requests)
+        self._nonce = secrets.token_hex(16)
+        self._shown = set(requests)
         self._waiting[self._nonce] = self
         return CallOutcome(
             "", State.DISPATCHED, {"resultType": "input_required", "inputRequests": requests}, live=self._nonce

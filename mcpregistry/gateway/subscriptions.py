@@ -125,7 +125,8 @@ class Subscriptions:
             await self.keep(connection.session_id, uri, True)
             return t.EmptyResult()
         if session is None:
-            session = self._sessions[connection] = _Session()
+            session = _Session()
+            self._sessions[connection] = session
             connection.exit_stack.callback(session.close)
         if uri in session.ends:
             return t.EmptyResult()
@@ -280,7 +281,11 @@ class Allowed:
         """The answer."""
         now = time.monotonic()
         if self._known is not self._live.current or now >= self._until:
-            self._known, self._until, self._answer = self._live.current, now + 1.0, self._look()
+            known = self._live.current  # read before the look: a change during the look is looked at again
+            answer = self._look()
+            self._known = known
+            self._until = now + 1.0
+            self._answer = answer
         return self._answer
 
 

@@ -101,14 +101,16 @@ class Budget(SignedBook):
     @property
     def payer(self) -> str:
         """Whose it is, among those who pay (``domain.budgets``)."""
-        return self.agent.slug if self.agent else of_endpoint(self.endpoint.slug if self.endpoint else "")
+        if self.agent:
+            return self.agent.slug
+        return of_endpoint(self.endpoint.slug if self.endpoint else "")
 
     @property
     def whose(self) -> str:
         """Whose it is, in words."""
-        return (
-            f"agent '{self.agent.slug}'" if self.agent else f"endpoint '{self.endpoint.slug if self.endpoint else ''}'"
-        )
+        if self.agent:
+            return f"agent '{self.agent.slug}'"
+        return f"endpoint '{self.endpoint.slug if self.endpoint else ''}'"
 
     @property
     def counts(self) -> Unit:

@@ -251,12 +251,12 @@ def _postgres(there: There) -> list[str]:
         "AND OLD.state IS DISTINCT FROM NEW.state) "
         "EXECUTE FUNCTION slipsnisse_refuse('an ended call keeps its state')",
     ]
+    refused = [(name, event) for name in _APPENDED for event in ("update", "delete", "truncate")]
+    refused.remove(("audit", "delete"))
     statements += [
-        f"CREATE TRIGGER {name}_no_{event} BEFORE {event.upper()} ON {table} FOR EACH STATEMENT "
+        f"CREATE TRIGGER {name}_no_{event} BEFORE {event.upper()} ON {_APPENDED[name]} FOR EACH STATEMENT "
         "EXECUTE FUNCTION slipsnisse_refuse('the audit log is append-only')"
-        for name, table in _APPENDED.items()
-        for event in ("update", "delete", "truncate")
-        if (name, event) != ("audit", "delete")
+        for name, event in refused
     ]
     for table, columns in _watched(there):
         changed = _changed(columns, "IS DISTINCT FROM")

@@ -51,7 +51,9 @@ class SignedBook(TrackedModel):
 
     def sign(self, entry: SignedBookEntry) -> None:
         """Make the entry the next one of this book. The caller saves both."""
-        entry.seq, entry.prev, entry.key_id = self.book_seq + 1, self.book_hash, newest_key()
+        entry.seq = self.book_seq + 1
+        entry.prev = self.book_hash
+        entry.key_id = newest_key()
         entry.hash = signature(entry.key_id, _PURPOSE, entry.text(self.book_name))
         self.book_seq, self.book_hash, self.book_at = entry.seq, entry.hash, entry.at
 

@@ -103,7 +103,8 @@ class TrackedModel(models.Model):
             field.attname: deepcopy(self.__dict__[field.attname]) for field in self._meta.concrete_fields
             if field.attname in self.__dict__ and (some is None or field.attname in some)
         }  # fmt: skip
-        self._columns_read, self._values_read = [*known], [*known.values()]
+        self._columns_read = [*known]
+        self._values_read = [*known.values()]
         self._set_on_purpose = frozenset() if some is None else self._set_on_purpose - some
 
 

@@ -69,7 +69,12 @@ def _decided(call: Invocation, held: ApprovalRequest | None) -> Step:
     words = {"allow": _("Allowed"), "ask": _("Approval required"), "deny": _("Denied")}
     said = words.get(call.outcome, _("No decision"))
     tone = {"allow": "good", "deny": "wrong"}.get(call.outcome, "")
-    why = held.rule_name if held else "" if call.error_code else call.reason
+    if held:
+        why = held.rule_name
+    elif call.error_code:
+        why = ""
+    else:
+        why = call.reason
     rule = held.rule_id if held else _rule_named(why)
     return Step("policy", said, why, held.asked_at if held else call.received_at, tone, rule=rule)
 

@@ -66,7 +66,12 @@ def _quarters(pool: EnergyPool, begin: datetime, width: timedelta, agent: str) -
     entries = iter(found.values_list("at", "before", "after", "amount", "agent_slug"))
     entry = next(entries, None)
     before = pool.entries.filter(at__lt=begin).order_by("-id").first()
-    last = (before.at, before.after) if before else (entry[0], entry[1]) if entry else (pool.level_at, pool.level)
+    if before:
+        last = (before.at, before.after)
+    elif entry:
+        last = (entry[0], entry[1])
+    else:
+        last = (pool.level_at, pool.level)
     quarters = []
     for place in range(_BARS):
         start = begin + place * width

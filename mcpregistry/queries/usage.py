@@ -277,7 +277,12 @@ class _Found:
             self.advice[name] = advice_of(Line(name, self.now[name], self.before.get(name)), beside)
 
     def row(self, by: By, name: Name) -> Row:
-        server = EXPERTS if by is By.EXPERT else name[0] if by is By.TOOL else ""
+        if by is By.EXPERT:
+            server = EXPERTS
+        elif by is By.TOOL:
+            server = name[0]
+        else:
+            server = ""
         tally, before = self.now.get(name) or Tally(), self.before.get(name) or _NOTHING
         return Row(server, name[-1], tally, before, advice=self.advice.get(name, ()))
 

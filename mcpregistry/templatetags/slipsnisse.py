@@ -104,7 +104,12 @@ def dollars(value: float | Decimal | None) -> str:
     if value is None:
         return "-"
     size = abs(float(value))
-    digits = 2 if size >= 1 or size == 0 else 4 if size >= 0.001 else 6
+    if size >= 1 or size == 0:
+        digits = 2
+    elif size >= 0.001:
+        digits = 4
+    else:
+        digits = 6
     whole, _point, part = f"{size:,.{digits}f}".partition(".")
     return f"{'-' if value < 0 else ''}${whole}.{part.rstrip('0').ljust(2, '0')}"
 

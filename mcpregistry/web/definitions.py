@@ -107,7 +107,8 @@ def _group(server: Server, entries: list[Entry], tally: Tally | None) -> Group:
     told = next((e for e in entries if e.tool.present and e.definition and INSTRUCTIONS in e.definition.data), None)
     if told is None:
         return Group(server, entries, tally)
-    reworded = (change for e in entries for change in e.changes if change.field == INSTRUCTIONS)
+    changes = (change for entry in entries for change in entry.changes)
+    reworded = (change for change in changes if change.field == INSTRUCTIONS)
     findings = [finding for finding in told.findings if _of_instructions(finding)]
     said = str(told.definition.data[INSTRUCTIONS]) if told.definition else ""
     return Group(server, [_own(entry) for entry in entries], tally, said, next(reworded, None), findings)

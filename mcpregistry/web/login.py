@@ -60,7 +60,8 @@ def login(request: Any) -> HttpResponse:
     if getattr(form, "code_is_next", False):
         return HttpResponseRedirect(f"{reverse('login-code')}?{request.GET.urlencode()}")
     if locked_for := getattr(form, "locked_for", 0):
-        response.status_code, response["Retry-After"] = 429, str(locked_for)
+        response.status_code = 429
+        response["Retry-After"] = str(locked_for)
     if request.method == "POST" and request.user.is_authenticated:
         remember(response, request.user)
     return response

@@ -116,10 +116,11 @@ class ExpertToolAdmin(RecordAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         """The fields that the form makes itself are none of the model's."""
-        kwargs["fields"] = [
-            name for _, group in self.fieldsets for row in group["fields"]
-            for name in ([row] if isinstance(row, str) else row) if name not in (*_ORDER, "tools")
-        ]  # fmt: skip
+        names: list[str] = []
+        for _title, group in self.fieldsets:
+            for row in group["fields"]:
+                names += [row] if isinstance(row, str) else row
+        kwargs["fields"] = [name for name in names if name not in (*_ORDER, "tools")]
         return super().get_form(request, obj, change, **kwargs)
 
     @display(description=_("models"))

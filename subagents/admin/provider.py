@@ -161,7 +161,9 @@ class ProviderAdmin(LiveAdmin):
     def tested(self, provider: Provider) -> str:
         if provider.being_tested:
             return "under way"
-        return "never" if provider.tested_at is None else "failed" if provider.test_error else "works"
+        if provider.tested_at is None:
+            return "never"
+        return "failed" if provider.test_error else "works"
 
     def save(self, request: HttpRequest, row: Provider, form: ProviderForm) -> None:  # type: ignore[override]
         providers.save_provider(
@@ -217,11 +219,15 @@ class LanguageModelAdmin(RecordAdmin):
 
     @display(description=_("input, $/M"), ordering="input_price")
     def price_in(self, model: LanguageModel) -> str:
-        return "free" if model.free else "unknown" if model.input_price is None else exactly(model.input_price)
+        if model.free:
+            return "free"
+        return "unknown" if model.input_price is None else exactly(model.input_price)
 
     @display(description=_("output, $/M"), ordering="output_price")
     def price_out(self, model: LanguageModel) -> str:
-        return "free" if model.free else "unknown" if model.output_price is None else exactly(model.output_price)
+        if model.free:
+            return "free"
+        return "unknown" if model.output_price is None else exactly(model.output_price)
 
     def save(self, request: HttpRequest, row: LanguageModel, form: forms.ModelForm[LanguageModel]) -> None:
         if "prices_from" not in form.changed_data and any(name.endswith("_price") for name in form.changed_data):

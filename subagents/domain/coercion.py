@@ -54,7 +54,12 @@ def _wanted(schema: Mapping[str, Any]) -> set[str]:
     if set(schema) & {"enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "$ref", "$dynamicRef"}:
         return set()
     types = schema.get("type")
-    wanted = {types} if isinstance(types, str) else set(types) if isinstance(types, list) else set()
+    if isinstance(types, str):
+        wanted = {types}
+    elif isinstance(types, list):
+        wanted = set(types)
+    else:
+        wanted = set()
     if not wanted or "string" in wanted or not wanted <= _PLAIN:
         return set()
     return wanted - {"integer"} if "number" in wanted else wanted

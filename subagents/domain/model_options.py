@@ -250,5 +250,6 @@ def gemini_thinking(model: str, given: Options, max_output: int) -> dict[str, An
     if effort == "none":
         return {"thinkingBudget": 0}
     if re.search(r"gemini-(?:[3-9]|\d\d)", model):
-        return {"thinkingLevel": "low" if effort in ("minimal", "low") else effort if effort == "medium" else "high"}
+        levels = {"minimal": "low", "low": "low", "medium": "medium"}
+        return {"thinkingLevel": levels.get(str(effort), "high")}
     return {"thinkingBudget": min(_EFFORTS.get(str(effort), LEAST_BUDGET), max(0, max_output - _ROOM))}

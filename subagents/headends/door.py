@@ -311,7 +311,8 @@ def _list_failed_servers(engine: Engine, agent: AgentSpec) -> set[str]:
     """Return the unavailable servers among those that the agent's expert tools may use."""
     now = engine.live.current
     experts = [each for each in now.sections.get("experts", ()) if agent.slug in each.users]
-    granted = {grant.server_id for each in experts if (own := now.agents.get(each.agent)) for grant in own.grants}
+    agents = [now.agents[each.agent] for each in experts if each.agent in now.agents]
+    granted = {grant.server_id for each in agents for grant in each.grants}
     return {server.slug for server in now.servers.values() if server.id in granted and not server.available}
 
 

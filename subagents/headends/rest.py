@@ -85,7 +85,9 @@ async def read_request(
     wish = given.pop(SCHEMA, None) if ours and form == JSON else None
     if wish is not None and not isinstance(wish, dict):
         raise HeadendError(422, "ARGUMENTS_INVALID", "schema must be a JSON Schema object.", param=SCHEMA)
-    asked = AnswerFormat(JSON, wish) if wish is not None else AnswerFormat("" if form == JSON else form)
+    asked = AnswerFormat("" if form == JSON else form)
+    if wish is not None:
+        asked = AnswerFormat(JSON, wish)
     return given, asked, Answer(expert, form)
 
 

@@ -108,9 +108,8 @@ class Operations:
         """Those of the requests that the expert tool of this agent works on, in its runs."""
         if endpoint.slug != RUNS.slug:
             return ()
-        kinds = [
-            kind for each in snapshot.sections.get(SECTION, ()) if each.agent == agent.slug for kind in each.maintains
-        ]
+        experts = [each for each in snapshot.sections.get(SECTION, ()) if each.agent == agent.slug]
+        kinds = [kind for each in experts for kind in each.maintains]
         names = dict.fromkeys(listed["name"] for kind in kinds for listed in LISTINGS.get(Kind(kind), ()))
         return [_OFFERS[name] for name in names]
 
@@ -178,7 +177,9 @@ def _claimed(run: str, *, locked: bool = False) -> MaintenanceRequest:
     rows = MaintenanceRequest.objects.open().filter(
         notes__model__run=run, wish=Wish.NONE, lease_until__gte=database_now()
     )
-    found = (rows.select_for_update() if locked else rows).first() if run else None
+    if locked:
+        rows = rows.select_for_update()
+    found = rows.first() if run else None
     if found is None or found.notes["model"]["ended"]:
         raise Conflict(
             "This run does not work on a request of the sub-agent, or no longer does.",

@@ -155,7 +155,9 @@ def _waiting(proposal_id: int) -> Proposal:
 
 
 def _decided(proposal: Proposal, state: ProposalState, actor: str) -> Proposal:
-    proposal.state, proposal.decided_by, proposal.decided_at = state, actor, timezone.now()
+    proposal.state = state
+    proposal.decided_by = actor
+    proposal.decided_at = timezone.now()
     proposal.save()
     request = proposal.request
     audit.record(

@@ -42,7 +42,12 @@ async def conclude(held: Lease, seen: RunView, tools: Toolbox, exit: Exit, think
             return await thinking.turn(held, seen, tools, exit, note=CONTINUE, insist=True)
     structured, problem = await asyncio.to_thread(_checked, text, seen.spec.output_schema)
     if problem and not any(asked_again(turn.note) for turn in _last_words(seen.turns)):
-        note = repairing(problem) if text.strip() else BRIEF if cut else SPEAK
+        if text.strip():
+            note = repairing(problem)
+        elif cut:
+            note = BRIEF
+        else:
+            note = SPEAK
         return await thinking.turn(held, seen, tools, exit, note=note)
     if not text.strip():
         return await _failed(held, seen, Exit.EMPTY, "The model gave no answer.")

@@ -150,7 +150,8 @@ class _Results:
         if room is None:
             last = self.seen.turns[-1]
             ratio = context.ratio_of(last.input_tokens, last.estimated)
-            room = self._room = context.Room(target, _known(self.seen, count), ratio)
+            room = context.Room(target, _known(self.seen, count), ratio)
+            self._room = room
         return room.admit(count(text))
 
 

@@ -203,11 +203,9 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
         return
     there = Tool.objects.filter(server=server, name__in=names).select_related("server")
     tools = {f"{server.slug}::{tool.name}": tool for tool in there}
+    awaited = [(expert, key) for expert in waiting for key in expert.awaited_tools]
     grants.grant_tools(
-        (expert.agent, tools[key], f"whitelist of {expert.name}")
-        for expert in waiting
-        for key in expert.awaited_tools
-        if key in tools
+        (expert.agent, tools[key], f"whitelist of {expert.name}") for expert, key in awaited if key in tools
     )
     for expert in waiting:
         expert.awaited_tools = [key for key in expert.awaited_tools if key not in tools]

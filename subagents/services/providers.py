@@ -72,7 +72,8 @@ def _confirm_if_entered(provider: Provider, before: Provider | None, key: str | 
     if provider.draft_problem() is None or provider.allowed_networks:
         return
     if proves_the_key(key, _headers(provider), _headers(before) if before else {}):
-        provider.confirmed_destination, provider.confirmed_at = provider.destination_hash(), timezone.now()
+        provider.confirmed_destination = provider.destination_hash()
+        provider.confirmed_at = timezone.now()
         provider.confirmed_by = None
 
 
@@ -107,7 +108,8 @@ def confirm_destination(*, provider: Provider, actor: str, shown: str, user: obj
             "The provider was changed after this page was shown.", remedy="Reload the page, then confirm the provider."
         )
     _check(provider)
-    provider.confirmed_destination, provider.confirmed_at = shown, timezone.now()
+    provider.confirmed_destination = shown
+    provider.confirmed_at = timezone.now()
     provider.confirmed_by = user  # type: ignore[assignment]
     provider.save()
     audit.record(

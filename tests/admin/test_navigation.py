@@ -29,7 +29,8 @@ def test_there_are_at_most_eight_areas_and_each_list_is_in_one() -> None:
     lists = {f"{model._meta.app_label}_{model._meta.model_name}" for model in admin.site._registry} - _OF_RECORDS
     assert {f"admin:{name}_changelist" for name in lists} <= {*urls}
     assert len(urls) == len({*urls})
-    keys = [page.key for area in AREAS for page in area.pages if page.key]
+    pages = [page for area in AREAS for page in area.pages]
+    keys = [page.key for page in pages if page.key]
     assert len(keys) == len({*keys})
 
 
@@ -55,7 +56,8 @@ def test_every_page_of_it_opens(client_of: ClientOf, site: Site, who: str) -> No
 )
 def test_it_says_where_one_is(client_of: ClientOf, site: Site, path: str, title: str) -> None:
     shown = areas(client_of, "root", path)
-    here = [(area["here"], page["title"]) for area in shown for page in area["items"] if page["active"]]  # type: ignore[attr-defined]
+    pages = [(area["here"], page) for area in shown for page in area["items"]]  # type: ignore[attr-defined]
+    here = [(is_here, page["title"]) for is_here, page in pages if page["active"]]
     assert here == [(True, title)]
     html = client_of("root").get(path).content.decode()
     assert re.findall(r'aria-current="page"[^>]*>(?:<span class="material[^<]*</span>)?<span>([^<]*)', html)[:1] == [

@@ -152,10 +152,10 @@ def test_of_two_at_once_both_get_the_answer_and_one_has_the_effect(live_db, call
 
 def test_the_document_says_which_requests_take_a_key(db):
     paths = api.get_openapi_schema(path_prefix="")["paths"]
+    operations = [(path, operation) for path, methods in paths.items() for operation in methods.values()]
     taking = {
         path
-        for path, methods in paths.items()
-        for operation in methods.values()
+        for path, operation in operations
         if "Idempotency-Key" in {parameter["name"] for parameter in operation.get("parameters", ())}
     }
     made = {path.partition("?")[0] for path, _, _ in WRITES if "echo" not in path and "7" not in path}

@@ -127,12 +127,8 @@ AGENT = {
 
 
 def lowest_roles() -> dict[str, str]:
-    return {
-        operation.strip(): role
-        for role, text in LOWEST.items()
-        for operation in re.split(r"[|\n]", text)
-        if operation.strip()
-    }
+    pairs = [(operation.strip(), role) for role, text in LOWEST.items() for operation in re.split(r"[|\n]", text)]
+    return {operation: role for operation, role in pairs if operation}
 
 
 @functools.cache  # the document takes two seconds
@@ -144,7 +140,8 @@ def operations() -> list[str]:
 @cache
 def take_a_body() -> set[str]:
     paths = api.get_openapi_schema(path_prefix="")["paths"].items()
-    return {f"{method.upper()} {path}" for path, of in paths for method, one in of.items() if "requestBody" in one}
+    operations = [(f"{method.upper()} {path}", one) for path, of in paths for method, one in of.items()]
+    return {name for name, one in operations if "requestBody" in one}
 
 
 def answer(caller, operation: str):

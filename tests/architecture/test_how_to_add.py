@@ -40,8 +40,8 @@ def test_every_format_has_a_real_sample() -> None:
 
 def test_a_field_of_a_rule_is_known_everywhere() -> None:
     edited = {field.name for field in PolicyRule._meta.concrete_fields} - {"id", "created_at"}
-    shown = {name for _, group in PolicyRuleAdmin.fieldsets or () for row in group["fields"]
-             for name in ([row] if isinstance(row, str) else row)}  # fmt: skip
+    rows = [row for _, group in PolicyRuleAdmin.fieldsets or () for row in group["fields"]]
+    shown = {name for row in rows for name in ([row] if isinstance(row, str) else row)}
     assert {*PLAIN, *NAMED} == edited == shown == {*RuleChange.model_fields}
     assert {*RuleOut.model_fields} == edited | {"id", "created_at"}
     decides = {re.sub(r"_id$", "", field.name) for field in fields(RuleSpec)}

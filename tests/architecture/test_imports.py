@@ -52,12 +52,8 @@ def test_only_one_room_imports(module, room):
 def test_site_imports_no_package_that_only_tests_install():
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     for_tests = {re.split(r"[\[>=<]", name)[0].replace("-", "_") for group in groups.values() for name in group}
-    found = {
-        (str(path.relative_to(ROOT)), name)
-        for path in _sources()
-        for name in _imports(path)
-        if name.split(".")[0] in for_tests
-    }
+    imported = {(str(path.relative_to(ROOT)), name) for path in _sources() for name in _imports(path)}
+    found = {(path, name) for path, name in imported if name.split(".")[0] in for_tests}
     assert found == set()
 
 

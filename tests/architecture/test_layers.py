@@ -29,8 +29,8 @@ FLOORS = (
 
 
 def sources() -> list[Path]:
-    found = [path for house in HOUSES for path in (ROOT / house).rglob("*.py") if "migrations" not in path.parts]
-    return [ROOT / "manage.py", *sorted(found)]
+    found = [path for house in HOUSES for path in (ROOT / house).rglob("*.py")]
+    return [ROOT / "manage.py", *sorted(path for path in found if "migrations" not in path.parts)]
 
 
 def module_of(path: Path) -> str:
@@ -64,12 +64,12 @@ def inside(name: str, *packages: str) -> bool:
 
 def users(*packages: str, runtime_only: bool = True) -> set[str]:
     """Modules that import one of the packages."""
-    return {
-        module_of(path)
-        for path in sources()
-        for name, runtime in imports(path)
-        if inside(name, *packages) and (runtime or not runtime_only)
-    }
+    found = set()
+    for path in sources():
+        for name, runtime in imports(path):
+            if inside(name, *packages) and (runtime or not runtime_only):
+                found.add(module_of(path))
+    return found
 
 
 def outside(found: set[str], *allowed: str) -> list[str]:
@@ -89,13 +89,11 @@ def test_the_ground_floor_is_pure():
 @pytest.mark.parametrize("floor", range(len(FLOORS)))
 def test_no_floor_imports_a_higher_one(floor: int):
     above = [package for higher in FLOORS[floor + 1 :] for package in higher]
-    climbing = [
-        f"{module_of(path)} imports {name}"
-        for path in sources()
-        if inside(module_of(path), *FLOORS[floor])
-        for name, runtime in imports(path)
-        if runtime and inside(name, *above)
-    ]
+    climbing = []
+    for path in sources():
+        if inside(module_of(path), *FLOORS[floor]):
+            names = [name for name, runtime in imports(path) if runtime and inside(name, *above)]
+            climbing += [f"{module_of(path)} imports {name}" for name in names]
     assert climbing == []
 
 
@@ -111,12 +109,14 @@ def test_the_sub_agent_knows_neither_energy_pools_nor_conversations():
         "mcpregistry.models.conversation",
         "subagents.effort",
     )
+    mine = [path for path in sources() if inside(module_of(path), "subagents.maintenance")]
+    imported = [(module_of(path), name) for path in mine for name, _ in imports(path)]
+    models = ("Conversation", "Message", "EnergyPool", "EnergyEntry")
     found = {
-        f"{module_of(path)} imports {name}"
-        for path in sources() if inside(module_of(path), "subagents.maintenance")
-        for name, _ in imports(path)
-        if inside(name, *closed) or name.rpartition(".")[2] in ("Conversation", "Message", "EnergyPool", "EnergyEntry")
-    }  # fmt: skip
+        f"{module} imports {name}"
+        for module, name in imported
+        if inside(name, *closed) or name.rpartition(".")[2] in models
+    }
     assert found == set()
 
 
@@ -124,13 +124,13 @@ def test_the_sub_agent_writes_no_files():
     """What it changes are rows: a configuration file is written by people's exports alone."""
     mine = [path for path in sources() if inside(module_of(path), "subagents.maintenance")]
     assert mine
-    ways = {name for path in mine for name, _ in imports(path) if name.partition(".")[0] in FILES}
-    opened = {
-        module_of(path)
-        for path in mine
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "os.open")
-    }
+    ways: set[str] = set()
+    opened: set[str] = set()
+    for path in mine:
+        ways |= {name for name, _ in imports(path) if name.partition(".")[0] in FILES}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "os.open"):
+                opened.add(module_of(path))
     assert (ways, opened) == (set(), set())
 
 

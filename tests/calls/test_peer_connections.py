@@ -80,7 +80,9 @@ class Peer:
     def __init__(self, folder: Path, *script: Part) -> None:
         self.address = str(folder / "peer.sock")
         self.script = list(script)
-        self.dialled = self.offered = self.begun = 0
+        self.dialled = 0
+        self.offered = 0
+        self.begun = 0
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.dialled += 1

@@ -435,7 +435,8 @@ async def test_the_end_of_a_call_whose_beginning_failed_is_not_in_the_audit_log(
         if together and not let_go.is_set():  # the next ones come in one commit
             took.set()
             let_go.wait(HANG_LIMIT)
-        if any(f"{1:032x}" in row for sql, rows in work for row in rows if sql == ledger.INSERT):
+        inserted = [rows for sql, rows in work if sql == ledger.INSERT]
+        if any(f"{1:032x}" in row for rows in inserted for row in rows):
             took.set()
             let_go.wait(HANG_LIMIT)
             raise IntegrityError("bad row") if together else OperationalError("database is locked")

@@ -62,15 +62,13 @@ def _case(catalogue: Catalogue, kind: str) -> Mapping[str, Any]:
 
 def _one_by_one(whole: Cases) -> dict[str, Mapping[str, Any]]:
     """Each definition as a list of its own, so that a failing test names it."""
-    return {
-        f"{title} {place}": {
-            "method": case["method"],
-            "results": {version: {key: [found[key][place]]} for version, found in case["results"].items()},
-        }
-        for title, case in whole.items()
-        for key in case["results"]["2025-11-25"]
-        for place in range(len(case["results"]["2025-11-25"][key]))
-    }
+    cases: dict[str, Mapping[str, Any]] = {}
+    for title, case in whole.items():
+        for key, items in case["results"]["2025-11-25"].items():
+            for place in range(len(items)):
+                results = {version: {key: [found[key][place]]} for version, found in case["results"].items()}
+                cases[f"{title} {place}"] = {"method": case["method"], "results": results}
+    return cases
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +99,11 @@ def check_answers(answers: Mapping[str, Mapping[str, str]], cases: Cases) -> Non
     """Fail with every list that a client refuses, and why it does."""
     for complaints in answers.values():
         assert set(complaints) == set(cases)
-    refused = [
-        f"{client}, {title}: {text}\n{json.dumps(cases[title])[:1000]}"
-        for client, complaints in answers.items()
-        for title, text in complaints.items()
-        if text
-    ]
+    refused = []
+    for client, complaints in answers.items():
+        for title, text in complaints.items():
+            if text:
+                refused.append(f"{client}, {title}: {text}\n{json.dumps(cases[title])[:1000]}")
     if refused:
         pytest.fail("\n".join(refused))
 

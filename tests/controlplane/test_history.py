@@ -257,7 +257,8 @@ def test_an_account_that_is_gone_stands_in_the_way_of_nothing(root, server):
     ann.delete()
     agent.refresh_from_db()
     grant.refresh_from_db()
-    agent.description = grant.note = "new"
+    agent.description = "new"
+    grant.note = "new"
     agents.save_agent(agent=agent, actor=ACTOR)
     grants.save_grant(grant=grant, actor=ACTOR)
     for version in old:

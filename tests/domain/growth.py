@@ -14,7 +14,8 @@ def grows_at_most(work: Callable[[int], object], size: int, most: float = MOST) 
 
     The best of three runs each is what counts: a neighbour on the machine slows one of them, not all.
     """
-    small = large = float("inf")
+    small = float("inf")
+    large = float("inf")
     for _ in range(3):
         large = min(large, _time(work, FACTOR * size))  # first, for it also pays what is loaded or compiled once
         small = min(small, _time(work, size))

@@ -62,7 +62,8 @@ numbers = st.integers(0, 10**12)
 
 @given(numbers, st.lists(numbers, max_size=20))
 def test_what_is_let_through_never_passes_the_hard_mark_and_nothing_is_refused_that_fits(hard, wanted):
-    spent = reserved = 0
+    spent = 0
+    reserved = 0
     for number, more in enumerate(wanted):
         book = Book(spent, reserved, None, hard)
         assert book.bears(more) == (spent + reserved + max(more, 1) <= hard)

@@ -233,7 +233,12 @@ def test_what_is_remembered_about_a_tool_ends_with_its_spec():
 def test_a_resource_keeps_the_rules_of_its_own_row_however_it_is_read_and_gains_nothing_by_them(kind, outcome_of_row):
     by = replace(TOOL, kind=kind, ruled={"docs://secret": 7})
     rules = Rules((rule(1, outcome_of_row, tool_id=7),), ASK if outcome_of_row is ALLOW else ALLOW)
-    expected = ASK if outcome_of_row is ALLOW else ALLOW if kind == "tool" else outcome_of_row
+    if outcome_of_row is ALLOW:
+        expected = ASK
+    elif kind == "tool":
+        expected = ALLOW
+    else:
+        expected = outcome_of_row
     secret, other = (question({"uri": uri}, tool=by) for uri in ("docs://secret", "docs://other"))
     for _ in range(2):  # what is remembered of the one says nothing of the other
         assert rules(other).outcome is (ASK if outcome_of_row is ALLOW else ALLOW)

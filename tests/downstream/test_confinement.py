@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -137,7 +138,9 @@ def test_pairs_of_sockets_are_streams_and_packets_in_order(asked) -> None:
 
 @pytest.mark.attack
 def test_sockets_are_tcp_and_udp_or_none(asked) -> None:
-    plain = [(family, kind | flags) for family in (INET, INET6) for kind in (STREAM, DGRAM) for flags in (0, FLAGS)]
+    plain = [
+        (family, kind | flags) for family, kind, flags in itertools.product((INET, INET6), (STREAM, DGRAM), (0, FLAGS))
+    ]
     known = [(INET, STREAM, 6), (INET6, DGRAM, 17)]
     for each in (*plain, *known):
         stream = each[1] & 0xF == STREAM

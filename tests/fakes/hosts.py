@@ -184,7 +184,8 @@ class HttpHost(Host):
     async def request(self, method: str, params: Message, request_id: int = 0) -> Message:
         request_id = request_id or next(self.ids)
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
-        task = self._open[request_id] = asyncio.create_task(self._exchange(message))
+        task = asyncio.create_task(self._exchange(message))
+        self._open[request_id] = task
         try:
             return await task
         except (httpx2.HTTPError, asyncio.CancelledError) as error:

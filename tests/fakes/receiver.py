@@ -55,7 +55,9 @@ def listening(receiver: Receiver) -> Iterator[Receiver]:
             except ConnectionError:
                 self.close_connection = True  # the sender did not wait for our answer, or an answer is to hang up
 
-        do_PUT = do_GET = do_HEAD = do_POST
+        do_PUT = do_POST
+        do_GET = do_POST
+        do_HEAD = do_POST
 
         def log_message(self, *_: object) -> None:
             return

@@ -45,7 +45,8 @@ def remembered(key: object, make: Callable[[], T], ignored: str = "") -> T:
     if made is not None and time.monotonic() - made.at < FRESH:
         _put(made)
     else:
-        made = _made[key] = _make(make, empty)
+        made = _make(make, empty)
+        _made[key] = made
     return copy.deepcopy(made.result)  # type: ignore[return-value]
 
 

@@ -84,7 +84,8 @@ class Slack(Receiver):
 
     def press(self, address: str, stamp: str, action: str, *, member: str = "U0ANN", **signing: Any) -> HttpResponse:
         """Somebody presses a button of the message."""
-        elements = [e for b in self.messages[stamp]["blocks"] if b["type"] == "actions" for e in b["elements"]]
+        blocks = [block for block in self.messages[stamp]["blocks"] if block["type"] == "actions"]
+        elements = [element for block in blocks for element in block["elements"]]
         button = next(element for element in elements if element["action_id"] == action)
         self.triggers.add(trigger := secrets.token_hex(8))
         payload = {

@@ -151,7 +151,8 @@ class Stage:
             for row, tool in zip(rows, tools, strict=True)
         )
         for row, definition in zip(rows, approved, strict=True):
-            row.pinned = row.latest = definition
+            row.pinned = definition
+            row.latest = definition
         Tool.objects.bulk_update(rows, ["pinned", "latest"], batch_size=200)
 
     @staticmethod

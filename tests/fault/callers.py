@@ -214,7 +214,9 @@ class Callers:
             return
         failed = "error" in result or result.get("isError", False)  # which it leaves out when nothing is wrong
         unknown = "OUTCOME UNKNOWN" in str(result)
-        state = "succeeded" if not failed else "unknown" if unknown else "failed"
+        state = "succeeded"
+        if failed:
+            state = "unknown" if unknown else "failed"
         self.reports.call_reports.append(Report(text, state, "", str(result)))
         if failed:
             await asyncio.sleep(0.3)

@@ -410,12 +410,9 @@ async def cell(way: Way, place: Place) -> AsyncIterator[Cell]:
 
 def cells(door: str) -> Any:
     """Parametrise a test with every cell of the ways through this door; REST counts as HTTP."""
-    own = [
-        (way, what)
-        for way in WAYS
-        for what in HAPPENINGS
-        if (way.door == "stdio") == (door == "stdio") and (way.kind, what) not in IMPOSSIBLE
-    ]
+    ways = [way for way in WAYS if (way.door == "stdio") == (door == "stdio")]
+    pairs = [(way, what) for way in ways for what in HAPPENINGS]
+    own = [(way, what) for way, what in pairs if (way.kind, what) not in IMPOSSIBLE]
     marked = [pytest.param(way, what, id=f"{way}-{what.__name__}", marks=marks_of(way, what)) for way, what in own]
     return pytest.mark.parametrize(("way", "what"), marked)
 

@@ -236,6 +236,7 @@ def refuse_held_calls(monkeypatch: pytest.MonkeyPatch, name: str, times: int) ->
             raise no_room()
         return real(*args, **kwargs)
 
-    function.__name__ = function.__qualname__ = name
+    function.__name__ = name
+    function.__qualname__ = name
     function.__module__ = held_calls.__name__
     monkeypatch.setattr(held_calls, name, function)

@@ -43,7 +43,8 @@ def read_through(url: str) -> int:
     """How many entries the audit log has, read one by one by this address: others get each session in between."""
     settings = copy.deepcopy(connection.settings_dict) | {"HOST": unquote(urlsplit(url).hostname or ""), "PORT": "6432"}
     settings["OPTIONS"].pop("pool")
-    connections["default"] = through = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "default")
+    through = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "default")
+    connections["default"] = through
     try:
         return sum(1 for _ in streamed(AuditEntry.objects.order_by("id"), 1))
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -242,8 +243,7 @@ _WAITERS = {"task": TaskWaiter, "question": QuestionWaiter, "progress": Progress
 
 WAYS = [
     *(Way("task", door) for door in ("http", "stdio")),
-    *(Way(kind, door, era) for kind in ("question", "progress", "away")
-      for door in ("http", "stdio") for era in (LEGACY, MODERN)),
+    *itertools.starmap(Way, itertools.product(("question", "progress", "away"), ("http", "stdio"), (LEGACY, MODERN))),
     Way("rest"),
 ]  # fmt: skip
 

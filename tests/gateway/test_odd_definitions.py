@@ -35,7 +35,8 @@ class Floor:
         command = [sys.executable, "-S", str(SERVERS / "echo.py")]
         self.odd: Server = stage.server(f"{self.slug}-odd", [], command=command, env=listing)
         self.token = stage.agent(self.slug, self.healthy, self.odd)
-        self.agent, self.endpoint = Agent.objects.get(slug=self.slug), Endpoint.objects.get(slug=self.slug)
+        self.agent = Agent.objects.get(slug=self.slug)
+        self.endpoint = Endpoint.objects.get(slug=self.slug)
 
     def catalogue(self) -> Catalogue:
         found = catalogue_now(self.agent, self.endpoint, now=timezone.now())

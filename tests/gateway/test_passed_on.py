@@ -157,7 +157,8 @@ async def test_what_is_posted_to_a_stream_of_another_process_counts_too_and_is_n
     await outside(Agent.objects.filter(slug=slug).update, calls_per_minute=3)
     token = stage.tokens[slug]
     async with doors(slug, token) as first, doors(slug, token) as other:
-        first.endpoint = other.endpoint = f"{slug}/sse"
+        first.endpoint = f"{slug}/sse"
+        other.endpoint = first.endpoint
         stream = Stream(first, "GET", Corpus("tools/list"))
         await until(lambda: "session_id=" in stream.body)
         session = stream.body.split("session_id=")[1].split("\r\n")[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.server
+import itertools
 import re
 import sys
 import threading
@@ -52,7 +53,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(int(processes), {"older": "legacy", "modern": "auto"}[host], kept == "kept")
 
 
-CASES = [f"{count}-{host}-{kept}" for count in (2, 4) for host in ("older", "modern") for kept in ("kept", "new")]
+CASES = list(map("-".join, itertools.product(("2", "4"), ("older", "modern"), ("kept", "new"))))
 every_case = pytest.mark.parametrize("case", CASES, indirect=True)
 
 

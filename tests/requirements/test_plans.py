@@ -29,6 +29,12 @@ PARTIAL = ("call_open", "call_odd", "call_by_request", "audit_of_kind")  # hold 
 ROWS, LATE, EARLY = 3_000, "2100-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
 
 
+def _choose_state(number: int) -> str:
+    if number < HELD:
+        return "pending"
+    return "succeeded" if number % 20 else "rejected"
+
+
 def fill() -> None:
     now, numbers = timezone.now(), itertools.count()
     Endpoint.objects.create(slug="there")
@@ -37,7 +43,7 @@ def fill() -> None:
     Invocation.objects.bulk_create(
         [
             Invocation(
-                id=f"{number:032x}", state="pending" if number < HELD else "succeeded" if number % 20 else "rejected",
+                id=f"{number:032x}", state=_choose_state(number),
                 agent_slug=f"agent-{number % 50}", endpoint_slug=f"door-{number % 5}", server_slug=f"server-{number % 60}",
                 tool_name=f"tool_{number % 70}", exposed_name=f"x__tool_{number % 70}", origin=("http", "stdio", "run")[number % 3],
                 request_id=f"r{number}" if number % 9 == 0 else "", received_at=now - timedelta(minutes=number), writer="w",
@@ -109,7 +115,8 @@ def scans(plan: str) -> list[str]:
 def unbounded(what: str, asked: CaptureQueriesContext) -> list[str]:
     found = plans(asked)
     bounded = [query for query, plan in found if " WHERE " not in query and " LIMIT " in query and "TEMP" not in plan]
-    return [f"{what}\n{line}\n{query}" for query, plan in found if query not in bounded for line in scans(plan)]
+    open_plans = [(query, plan) for query, plan in found if query not in bounded]
+    return [f"{what}\n{line}\n{query}" for query, plan in open_plans for line in scans(plan)]
 
 
 def got(address: str, client: Client) -> list[str]:

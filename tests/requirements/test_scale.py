@@ -32,7 +32,8 @@ def fill() -> None:
     )
     approved = list(Definition.objects.select_related("tool"))
     for definition in approved:
-        definition.tool.pinned = definition.tool.latest = definition
+        definition.tool.pinned = definition
+        definition.tool.latest = definition
     Tool.objects.bulk_update([definition.tool for definition in approved], ["pinned", "latest"])
     Endpoint.objects.create(slug="default")
     ann = Agent.objects.create(slug="ann")

@@ -134,5 +134,6 @@ def test_no_search_goes_through_all_calls() -> None:
         calls_with("second line")
     with connection.cursor() as cursor:
         plans = [cursor.execute(f"EXPLAIN QUERY PLAN {each['sql']}").fetchall() for each in asked]
-    scans = [step[3] for plan in plans for step in plan if step[3].startswith("SCAN mcpregistry_")]
+    steps = [step[3] for plan in plans for step in plan]
+    scans = [step for step in steps if step.startswith("SCAN mcpregistry_")]
     assert [scan for scan in scans if "call_open" not in scan] == []

@@ -27,9 +27,9 @@ def fill(count: int) -> None:
         agent, endpoint = Agent.objects.create(slug=f"a{n}"), Endpoint.objects.create(slug=f"e{n}")
         for name in ("x", "y"):
             tool = Tool.objects.create(server=server, name=name, first_seen_at=NOW, last_seen_at=NOW)
-            tool.pinned = tool.latest = Definition.objects.create(
-                tool=tool, hash=name, body=json.dumps({"name": name}), seen_at=NOW
-            )
+            definition = Definition.objects.create(tool=tool, hash=name, body=json.dumps({"name": name}), seen_at=NOW)
+            tool.pinned = definition
+            tool.latest = definition
             tool.save()
         Grant.objects.create(agent=agent, server=server)
         Grant.objects.create(endpoint=endpoint, tool=tool)
@@ -57,7 +57,9 @@ def fill_from(start: int) -> None:
     server = Server.objects.create(slug=f"m{start}", command=["x"], lifecycle="active")
     for n in range(10):
         tool = Tool.objects.create(server=server, name=f"t{n}", first_seen_at=NOW, last_seen_at=NOW)
-        tool.pinned = tool.latest = Definition.objects.create(tool=tool, hash=f"{n}", body="{}", seen_at=NOW)
+        definition = Definition.objects.create(tool=tool, hash=f"{n}", body="{}", seen_at=NOW)
+        tool.pinned = definition
+        tool.latest = definition
         tool.save()
         agent = Agent.objects.create(slug=f"m{start}-{n}")
         Grant.objects.create(agent=agent, tool=tool)

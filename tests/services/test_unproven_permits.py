@@ -90,7 +90,9 @@ def test_permit_that_was_tampered_with_is_not_used(permit: Permit, case: str) ->
 def test_use_is_not_given_back_for_a_forged_entry(permit: Permit) -> None:
     """Whoever writes by hand that a use was taken gets none for it."""
     entry = AuditEntry.objects.filter(kind="permit.used").get()
-    entry.pk, entry.seq, entry.body = None, entry.seq + 1_000, entry.body.replace('"call":"c"', '"call":"x"')
+    entry.pk = None
+    entry.seq += 1_000
+    entry.body = entry.body.replace('"call":"c"', '"call":"x"')
     entry._state.adding = True
     with unguarded():
         entry.save(force_insert=True)

@@ -93,12 +93,8 @@ def test_claims_are_confirmed_only_when_told_to(client_of: ClientOf, people: Sit
 
 def test_claims_are_not_confirmed_over_a_newer_confirmation(client_of: ClientOf, people: Site) -> None:
     client = client_of("approver")
-    (entry,) = (
-        entry
-        for group in client.get(INBOX).context["groups"]
-        for entry in group.entries
-        if entry.tool.name == "create_issue"
-    )
+    entries = [entry for group in client.get(INBOX).context["groups"] for entry in group.entries]
+    (entry,) = (entry for entry in entries if entry.tool.name == "create_issue")
     behaviour.confirm_annotations(
         tool=named("create_issue"), actor=ACTOR, read_only=False, destructive=None, open_world=True
     )

@@ -150,7 +150,8 @@ def decisions(
     for number in range(approved + rejected):
         yes = number < approved
         call, request = Invocation.objects.get(pk=model.call_id), ApprovalRequest.objects.get(pk=model.pk)
-        call.pk = request.pk = f"{rule}-{who}-{number}"
+        call.pk = f"{rule}-{who}-{number}"
+        request.pk = call.pk
         call.state, call.finished_at = (State.SUCCEEDED if yes else State.REJECTED), at
         call.save(force_insert=True)
         request.call, request.rule_name, request.join_key, request.asked_at = call, rule, None, at

@@ -82,7 +82,8 @@ def test_records_without_versions_offer_no_history(people: Site, client_of: Clie
 
 def test_each_page_of_the_admin_has_its_page_of_the_docs() -> None:
     """Not only their contents."""
-    names = {url.name for model in admin.site._registry.values() for url in model.urls if url.name}
+    urls = [url for model in admin.site._registry.values() for url in model.urls]
+    names = {url.name for url in urls if url.name}
     entries = {page.url.removeprefix("admin:") for area in AREAS for page in area.pages}
     names |= {name for name in entries if ":" not in name} | {"password_change", "history-version", "analyzer-apply"}
     assert {name for name in names if not _of_admin(name)} == set()

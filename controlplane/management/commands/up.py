@@ -77,7 +77,8 @@ class Command(BaseCommand):
 
     def _run(self, listener: socket.socket, workers: int) -> None:
         began = time.monotonic()
-        self._supervisor = supervisor = Supervisor(self._say)
+        supervisor = Supervisor(self._say)
+        self._supervisor = supervisor
         self._signals = _Signals()
         self._unshown = first_run.Unshown(settings.VAR_DIR)
         try:
@@ -229,7 +230,8 @@ class _Signals:
     """
 
     def __init__(self) -> None:
-        self.stop = self.hurry = False
+        self.stop = False
+        self.hurry = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._arrived)
 

@@ -311,7 +311,8 @@ class Approvals:
         """
         attempt = self._running.get(request.call_id)
         if attempt is None:
-            attempt = self._running[request.call_id] = asyncio.ensure_future(self._attempt(request.pk, call))
+            attempt = asyncio.ensure_future(self._attempt(request.pk, call))
+            self._running[request.call_id] = attempt
             attempt.add_done_callback(partial(self._over, request.call_id))
         await asyncio.wait({attempt})  # never cancels it: that is for ``left`` to decide
         try:

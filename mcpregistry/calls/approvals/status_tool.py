@@ -118,8 +118,14 @@ def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
     words = "The call ran. Its result follows." if outcome.result else f"{outcome.message} {outcome.remedy}".strip()
     unsure = outcome.state in (State.UNKNOWN, State.NOT_SENT)
     begin = f"{headline(outcome.state, outcome.error_code)}: " if unsure else ""
+    if done:
+        status = "done"
+    elif outcome.result:
+        status = "failed"
+    else:
+        status = "ended"
     said = {
-        "status": "done" if done else "failed" if outcome.result else "ended",
+        "status": status,
         "message": f"{begin}{words}",
         "state": outcome.state.value,
         "approval": ticket.id,

@@ -35,7 +35,8 @@ def kept(item: Item, error: Exception | None) -> Late | None:
     """What is to be written of an item with which the database has failed, as soon as it takes it."""
     if error is None:
         return None
-    return in_doubt(item) if (passes(error) if item.end else unheard(error)) else None
+    is_in_doubt = passes(error) if item.end else unheard(error)
+    return in_doubt(item) if is_in_doubt else None
 
 
 def in_doubt(item: Item) -> Late | None:

@@ -56,7 +56,8 @@ class Recorder:
         self.process = process
         self._chain = Chain(self._new_writer())
         self._waiting: SimpleQueue[Item | None] = SimpleQueue()  # None: the last one was before
-        self._closing = self._stopped = False
+        self._closing = False
+        self._stopped = False
         self._last_taken = False
         self._door = threading.Lock()  # what passes it before close() is written, what comes after is refused
         self._thread: threading.Thread | None = None
@@ -179,7 +180,8 @@ class Recorder:
 
     def _write(self) -> None:
         taken = self._take()
-        batch = self._in_hand = [item for item in taken if item is not None]
+        batch = [item for item in taken if item is not None]
+        self._in_hand = batch
         self._last_taken = len(batch) < len(taken)
         for item in batch:
             if item.begin:

@@ -138,7 +138,8 @@ class Adoption:
             del self._followers[follower.followed.task_id]
 
     async def _watch(self) -> None:
-        renewed = searched = 0.0
+        renewed = 0.0
+        searched = 0.0
         while True:
             try:
                 now = time.monotonic()

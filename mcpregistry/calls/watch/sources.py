@@ -119,7 +119,8 @@ class Postgres:
     def __init__(self) -> None:
         self.delivers = False
         self._own = f"slipsnisse_alive_{secrets.token_hex(8)}"
-        self._sent = self._heard = 0.0
+        self._sent = 0.0
+        self._heard = 0.0
         self._sign, self._warned = "", False
         self._looked, self._revision = 0.0, -1
         self._ear, self._asking = unpooled(), unpooled()

@@ -62,7 +62,9 @@ def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
 
 def _kind(name: str, raw: JsonObject) -> str:
     """Empty where that is not known, or the name has no letter that we can know it by."""
-    return name if name in _KINDS else "compatible" if raw.get("baseUrl") and slug(name) else ""
+    if name in _KINDS:
+        return name
+    return "compatible" if raw.get("baseUrl") and slug(name) else ""
 
 
 def _entry(kind: str, raw: JsonObject, defaults: JsonObject) -> JsonObject:

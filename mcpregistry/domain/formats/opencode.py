@@ -99,12 +99,10 @@ def read_v2(data: JsonObject, path: str) -> Document:
 
 def _files(servers: tuple[ServerEntry, ...], family: str) -> Iterator[JsonObject]:
     """A credential for each file whose content opencode puts in: ``{file:path}``."""
-    kinds = [
-        kind
-        for server in servers
-        for found in server.parked_for(family).spelling.get("placeholders", {}).values()
-        for kind in found
-    ]
+    kinds: list[str] = []
+    for server in servers:
+        for found in server.parked_for(family).spelling.get("placeholders", {}).values():
+            kinds += found
     for path in dict.fromkeys(kind.removeprefix("file:") for kind in kinds if kind.startswith("file:")):
         about = f"Content of the file {path}"
         yield {"id": file_credential(path), "type": "promptString", "description": about, "password": True}

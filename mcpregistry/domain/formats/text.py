@@ -47,7 +47,12 @@ def load(raw: bytes, file: str) -> JsonObject:
     data = _load(text, file)
     _check(data, file)
     if not isinstance(data, dict):
-        found = "empty" if data is None else "a list" if isinstance(data, list) else "a single value"
+        if data is None:
+            found = "empty"
+        elif isinstance(data, list):
+            found = "a list"
+        else:
+            found = "a single value"
         raise FileInvalid(file, f"The top level of the file must be an object, but it is {found}.", remedy=_ROOT_REMEDY)
     return data
 
@@ -126,7 +131,12 @@ def _check(data: Json, file: str) -> None:
             raise FileInvalid(file, "The key appears twice.", at=at, remedy="Remove or rename one of them.")
         if isinstance(value, float) and not math.isfinite(value):
             raise FileInvalid(file, "The number is too large.", at=pointer(*path), remedy="Write it in quotes.")
-        texts = [value] if isinstance(value, str) else list(value) if isinstance(value, dict) else []
+        if isinstance(value, str):
+            texts = [value]
+        elif isinstance(value, dict):
+            texts = list(value)
+        else:
+            texts = []
         if not all(map(_storable, texts)):
             sentence = "The text contains a NUL character or an incomplete surrogate pair."
             raise FileInvalid(file, sentence, at=pointer(*path), remedy="Remove that character.")

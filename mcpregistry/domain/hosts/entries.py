@@ -39,7 +39,12 @@ class Spelling:
     def read(self, entry: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str], str, str]:
         """Command line, environment, address and ``Authorization`` header of an entry that somebody has written."""
         command, env = entry.get("command"), entry.get(self.env)
-        words = command if isinstance(command, list) else [command, *_listed(entry.get("args"))] if command else []
+        if isinstance(command, list):
+            words = command
+        elif command:
+            words = [command, *_listed(entry.get("args"))]
+        else:
+            words = []
         headers: Mapping[str, Any] = next(
             (entry[name] for name in ("headers", "http_headers") if isinstance(entry.get(name), dict)), {}
         )

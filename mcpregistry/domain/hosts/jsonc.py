@@ -111,7 +111,10 @@ def _object(text: str, opening: int) -> _Object:
     depth, key, value = 0, None, -1
     for piece, start, end in _tokens(text, opening):
         closes = piece in ("}", "]")
-        depth += 1 if piece in ("{", "[") else -1 if closes else 0
+        if piece in ("{", "["):
+            depth += 1
+        elif closes:
+            depth -= 1
         if depth == 0:
             return _Object(opening, members, start)
         if start == opening or (depth > 1 and value >= 0):

@@ -121,4 +121,6 @@ def _value(value: Any) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return "true" if value is True else "false" if value is False else str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

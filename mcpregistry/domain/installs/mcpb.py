@@ -166,7 +166,12 @@ def _setting(key: str, raw: Mapping[str, Any]) -> Setting:
         raise LockRefused(error_texts.not_valid(plain(key, 100), "a valid name of a setting"), remedy=_TELL)
     sensitive, many = raw.get("sensitive") is True, raw.get("multiple") is True
     default = raw.get("default")
-    lines = default if isinstance(default, list) else [] if default is None else [default]
+    if isinstance(default, list):
+        lines = default
+    elif default is None:
+        lines = []
+    else:
+        lines = [default]
     said = "\n".join(str(each).lower() if isinstance(each, bool) else plain(str(each), 500) for each in lines)
     # Defaults name folders of somebody's desktop (${HOME}…): nothing is proposed then.
     proposed = "" if sensitive or "${" in said else said

@@ -130,8 +130,9 @@ def implied(
     """
     own = _left_open(agent.grants, tool, known, now)
     listed = _left_open(endpoint.grants, tool, known, now) if endpoint.lists_only else [{}]
-    pairs = [{**mine, **theirs} for mine in own for theirs in listed if _alike(mine, theirs)]
-    ways = [{name: value for name, value in pair.items() if name != typed} for pair in pairs]
+    pairs = [(mine, theirs) for mine in own for theirs in listed]
+    alike = [{**mine, **theirs} for mine, theirs in pairs if _alike(mine, theirs)]
+    ways = [{name: value for name, value in pair.items() if name != typed} for pair in alike]
     if any(not way for way in ways):
         return {}
     return ways[0] if ways and all(_same(way, ways[0]) for way in ways) else None

@@ -263,7 +263,8 @@ class Rules:
         if known is None or not known.is_about(question):
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[key] = self._worked_out(question)
+            known = self._worked_out(question)
+            self._known[key] = known
         return known
 
     def _worked_out(self, question: Question) -> _Concerned:
@@ -281,8 +282,11 @@ class Rules:
 
     def _in_scope(self, question: Question) -> tuple[list[Rule], list[_Block]]:
         indexed = [self._by_scope[key] for key in _indices(question) if key in self._by_scope]
-        rules = [rule for found, _ in indexed for rule in found if rule.concerns(question)]
-        blocks = [block for _, found in indexed for block in found if block.rules[0].concerns(question)]
+        rules: list[Rule] = []
+        blocks: list[_Block] = []
+        for found, guarding in indexed:
+            rules += [rule for rule in found if rule.concerns(question)]
+            blocks += [block for block in guarding if block.rules[0].concerns(question)]
         return rules, blocks
 
 

@@ -98,7 +98,8 @@ class _Graph:
     def _node(self, schema: Mapping[str, Any]) -> _Node:
         found = self._nodes.get(id(schema))
         if found is None:
-            found = self._nodes[id(schema)] = _Node()
+            found = _Node()
+            self._nodes[id(schema)] = found
             self._waiting.append((found, schema))
         return found
 

@@ -89,7 +89,8 @@ def _compiled_once(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
     if compiled is None:
         if len(_compiled) >= _MAX_VALIDATORS:
             _compiled.clear()
-        compiled = _compiled[key] = _compile_or_say(schema)
+        compiled = _compile_or_say(schema)
+        _compiled[key] = compiled
     return compiled
 
 

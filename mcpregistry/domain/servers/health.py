@@ -90,7 +90,8 @@ def fallen(
     asks to be left alone."""
     was_up = health.state == "connected"
     failures = 0 if was_up and now - health.since >= STABLE_SECONDS else health.failures
-    delay = REFUSED_DELAY if refused else backoff(failures if was_up else failures + 1, chance=chance)
+    attempts = failures if was_up else failures + 1
+    delay = REFUSED_DELAY if refused else backoff(attempts, chance=chance)
     if forgotten and was_up and failures < MOST_FORGOTTEN:
         delay = 0.0
     delay = max(delay, pause)

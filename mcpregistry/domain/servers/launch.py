@@ -161,12 +161,14 @@ def fill(text: str, *, variables: Mapping[str, str], credential: Callable[[str],
 
 def credentials_named(texts: Iterable[str]) -> set[str]:
     """The names of the credentials that ``${cred:NAME}`` in these texts refers to."""
-    return {name for text in texts for kind, name, _ in _PLACEHOLDER.findall(text) if kind}
+    found = (each for text in texts for each in _PLACEHOLDER.findall(text))
+    return {name for kind, name, _ in found if kind}
 
 
 def variables_named(texts: Iterable[str]) -> set[str]:
     """The names of the variables that ``${NAME}`` in these texts refers to."""
-    return {name for text in texts for kind, name, _ in _PLACEHOLDER.findall(text) if not kind}
+    found = (each for text in texts for each in _PLACEHOLDER.findall(text))
+    return {name for kind, name, _ in found if not kind}
 
 
 def fill_pairs(

@@ -67,7 +67,9 @@ class Policy:
 
     def reach(self) -> str:
         """all, ports or none."""
-        return "none" if not self.network else "all" if self.ports is None else "ports"
+        if not self.network:
+            return "none"
+        return "all" if self.ports is None else "ports"
 
 
 @dataclass(frozen=True, slots=True)

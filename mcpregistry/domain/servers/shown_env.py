@@ -62,7 +62,12 @@ def _address(name: str, value: str) -> str | None:
     except ValueError:
         return None
     user = "…@" if "@" in parts.netloc else ""
-    path = parts.path if _OF_PACKAGES.fullmatch(name) else "/…" if parts.path.strip("/") else ""
+    if _OF_PACKAGES.fullmatch(name):
+        path = parts.path
+    elif parts.path.strip("/"):
+        path = "/…"
+    else:
+        path = ""
     more = "?…" if parts.query or parts.fragment else ""
     return f"{parts.scheme}://{user}{host}{path}{more}"
 

@@ -51,7 +51,10 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
     """
     flags = [(argv[place - 1] if place else "", word) for place, word in enumerate(argv)]
     named = [*pairs.items(), *((name, value) for name, value in flags if name.startswith("-"))]
-    named += [(name, value) for word in argv for name, equals, value in [word.partition("=")] if equals]
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if equals:
+            named.append((name, value))
     named += parse_qsl(urlsplit(url).query)
     found = {value for name, value in named if is_secret_name(name) or name.lower() == "cookie"}
     found |= {match[1] for value in found if (match := _SCHEME.fullmatch(value))}
@@ -160,7 +163,8 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str], *, shortest: int = SHORTEST) -> None:
-        needles = {form for secret in secrets if len(secret) >= shortest for form in _forms(secret)}
+        sought = (secret for secret in secrets if len(secret) >= shortest)
+        needles = {form for secret in sought for form in _forms(secret)}
         self._needles = sorted(needles, key=len, reverse=True)
         self._all = re.compile("|".join(map(re.escape, self._needles)))
 

@@ -202,7 +202,11 @@ def _number(given: Mapping[str, Any], *, whole: bool, name: str) -> int | float:
     step = _number_of(given, "multipleOf")
     step = step if step is not None and step > 0 else None
     low, high = _bound(given, "minimum", 1), _bound(given, "maximum", -1)
-    start = low if low is not None and low > 0 else (high if high is not None and high < 0 else 0)
+    start: int | float = 0
+    if low is not None and low > 0:
+        start = low
+    elif high is not None and high < 0:
+        start = high
     unit = step or 1
     near = -(-start // unit) * unit if start >= 0 else start // unit * unit
     for each in (start, near, near + unit, near - unit, start + 0.5, start - 0.5):
@@ -245,7 +249,9 @@ def _kind(given: Mapping[str, Any]) -> str:
         return said
     if "properties" in given or "required" in given:
         return "object"
-    return "array" if "items" in given else "integer" if "minimum" in given or "maximum" in given else "string"
+    if "items" in given:
+        return "array"
+    return "integer" if "minimum" in given or "maximum" in given else "string"
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

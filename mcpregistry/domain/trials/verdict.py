@@ -37,7 +37,9 @@ def findings(
 def verdict(found: Iterable[Finding]) -> str:
     """The word at the top of the report."""
     severities = {each["severity"] for each in found}
-    return REFUSE if "danger" in severities else ATTENTION if "alarm" in severities else OK
+    if "danger" in severities:
+        return REFUSE
+    return ATTENTION if "alarm" in severities else OK
 
 
 def rows(tools: Sequence[ToolSeen]) -> list[Row]:
@@ -209,7 +211,12 @@ def _of_sessions(tools: Sequence[ToolSeen]) -> Iterator[Finding]:
 def _of_tool(tool: ToolSeen) -> Iterator[Finding]:
     name, severity = tool["name"], tool["severity"]
     if severity > Severity.CLEAN:
-        word = "danger" if severity >= Severity.DANGER else "alarm" if severity == Severity.ALARM else "note"
+        if severity >= Severity.DANGER:
+            word = "danger"
+        elif severity == Severity.ALARM:
+            word = "alarm"
+        else:
+            word = "note"
         yield _finding(word, "definition", " ".join(tool["found"]), name)
     if tool["schema"]:
         yield _finding("alarm", "schema", tool["schema"], name)

@@ -92,7 +92,8 @@ class Reply:
     async def pieces(self, limit: int | None) -> AsyncIterator[bytes]:
         """Decoded bytes as they come; ``limit`` None is for event streams, bounded per event."""
         decode = decoder(self.headers.get("content-encoding", ""))
-        total = unyielded = 0
+        total = 0
+        unyielded = 0
         with translated(self._attempt):
             async for chunk in self._response.content.iter_any():
                 for piece in decode(chunk):

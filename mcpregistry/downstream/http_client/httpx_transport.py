@@ -147,13 +147,15 @@ def _patience(request: httpx.Request) -> float | None:
 
 async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> httpx.Response:
     headers = {name: value for name, value in request.headers.items() if name not in _OWN}
-    noted.body = body = await request.aread()
+    body = await request.aread()
+    noted.body = body
     async with AsyncExitStack() as stack:
         outbound = await stack.enter_async_context(way.outbound())
         reply = await stack.enter_async_context(
             outbound.send(request.method, str(request.url), headers=headers, data=body, attempt=Attempt())
         )
-        way.status = noted.status = reply.status
+        way.status = reply.status
+        noted.status = reply.status
         noted.answer_headers = list(reply.headers.items())
         if 300 <= reply.status < 400:
             raise Redirected(
@@ -194,7 +196,8 @@ class _Body(httpx.AsyncByteStream):
                     self._noted.answer += piece
                 yield piece
         except DownstreamError as error:
-            self._way.error, self._noted.error = error, type(error).__name__
+            self._way.error = error
+            self._noted.error = type(error).__name__
             raise httpx.ReadError("The answer is incomplete: the connection was lost.") from None
 
     async def aclose(self) -> None:

@@ -94,14 +94,16 @@ def for_npm(home: str, registry: str) -> dict[str, str]:
 
 def readable(*addresses: str) -> tuple[str, ...]:
     """Files that the environment names: certificates, and an index that is a folder of this machine."""
-    files = [value for name in _FILES for value in os.environ.get(name, "").split() if value.startswith("/")]
+    values = [value for name in _FILES for value in os.environ.get(name, "").split()]
+    files = [value for value in values if value.startswith("/")]
     named = (*addresses, *(os.environ.get(name, "") for name in _UV))
     folders = [urlsplit(each).path for each in named if each.startswith("file://")]
     return tuple(path for path in (*files, *folders) if os.path.exists(path))
 
 
 def _passed(*names: str) -> dict[str, str]:
-    return {word: os.environ[word] for name in names for word in (name, name.lower()) if os.environ.get(word)}
+    words = (word for name in names for word in (name, name.lower()))
+    return {word: os.environ[word] for word in words if os.environ.get(word)}
 
 
 def _found(program: str, *folders: str) -> str:

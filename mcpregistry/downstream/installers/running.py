@@ -75,7 +75,8 @@ def _watched(process: subprocess.Popen[bytes], control: socket.socket, place: Pl
     assert process.stdin is not None
     process.stdin.close()
     outputs = {stream.fileno() for stream in (process.stdout, process.stderr) if stream}
-    told = tail = b""
+    told = b""
+    tail = b""
     began, looked = time.monotonic(), 0.0
     while outputs or b"exit" not in told:
         ready = select.select([*outputs, *([] if b"exit" in told else [control.fileno()])], [], [], LOOK_SECONDS)[0]

@@ -21,7 +21,8 @@ def verify(root: str, *, may_lead_to: frozenset[str] = frozenset()) -> tuple[int
     ``may_lead_to`` are the files outside that links may name: the interpreter of a virtual environment.
     """
     place = os.path.realpath(root)
-    total = count = 0
+    total = 0
+    count = 0
     for entry in entries_below(place):
         path, mode = entry.path, entry.stat.st_mode
         total, count = total + entry.stat.st_size, count + 1
@@ -40,7 +41,8 @@ def verify(root: str, *, may_lead_to: frozenset[str] = frozenset()) -> tuple[int
 
 def size(root: str) -> tuple[int, int]:
     """Bytes and files below ``root`` as they are now; what goes away meanwhile is not counted."""
-    total = count = 0
+    total = 0
+    count = 0
     for entry in entries_below(root, skip_unreadable=True):
         total, count = total + entry.stat.st_size, count + 1
     return total, count

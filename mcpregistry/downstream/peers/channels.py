@@ -37,7 +37,8 @@ class Channels:
         if channel is None:
             return ""
         if channel not in self._names:
-            name = self._names[channel] = secrets.token_urlsafe(12)
+            name = secrets.token_urlsafe(12)
+            self._names[channel] = name
             self._channels[name] = channel
         return self._names[channel]
 

@@ -94,7 +94,8 @@ class PeerConnections:
                 found.writer.close()
                 raise
             if not found.reader.at_eof() and not found.writer.is_closing():
-                found.is_new = found.is_reusable = False
+                found.is_new = False
+                found.is_reusable = False
                 return found
             await found.close()
         return None

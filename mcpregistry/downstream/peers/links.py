@@ -129,7 +129,8 @@ class ServedLink:
         if uri in self._ends:
             self._say({"accepted": uri})
         elif uri not in self._adding:
-            task = self._adding[uri] = asyncio.ensure_future(self._added(uri))
+            task = asyncio.ensure_future(self._added(uri))
+            self._adding[uri] = task
             task.add_done_callback(lambda done: self._adding.pop(uri) if self._adding.get(uri) is done else None)
 
     async def _added(self, uri: str) -> None:

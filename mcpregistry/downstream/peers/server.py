@@ -254,7 +254,8 @@ class _Exchange:
         """Put a question to the host by way of the other process. Raises Unanswered."""
         self._has_asked = True
         number = next(self._numbers)
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        answer = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
         self._tell(ask={"number": number, "method": method, "params": dict(params)})
         try:
             return await answer

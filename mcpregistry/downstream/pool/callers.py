@@ -47,7 +47,8 @@ class Callers:
         if host.channel is not None:
             self._host = replace(host, ask=None)  # which belongs to this call
         if self._first is None:
-            self._first, self._one_host = caller, is_of_one_host(caller)
+            self._first = caller
+            self._one_host = is_of_one_host(caller)
         elif caller != self._first:
             self._one_host = False
             self.several = self._shared

@@ -67,7 +67,8 @@ class RememberedEras:
     async def __call__(self, server_id: int) -> Target:
         """Return the server's target. Raises SlipsnisseError if it has none."""
         target = await self._targets(server_id)
-        record = self._recorded[server_id] = (target.revision, target.last_era)
+        record = (target.revision, target.last_era)
+        self._recorded[server_id] = record
         noted = self._noted.get(server_id)
         if noted is None or noted.record != record or noted.until < self._clock():
             self._noted.pop(server_id, None)

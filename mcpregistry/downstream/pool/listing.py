@@ -76,12 +76,13 @@ async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unu
 
 def _describe_changes(kept: Mapping[str, Iterable[dict[str, Any]]]) -> tuple[str, ...]:
     """Return a sentence for each definition that hosts are shown with changes."""
-    return tuple(
-        f"{kind.capitalize()} {item[KINDS[kind].identity]} is {WITH_CHANGES}: {'; '.join(changes)}."
-        for kind, items in kept.items()
-        for item in items
-        if (changes := list_changes(kind, item))
-    )
+    sentences = []
+    for kind, items in kept.items():
+        for item in items:
+            if changes := list_changes(kind, item):
+                name = item[KINDS[kind].identity]
+                sentences.append(f"{kind.capitalize()} {name} is {WITH_CHANGES}: {'; '.join(changes)}.")
+    return tuple(sentences)
 
 
 async def _other(ask: Ask, before: Discovery, kind: str, limits: Limits) -> Listed | str:

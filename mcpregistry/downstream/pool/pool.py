@@ -309,10 +309,11 @@ class Pool:
             return self.sessions.slot(server_id, session)
         slot = self._slots.get(server_id)
         if slot is None:
-            slot = self._slots[server_id] = Slot(
+            slot = Slot(
                 server_id, self._targets, self._heard, self._make_room, self.watches.of(server_id),
                 note=self._targets.note,
             )  # fmt: skip
+            self._slots[server_id] = slot
         return slot
 
     async def _loaded(self, slot: Slot) -> Target:

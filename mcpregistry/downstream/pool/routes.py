@@ -166,7 +166,8 @@ class Routes:
     def _server(self, target: Target) -> _Server:
         server = self._servers.get(target.server_id)
         if server is None or server.revision != target.revision:
-            server = self._servers[target.server_id] = _Server(target.revision)
+            server = _Server(target.revision)
+            self._servers[target.server_id] = server
         return server
 
 

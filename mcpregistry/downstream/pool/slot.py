@@ -227,10 +227,10 @@ class Slot:
         target: Target | None = None
         connection: Connection | None = None
         try:
-            target = self.target = await self._current_target()
-            connection = self.connection = await open_connection(
-                target, self._tools_changed, bears=self.bears, apps=self.apps
-            )
+            target = await self._current_target()
+            self.target = target
+            connection = await open_connection(target, self._tools_changed, bears=self.bears, apps=self.apps)
+            self.connection = connection
             connection.logs.tell = self._tell_logs
             connection.watched, connection.is_main = self._watched, self.session != OLDER
             for caller, host in self.openers.items():

@@ -50,7 +50,8 @@ async def probe_once(target: Target, call: tuple[str, bytes] | None, progress: P
     wrong, and a refusal of the call, is in the report."""
     started = time.monotonic()
     ready = asyncio.Event()
-    connection = progress.connection = await open_connection(target, lambda _: None)
+    connection = await open_connection(target, lambda _: None)
+    progress.connection = connection
     owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-test-{target.server_id}")
     result: dict[str, Any] | None = None
     error: SlipsnisseError | None = None

@@ -192,7 +192,8 @@ def _told(found: Tried, connection: Connection, failure: DownstreamError | None)
     start, seen = found.start, connection.discovery
     listed = seen is not None and "list" in seen.timings
     if failure is not None:
-        start["code"], start["error"] = failure.code, _said(connection, str(failure), 1_000)
+        start["code"] = failure.code
+        start["error"] = _said(connection, str(failure), 1_000)
     start["denied"] = denied(connection.stderr_tail().decode(errors="replace"))
     if seen is None or not listed:
         return

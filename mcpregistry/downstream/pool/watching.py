@@ -46,7 +46,8 @@ class Wish:
 
     def __init__(self) -> None:
         self.listeners: dict[object, Listener] = {}
-        self.ours = self.holders = 0
+        self.ours = 0
+        self.holders = 0
         self.is_promised = False
         self.taken = new_future()
 

@@ -197,7 +197,13 @@ def _restrict(
     scoped = 3 if version >= 6 else 0
     if not files | tcp | scoped:
         return
-    attributes = struct.pack("QQQ", files, tcp, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
+    if version < 4:
+        size = 8
+    elif version < 6:
+        size = 16
+    else:
+        size = 24
+    attributes = struct.pack("QQQ", files, tcp, scoped)[:size]
     ruleset = _checked(
         libc.syscall(CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)), "Landlock"
     )
@@ -328,7 +334,12 @@ def compiled(policy: str) -> bytes:
     """The filter for this policy on this machine, as the kernel and bubblewrap take it."""
     lines = policy.split("\n")
     listens = any(line[:1] == "b" for line in lines)
-    network = "open" if "n" in lines else "none" if "t" not in lines else "tcp" if listens else "connect"
+    if "n" in lines:
+        network = "open"
+    elif "t" not in lines:
+        network = "none"
+    else:
+        network = "tcp" if listens else "connect"
     return b"".join(struct.pack("=HBBI", *each) for each in program(network, os.uname().machine))
 
 

@@ -47,9 +47,11 @@ class Inbox:
         self._on_dropped = on_dropped
         self._waiting: deque[tuple[Item, int, Meaning | None]] = deque()
         self._meanings: set[Meaning] = set()
-        self._bytes = self._dropped = 0
+        self._bytes = 0
+        self._dropped = 0
         self._news = asyncio.Event()
-        self._ended = self._closed = False
+        self._ended = False
+        self._closed = False
 
     def put(self, item: Item, size: int, meaning: Meaning | None = None, *, keep: bool = False) -> None:
         """Add a message of this many bytes. ``keep``: it is an answer that the session waits for."""

@@ -186,7 +186,9 @@ def terminate(server: int, policy: str) -> None:
 def supervise(control: int, wake: int, server: int, policy: str) -> int:
     """Wait for the server's end, the parent's word, or a limit. Returns the server's exit code."""
     bounds = besides("bounds") if bounded(policy) else None
-    watch = bounds.Watch(bounds.given(policy), 2 if strict(policy) else 0) if bounds else None
+    watch = None
+    if bounds:
+        watch = bounds.Watch(bounds.given(policy), 2 if strict(policy) else 0)
     while True:
         readable, _, _ = select.select([control, wake], [], [], watch.pause if watch else None)
         numbers = os.read(wake, 512) if wake in readable else b""

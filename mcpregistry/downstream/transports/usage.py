@@ -75,7 +75,9 @@ class Usage:
     def _place(self, path: str) -> str:
         """The path of its policy that this file lies in, or the file; empty for its own program's and folder's."""
         within = [place for place in (*self._given, *self._usual) if path == place or path.startswith(f"{place}/")]
-        return "" if not set(within) <= set(self._given) else within[0] if within else path
+        if not set(within) <= set(self._given):
+            return ""
+        return within[0] if within else path
 
 
 def files_below(folder: str) -> dict[str, tuple[int, int]] | None:

@@ -389,7 +389,8 @@ class Wire:
         """The wire is gone. Idempotent: the first reason stays."""
         if self.error is not None:
             return
-        self.error = error = closed() if self._closing else error
+        error = closed() if self._closing else error
+        self.error = error
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
                 waiting.future.set_exception(type(error)(error.message, remedy=error.remedy, sent=True))

@@ -160,7 +160,8 @@ class McpApp:
             if cors.is_preflight(scope):
                 await cors.answer_preflight(origin, scope, send)
                 return
-            answer = send = cors.opened(origin, send)
+            send = cors.opened(origin, send)
+            answer = send
         slug, way = _parts(scope["path"])
         digest = _token_hash(scope)
         caller, refusal = self._caller(scope, slug, digest)
@@ -178,7 +179,8 @@ class McpApp:
             if way == WS:
                 await serve(caller, scope, receive, send)
                 return
-            answer = guest = Answer(self._access, Arrival(caller, digest, scope, receive, send), _refuse_ended)
+            guest = Answer(self._access, Arrival(caller, digest, scope, receive, send), _refuse_ended)
+            answer = guest
             self._access.add(guest)
             try:
                 await serve(caller, scope, receive, guest)

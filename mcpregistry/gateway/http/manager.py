@@ -142,7 +142,8 @@ class SessionManager(StreamableHTTPSessionManager):
             yield
             return
         channel = self._gateway.channels.of(connection)
-        standing = self._standing[session.id] = Standing(self._gateway.subscriptions, session, connection, channel)
+        standing = Standing(self._gateway.subscriptions, session, connection, channel)
+        self._standing[session.id] = standing
         try:
             yield
         finally:
@@ -216,7 +217,8 @@ class SessionManager(StreamableHTTPSessionManager):
             dispatcher = Dispatcher(incoming, outgoing, inline_methods=frozenset({"initialize"}))
             dispatcher.session_id = session_id
             self._dispatchers[session_id] = dispatcher
-            connection = self._connections[session_id] = Connection.for_loop(dispatcher, session_id=session_id)
+            connection = Connection.for_loop(dispatcher, session_id=session_id)
+            self._connections[session_id] = connection
             if session is not None:
                 self._as_it_was(connection, session)
             task_status.started()

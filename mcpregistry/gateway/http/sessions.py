@@ -298,7 +298,8 @@ class Sessions:
         """
         waiting = self._waiting.get(session_id)
         if waiting is None:  # else a task takes them already, which may be forgetting what it has taken
-            waiting = self._waiting[session_id] = deque()
+            waiting = deque()
+            self._waiting[session_id] = waiting
             self._spawn(self._handed_on(session_id, waiting))
         if len(waiting) >= _MOST_WAITING:
             self._left_out[session_id] += 1

@@ -39,7 +39,10 @@ def unseen_by_the_site(names: Collection[str]) -> list[str]:
     if not names:
         return []
     answers = _answers("unseen_variables", arguments={"names": sorted(names)})
-    return sorted({name for answer in answers for unseen in answer.values() for name in unseen})
+    unseen: set[str] = set()
+    for answer in answers:
+        unseen.update(*answer.values())
+    return sorted(unseen)
 
 
 def _answers(command: str, **options: Any) -> list[dict[str, Any]]:

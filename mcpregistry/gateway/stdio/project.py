@@ -65,8 +65,8 @@ class ProjectFollower:
 
     def _find(self, engine: Engine) -> ProjectSpec | None:
         endpoints = engine.live.current.endpoints.values()
-        found = (each for endpoint in endpoints for each in endpoint.projects if each.directory == str(self._directory))
-        return next(found, None)
+        projects = (each for endpoint in endpoints for each in endpoint.projects)
+        return next((each for each in projects if each.directory == str(self._directory)), None)
 
     def _read_stamps(self) -> list[tuple[str | int, ...]]:
         """What tells of a change in any file or in the permissions of its folder, which reading the file checks as well."""

@@ -69,7 +69,8 @@ class _Stream:
 
     def take(self) -> tuple[set[str], set[str]]:
         due, changed = self.due, self.changed
-        self.due, self.changed = set(), set()
+        self.due = set()
+        self.changed = set()
         self.news.clear()
         return due, changed
 

@@ -175,9 +175,10 @@ class Command(BaseCommand):
         nobody = f"the agent of the token in {BEARER_VARIABLE}" if entry.http else "the agent of its workspace"
         whom = entry.agent or nobody
         way = "HTTP" if entry.http else "stdio"
-        state = (
-            "leads to another site" if entry.elsewhere else f"stale: {entry.problem}" if entry.problem else "connected"
-        )
+        if entry.elsewhere:
+            state = "leads to another site"
+        else:
+            state = f"stale: {entry.problem}" if entry.problem else "connected"
         served = f"endpoint {entry.endpoint}" if entry.endpoint else "the project file of the directory"
         self.stdout.write(f"{place}\n  {entry.key}: {served} as {whom}, {way}: {state}")
         return self._mended(entry) if repair and entry.mendable and not dry else True

@@ -34,7 +34,8 @@ class Command(BaseCommand):
     help = "Writes the servers as a configuration file for another program, or the entry that connects a host to this site."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        self.what = what = parser.add_mutually_exclusive_group(required=True)  # the project has one more
+        what = parser.add_mutually_exclusive_group(required=True)
+        self.what = what  # the project has one more
         what.add_argument("--format", choices=list(formats.FORMATS), help="Format of the file.")
         what.add_argument("--schema", action="store_true", help="Print the JSON Schema of the Slipsnisse format.")
         what.add_argument(

@@ -126,8 +126,8 @@ def _members_changed(
     verb = "given" if action in _ADDED else "taken"
     pairs = [(other, [instance]) for other in others] if reverse else [(instance, others)]
     for holder, what in pairs:
-        kind = "permissions" if isinstance(what[0] if what else None, Permission) else "roles"
         if what:
+            kind = "permissions" if isinstance(what[0], Permission) else "roles"
             _note(f"{holder._meta.model_name}.{kind}_{verb}", holder, **{kind: sorted(_named(each) for each in what)})
 
 

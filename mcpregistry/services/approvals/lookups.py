@@ -12,5 +12,7 @@ def of_caller(*, call_id: str) -> Ticket | None:
     if request := rows.filter(seats__pk=call_id).first():
         return ticket_of(request, joined=request.call_id != call_id, caller=call_id)
     request = rows.filter(call_id=call_id).first()
-    task = getattr(request.call, "host_task", None) if request else None
-    return ticket_of(request, task_id=task.pk if task else "") if request else None
+    if request is None:
+        return None
+    task = getattr(request.call, "host_task", None)
+    return ticket_of(request, task_id=task.pk if task else "")

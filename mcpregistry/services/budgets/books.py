@@ -75,9 +75,9 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
 
 
 def _holder(budget: Budget) -> dict[str, str]:
-    return (
-        {"agent": budget.agent.slug} if budget.agent else {"endpoint": budget.endpoint.slug if budget.endpoint else ""}
-    )
+    if budget.agent:
+        return {"agent": budget.agent.slug}
+    return {"endpoint": budget.endpoint.slug if budget.endpoint else ""}
 
 
 def _whole(budget: Budget) -> None:

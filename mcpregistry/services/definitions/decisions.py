@@ -94,7 +94,9 @@ def _withdraw_confirmation(tool: Tool, actor: str) -> None:
     """What somebody vouched for was another claim: the worst is assumed until somebody looks again."""
     if (tool.read_only, tool.destructive, tool.open_world) == (None, None, None):
         return
-    tool.read_only = tool.destructive = tool.open_world = None
+    tool.read_only = None
+    tool.destructive = None
+    tool.open_world = None
     tool.save(update_fields=["read_only", "destructive", "open_world"])
     audit.record(kind="tool.confirmation_withdrawn", actor=actor, subject=f"tool:{tool}")
 

@@ -122,7 +122,8 @@ def _take_signed_level(pool: EnergyPool) -> None:
     last = EnergyEntry.objects.filter(pool=pool.pk, seq=pool.book_seq).first()
     if last is not None and not signed_books.is_level_of(pool, last):
         log.warning("energy.corrected", pool=pool.slug, level=pool.level, signed=last.after)
-        pool.level, pool.level_at = last.after, max(pool.level_at, last.at)
+        pool.level = last.after
+        pool.level_at = max(pool.level_at, last.at)
 
 
 def _signed_entry(pool: EnergyPool, facts: Mapping[str, Any]) -> EnergyEntry:

@@ -228,7 +228,8 @@ def _ended(reservations: Any) -> Any:
 def _settled(pool: EnergyPool, calls: list[str], now: datetime, until: datetime | None = None) -> int:
     """Of a pool that is locked: who comes second finds the reservation gone. ``until``: see ``settle``."""
     done = 0
-    for note in [each for call in calls for each in _NOTE.rows(call_id=call) if each.pool_id == pool.pk]:
+    notes = [each for call in calls for each in _NOTE.rows(call_id=call)]
+    for note in [each for each in notes if each.pool_id == pool.pk]:
         call = next(iter(_RECORD.rows(id=note.call_id)), None)
         if call is not None and call.finished_at is None:
             continue

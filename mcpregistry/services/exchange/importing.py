@@ -139,7 +139,8 @@ def import_file(
         return Outcome(path, found.name, found.in_its_words(document.notes))
     with transaction.atomic(), audit.together():
         run = _Import(document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant)
-        run.keeps_secrets, run.workspaces = secrets_apart, workspaces or Choice()
+        run.keeps_secrets = secrets_apart
+        run.workspaces = workspaces or Choice()
         run.shares_nothing, run.rights = narrowed is not None, rights
         run.all()
         if not run.changes and not may_be_empty and not _has_more(document):
@@ -195,7 +196,8 @@ class _Import:
         self.notes: list[Note] = []
         self.changes: list[Change] = []
         self.renamed: dict[str, str] = {}
-        self.keeps_secrets = self.shares_nothing = False
+        self.keeps_secrets = False
+        self.shares_nothing = False
         self.workspaces = Choice()
         self.rights: Rights = no_rights
         self.projects: tuple[Offer, ...] = ()
@@ -279,7 +281,8 @@ class _Import:
         self._keep(secrets, row, entry)
         self._approve_ahead(row, entry)
         self._note_what_waits(entry)
-        rows[entry.key] = self._rows[key] = row
+        rows[entry.key] = row
+        self._rows[key] = row
 
     def _under_own_name(self, entry: ServerEntry, position: int, rows: Mapping[str, Server]) -> ServerEntry:
         """A server belongs to its file: if one of another file has its name and differs, it gets another name, and keeps that."""

@@ -52,7 +52,8 @@ def known(server: Server, ruled: Collection[int] | None = None) -> ServerEntry:
 def ruled_servers() -> set[int]:
     """The servers that any rule names, or one of whose tools: of all others nothing can be auto-approved."""
     named = PolicyRule.objects.order_by().values_list("server_id", "tool__server_id").distinct()
-    return {key for pair in named for key in pair if key is not None}
+    keys = {key for pair in named for key in pair}
+    return {key for key in keys if key is not None}
 
 
 def _approved(server: Server, stated: bool | tuple[str, ...], *, about: bool) -> bool | tuple[str, ...]:

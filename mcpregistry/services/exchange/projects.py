@@ -104,9 +104,11 @@ def _take_over(row: ProjectFile, reading: ProjectReading | None, problem: str) -
         row.problem = problem or "The configuration file of the directory was deleted, or declares no servers."
         return
     if row.content != reading.content:
-        row.problem, row.entries = "", dict(reading.entries)
+        row.problem = ""
+        row.entries = dict(reading.entries)
     row.path, row.content = str(reading.path), reading.content
-    row.summary, row.variables = list(reading.summary), dict(reading.variables)
+    row.summary = list(reading.summary)
+    row.variables = dict(reading.variables)
 
 
 def _save_changes(row: ProjectFile, before: Mapping[str, Any], actor: str) -> None:
@@ -160,7 +162,9 @@ def confirm_project(*, project: ProjectFile, shown: str, actor: str, user: User 
         if row.content == row.confirmed:
             return row
         row.offered = [key for key in row.offered if key in _still_confirmed(row)]
-        row.confirmed, row.confirmed_at, row.confirmed_as = row.content, timezone.now(), actor
+        row.confirmed = row.content
+        row.confirmed_at = timezone.now()
+        row.confirmed_as = actor
         row.confirmed_by, row.confirmed_entries, row.served, row.problem = user, row.entries, "", ""
         row.save()
         audit.record(

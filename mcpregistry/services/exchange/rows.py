@@ -20,10 +20,12 @@ _DEFAULT_MS = {name: round(getattr(Server(), name) * 1000) for name in ("connect
 def fill_row(server: Server, entry: ServerEntry, *, source: str, position: int) -> None:
     """Give an unsaved change of ``server`` everything that the entry says; silence leaves limits as they are."""
     server.name = entry.name or server.name
-    server.transport, server.command = entry.transport, list(entry.command)
+    server.transport = entry.transport
+    server.command = list(entry.command)
     server.description = entry.description or server.description
     server.cwd, server.url, server.source = entry.cwd, entry.url, source
-    server.env, server.headers = dict(entry.env), dict(entry.headers)
+    server.env = dict(entry.env)
+    server.headers = dict(entry.headers)
     if entry.connect_timeout_ms is not None:
         server.connect_timeout = entry.connect_timeout_ms / 1000
     if entry.request_timeout_ms is not None:

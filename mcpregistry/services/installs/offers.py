@@ -158,7 +158,7 @@ def _changed(name: str, before: dict[str, Any], after: dict[str, dict[str, Any]]
 
 def _instructions(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[Rewording]:
     """They count with every tool, and are shown once."""
+    if not before or not after:
+        return []
     old, new = (next(iter(each.values()), {}).get(INSTRUCTIONS, "") for each in (before, after))
-    return (
-        rewordings({INSTRUCTIONS: old} if old else {}, {INSTRUCTIONS: new} if new else {}) if before and after else []
-    )
+    return rewordings({INSTRUCTIONS: old} if old else {}, {INSTRUCTIONS: new} if new else {})

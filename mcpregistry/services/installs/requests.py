@@ -90,7 +90,8 @@ def approve(*, install: Install, lock_sha256: str, actor: str, user: object = No
     if not lock_sha256 or install.lock_sha256 != lock_sha256:
         raise Conflict("The lock was changed after you opened it.", remedy="Review the lock again, then approve it.")
     _move(install, InstallState.APPROVED)
-    install.approved_by, install.approved_at = user, timezone.now()  # type: ignore[assignment]
+    install.approved_by = user  # type: ignore[assignment]
+    install.approved_at = timezone.now()
     install.save(update_fields=["approved_by", "approved_at"])
     _tell("install.approved", install, actor)
     transaction.on_commit(lambda: send(install))
@@ -121,7 +122,8 @@ def use(
     server.env = env_with(install, server) if launch is None else {**env_with(install, server), **launch.env}
     server.command = [*install.command, *behind]
     server = lifecycle.save_server(server=server, actor=actor)
-    install.server, install.used_at = server, timezone.now()
+    install.server = server
+    install.used_at = timezone.now()
     install.save(update_fields=["server", "used_at"])
     _tell(kind, install, actor)
     return server
@@ -189,13 +191,15 @@ def known_packages(install: Install) -> set[str]:
     """Names of the packages of the same ecosystem that this site has installed already, besides this one."""
     others = Install.objects.filter(ecosystem=install.ecosystem, state=InstallState.INSTALLED).exclude(pk=install.pk)
     locks = (lock_of(each) for each in others.order_by("-id")[:_LOCKS_READ])
-    return {package.name for lock in locks if lock for package in lock.packages}
+    return {package.name for lock in filter(None, locks) for package in lock.packages}
 
 
 def changes_of(install: Install) -> list[Change]:
     """How its lock differs from what its server starts now, or from the last installed one of the same package."""
     lock, before = lock_of(install), before_it(install)
-    return differences(lock_of(before) if before else None, lock) if lock else []
+    if not lock:
+        return []
+    return differences(lock_of(before) if before else None, lock)
 
 
 def before_it(install: Install) -> Install | None:

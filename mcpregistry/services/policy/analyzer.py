@@ -224,7 +224,8 @@ def _replayed(case: _Case, found: Proposal) -> Proposal:
     offers = _offers(grant)
     before, then = _Holder([*others, grant_spec(grant)]), _Holder([*others, *map(grant_spec, found.after)])
     stopped: list[Use] = []
-    judged = stops = 0
+    judged = 0
+    stops = 0
     for use in case.uses:
         tool = offers.get(use.tool)
         if use.arguments is None or tool is None:

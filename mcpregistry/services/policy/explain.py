@@ -161,11 +161,14 @@ def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> 
         "" if active else _SERVER_REMEDY.get(server.lifecycle, "Enable it."),
     )  # fmt: skip
     hidden = endpoint.hide_unavailable and server.unavailable_since is not None
+    if server.unavailable_since is None:
+        availability = "The server is available, as far as the site knows."
+    elif hidden:
+        availability = "The server has failed, and the endpoint hides tools of failed servers."
+    else:
+        availability = "The server has failed, but the endpoint still shows its tools."
     yield Stage(
-        "availability", not hidden,
-        "The server has failed, and the endpoint hides tools of failed servers." if hidden
-        else "The server is available, as far as the site knows." if server.unavailable_since is None
-        else "The server has failed, but the endpoint still shows its tools.",
+        "availability", not hidden, availability,
         f"Last error: {printable(server.last_error, 300)} Reconnect it." if hidden else "",
     )  # fmt: skip
     yield Stage(

@@ -41,7 +41,8 @@ def _granting(holder: Agent | Endpoint, tools: Collection[Tool]) -> QuerySet[Gra
 def _exchanged(granting: QuerySet[Grant], tools: Collection[Tool]) -> tuple[list[Grant], list[Grant]]:
     """The grants that go, and unsaved ones in their place."""
     rows, keys = list(granting), {tool.pk for tool in tools}
-    return rows, [new for row in rows if row.server_id for new in _rest(row, keys)]
+    of_servers = [row for row in rows if row.server_id]
+    return rows, [new for row in of_servers for new in _rest(row, keys)]
 
 
 def _rest(row: Grant, hidden: Collection[int]) -> Iterable[Grant]:

@@ -40,7 +40,9 @@ class Archives:
         number, head = 0, GENESIS
         for record in records:
             problem = _problem(record, number, head) or self._out_of_place(record)
-            number, head = self._newest, _ = record.number, record.hash
+            number = record.number
+            head = record.hash
+            self._newest = number
             if problem:
                 self.problems.append(f"Archive record {record.number}: {problem}.")
             else:
@@ -103,7 +105,8 @@ class Archives:
     def _take(self, record: AuditArchive) -> None:
         self.records.append(record)
         stand = Stand(record.to_seq, record.head, record.head_key)
-        self.ends[record.writer, record.to_seq] = self._stands[record.writer] = stand
+        self.ends[record.writer, record.to_seq] = stand
+        self._stands[record.writer] = stand
 
 
 def read() -> Archives:

@@ -128,7 +128,8 @@ class Forgotten:
     """Until when retention has taken records and payloads away, as the log says; ``nothing``: without a look at it."""
 
     def __init__(self, *, nothing: bool = False) -> None:
-        self.calls = self.payloads = datetime.min.replace(tzinfo=UTC)
+        self.calls = datetime.min.replace(tzinfo=UTC)
+        self.payloads = self.calls
         self.archived = False
         if not nothing:
             self._read()

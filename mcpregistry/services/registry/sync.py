@@ -175,7 +175,8 @@ def _readable(turn: Round, raw: list[object]) -> Iterable[Entry]:
         try:
             entry = read(item)
         except Unreadable as error:
-            turn.skipped, turn.skipped_why = turn.skipped + 1, plain(str(error), 200)
+            turn.skipped += 1
+            turn.skipped_why = plain(str(error), 200)
             continue
         turn.stored_bytes += len(entry.document)
         if turn.stored_bytes > MOST_BYTES:

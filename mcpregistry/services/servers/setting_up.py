@@ -77,8 +77,11 @@ def _replace(server: Server, reference: str, text: str) -> None:
     def put(value: str) -> str:
         return value.replace(reference, text)
 
-    server.command, server.cwd, server.url = [*map(put, server.command)], put(server.cwd), put(server.url)
-    server.env, server.headers = _each(server.env, put), _each(server.headers, put)
+    server.command = [*map(put, server.command)]
+    server.cwd = put(server.cwd)
+    server.url = put(server.url)
+    server.env = _each(server.env, put)
+    server.headers = _each(server.headers, put)
 
 
 def _each(pairs: Mapping[str, str], put: Callable[[str], str]) -> dict[str, str]:

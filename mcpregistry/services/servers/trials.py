@@ -93,7 +93,8 @@ def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
     test.protocol_era = report.discovery.era if report.discovery else ""
     test.tool_count = len(report.discovery.tools) if report.discovery and report.listed else None
     test.timings = _rounded(report.timings)
-    test.error_code, test.error = code, plain(error)
+    test.error_code = code
+    test.error = plain(error)
     test.stderr_tail = plain(report.stderr, _STDERR_KEPT)
     test.left_out = left_out(report.discovery) if report.discovery and report.listed else ""
     running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)

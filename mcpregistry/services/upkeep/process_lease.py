@@ -30,7 +30,8 @@ RENEW_EVERY = 2.5  # seconds
 RETRY_EVERY = 0.5  # seconds, while the database does not accept the renewal
 LONGEST_GAP = timedelta(seconds=5)  # between two renewals of a process that may declare others dead
 _AFTER_EXPIRY = 0.05  # seconds from the expiry of another lease to the look that finds it
-_START_SECONDS = _STOP_SECONDS = 5.0
+_START_SECONDS = 5.0
+_STOP_SECONDS = 5.0
 
 
 class ProcessLease:

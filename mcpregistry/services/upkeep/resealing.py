@@ -43,18 +43,20 @@ def columns() -> list[Column]:
     for model in filter(sealed, apps.get_models()):
         history = getattr(model, "history", None)
         tables = [model, *([history.model] if history else [])]
-        found += [
-            Column(table._base_manager.all(), model, name)
-            for name in sealed(model)
-            for table in tables
-            if name in {field.name for field in table._meta.local_concrete_fields}
-        ]
+        for name in sealed(model):
+            for table in tables:
+                if name in {field.name for field in table._meta.local_concrete_fields}:
+                    found.append(Column(table._base_manager.all(), model, name))
     return found
 
 
 def keys_in_use() -> Counter[str]:
     """How many texts each key has sealed."""
-    return Counter(key_of(text) for column in columns() for page in _pages(column) for _, _, text in page)
+    found: Counter[str] = Counter()
+    for column in columns():
+        for page in _pages(column):
+            found.update(key_of(text) for _, _, text in page)
+    return found
 
 
 def reseal(*, actor: str, say: Callable[[str], None]) -> tuple[int, list[str]]:

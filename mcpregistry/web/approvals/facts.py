@@ -50,7 +50,9 @@ def arguments(request: ApprovalRequest, before: ApprovalRequest | None, *, whole
     """The arguments that would run, compared with those of ``before``; ``whole``: however long they are."""
     text = effective(request)
     folded = len(text) > FOLD and not whole
-    parts = None if len(text) > FOLD else laid_out(text, effective(before) if before else None)
+    parts = None
+    if len(text) <= FOLD:
+        parts = laid_out(text, effective(before) if before else None)
     size = len(text.encode("utf-8", "surrogatepass"))
     blocks = [(1, printable(text, FOLD))] if folded else _blocks(text)
     return Shown(blocks, parts, not folded, len(text), size, sha256(text))

@@ -120,7 +120,10 @@ def _asked(each: Waiting) -> estimates.Asked:
 
 
 def _row(each: Waiting, user_id: int, alike: int, energy: float | None) -> Row:
-    mine = next((vote for vote in each.votes if vote.user_id == user_id), None)
+    vote = next((vote for vote in each.votes if vote.user_id == user_id), None)
+    mine = ""
+    if vote is not None:
+        mine = "approved" if vote.approve else "rejected"
     return Row(
         id=each.id, url=reverse("approvals:detail", args=[each.id]), risk=each.risk, tool=printable(each.tool, 80),
         server=printable(each.server), agent=printable(each.agent), rule=printable(each.rule, 60),
@@ -128,7 +131,7 @@ def _row(each: Waiting, user_id: int, alike: int, energy: float | None) -> Row:
         asked=ago(each.asked_at), until=int(each.decide_by.timestamp()),
         agreed=f"{_agreed(each.votes)}/{each.quorum}" if each.quorum > 1 else "",
         edited=bool(each.edited_head), away=each.waiting_as == ApprovalRequest.Waiting.AWAY,
-        mine="" if mine is None else "approved" if mine.approve else "rejected",
+        mine=mine,
         alike=alike if each.risk == Level.LOW else 1, energy=energy,
     )  # fmt: skip
 

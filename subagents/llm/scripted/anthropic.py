@@ -125,4 +125,6 @@ def _message(reply: Reply, ask: Ask) -> dict[str, Any]:
 def _stop(reply: Reply) -> str:
     if reply.outcome:
         return "refusal"
-    return "max_tokens" if reply.cut_off else "tool_use" if reply.calls else "end_turn"
+    if reply.cut_off:
+        return "max_tokens"
+    return "tool_use" if reply.calls else "end_turn"

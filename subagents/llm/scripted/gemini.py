@@ -62,7 +62,8 @@ def error(status: int, message: str) -> dict[str, Any]:
 
 def _first_words(contents: list[dict[str, Any]]) -> str:
     """The last text of the first message: clients put a system prompt before it for models that take none."""
-    texts = [p["text"] for c in contents[:1] for p in c.get("parts") or [] if p.get("text")]
+    parts = [part for content in contents[:1] for part in content.get("parts") or []]
+    texts = [part["text"] for part in parts if part.get("text")]
     return texts[-1] if texts else ""
 
 

@@ -94,7 +94,9 @@ def _call(reply: Reply, ask: Ask, index: int) -> dict[str, Any]:
 def _finish(reply: Reply) -> str:
     if reply.outcome == "filtered":
         return "content_filter"
-    return "length" if reply.cut_off else "tool_calls" if reply.calls else "stop"
+    if reply.cut_off:
+        return "length"
+    return "tool_calls" if reply.calls else "stop"
 
 
 def _usage(reply: Reply) -> dict[str, Any]:

@@ -21,7 +21,9 @@ def event(data: dict[str, Any], name: str = "") -> bytes:
 
 def pieces(text: str) -> Iterator[str]:
     """The text in parts of about a word, which together are the text."""
-    return iter(_PIECE.findall(text)) if text.strip() else iter([text] if text else [])
+    if text.strip():
+        return iter(_PIECE.findall(text))
+    return iter([text] if text else [])
 
 
 def identifier(prefix: str, ask: Ask, index: int = 0) -> str:

@@ -109,7 +109,8 @@ def take_back(labels: frozenset[str], *, actor: str) -> None:
 def references(names: frozenset[str]) -> list[str]:
     """The placeholders in keys and headers of the providers that these tools ask."""
     asked = Provider.objects.filter(models__experts__name__in=_named(names)).distinct()
-    return [text for provider in asked for text in (provider.key, *provider.headers.values()) if is_reference(text)]
+    texts = [text for provider in asked for text in (provider.key, *provider.headers.values())]
+    return [text for text in texts if is_reference(text)]
 
 
 def _approve(found: list[ExpertTool], actor: str) -> list[str]:

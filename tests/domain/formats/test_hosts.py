@@ -116,11 +116,10 @@ def test_every_spelling_of_http_is_read(word: str) -> None:
     ("word", "kind"), [("SSE", "sse"), ("STDIO", "stdio"), ("Stdio", "stdio"), ("WebSocket", "websocket")]
 )
 def test_every_spelling_of_the_other_transports_is_read(word: str, kind: str) -> None:
-    entry = (
-        {"command": "x"}
-        if kind == "stdio"
-        else {"url": "wss://a.example" if kind == "websocket" else "https://a.example"}
-    )
+    if kind == "stdio":
+        entry = {"command": "x"}
+    else:
+        entry = {"url": "wss://a.example" if kind == "websocket" else "https://a.example"}
     (server,) = read_text(json.dumps({"mcpServers": {"a": {"type": word, **entry}}}), "x").servers
     assert server.transport == kind
 

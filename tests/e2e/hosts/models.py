@@ -58,7 +58,8 @@ class Models:
     def play(self, *calls: tuple[str, dict[str, Any]]) -> tuple[str, Play]:
         """A play, and where its host finds the model."""
         name = f"play{len(self._plays)}"
-        self._plays[name] = play = Play(calls)
+        play = Play(calls)
+        self._plays[name] = play
         return f"{self.address}/{name}", play
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -110,7 +111,9 @@ def _read(body: dict[str, Any]) -> Ask:
 
 
 def _output(said: Any) -> str:
-    return said if isinstance(said, str) else text_of(said) if isinstance(said, list) else json.dumps(said)
+    if isinstance(said, str):
+        return said
+    return text_of(said) if isinstance(said, list) else json.dumps(said)
 
 
 def _offered(tools: list[dict[str, Any]]) -> Iterator[str]:

@@ -32,7 +32,8 @@ class Counter(Server):
 
     def ask(self):
         name = f"q{len(self.answers)}"
-        answer = self.answers[name] = queue.Queue()
+        answer = queue.Queue()
+        self.answers[name] = answer
         schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
         params = {"message": "Who are you?", "requestedSchema": schema}
         send({"jsonrpc": "2.0", "id": name, "method": "elicitation/create", "params": params})

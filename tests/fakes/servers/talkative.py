@@ -85,7 +85,9 @@ class Talkative(Server):
     def do_link(self, context):
         pass
 
-    do_widget = do_make = do_show = do_link
+    do_widget = do_link
+    do_make = do_link
+    do_show = do_link
 
     def do_count(self, context):
         """Says how many subscriptions there are."""

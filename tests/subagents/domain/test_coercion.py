@@ -107,7 +107,12 @@ def test_it_is_done_once_and_what_is_not_said_is_not_changed(schema: dict[str, A
 
 @given(value=st.one_of(st.integers(-(10**15), 10**15), st.booleans(), st.floats(-1e6, 1e6).map(lambda f: round(f, 3))))
 def test_no_digit_is_lost(value: Any) -> None:
-    kind = "boolean" if isinstance(value, bool) else "integer" if isinstance(value, int) else "number"
+    if isinstance(value, bool):
+        kind = "boolean"
+    elif isinstance(value, int):
+        kind = "integer"
+    else:
+        kind = "number"
     found, notes = coerced(of({"type": kind}), {"x": json.dumps(value)})
     if notes:
         assert found["x"] == value

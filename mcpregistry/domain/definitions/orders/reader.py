@@ -152,7 +152,8 @@ def _beginning(word: str) -> tuple[_Phrase, ...]:
     """All phrases whose first word this can be, longest first, whole words before stems."""
     forms = {word, bare} if (bare := _ARABIC.sub("", word)) != word else {word}
     found = [phrase for form in forms for phrase in _WHOLE.get(form, ())]
-    found += [phrase for form in forms for end in range(2, len(form) + 1) for phrase in _STEMS.get(form[:end], ())]
+    stems = [form[:end] for form in forms for end in range(2, len(form) + 1)]
+    found += [phrase for stem in stems for phrase in _STEMS.get(stem, ())]
     if word.isdigit() and (len(word) >= 3 or int(word) >= _MANY):
         found.append(_Phrase(ANY, ("many",), (word,)))
     return tuple(sorted(found, key=lambda phrase: (-len(phrase.words), -len(phrase.words[0]))))

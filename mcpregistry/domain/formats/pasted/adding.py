@@ -80,7 +80,9 @@ def _said(words: Sequence[str]) -> _Said:
             said.plain += waiting
             break
         if option in _OPTIONS:
-            _take(said, _OPTIONS[option], value if joined else waiting.pop(0) if waiting else "")
+            if not joined and waiting:
+                value = waiting.pop(0)
+            _take(said, _OPTIONS[option], value)
             while _OPTIONS[option] == _ENV and waiting and _ASSIGNED.fullmatch(waiting[0]):
                 _take(said, _ENV, waiting.pop(0))
         elif not word.startswith("-"):

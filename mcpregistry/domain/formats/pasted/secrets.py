@@ -115,7 +115,8 @@ class _Taker:
 
     def _taken(self, place: Place, label: str, value: str) -> str:
         said = _NO_NAME.sub("-", label).strip("-.").lower() or "secret"
-        name = base = f"{self.key[:26]}-{said[:32]}"
+        base = f"{self.key[:26]}-{said[:32]}"
+        name = base
         taken = {secret.name for secret in self.found}
         number = 2
         while name in taken:

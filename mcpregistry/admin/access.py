@@ -269,7 +269,7 @@ class GrantAdmin(RecordAdmin):
     search_fields = ("agent__slug", "endpoint__slug", "server__slug", "tool__name", "tool__server__slug", "note")
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
     fieldsets = (
-        (_("Holder"), {"fields": (("agent", "endpoint"),)}),
+        (_("Granted to"), {"fields": (("agent", "endpoint"),)}),
         (_("Granted tools"), {"fields": (("server", "kind"), "uri", "tool", "argument_pins")}),
         (_("Duration"), {"fields": ("expires_at", "note")}),
     )
@@ -280,11 +280,11 @@ class GrantAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: Grant) -> None:
         grants.withdraw_grant(grant=row, actor=actor(request))
 
-    @display(description=_("holder"))
+    @display(description=_("granted to"))
     def holder(self, grant: Grant) -> str:
         return f"agent {grant.agent}" if grant.agent else f"endpoint {grant.endpoint}"
 
-    @display(description=_("granted"))
+    @display(description=_("granted tools"))
     def object(self, grant: Grant) -> str:
         return (
             printable(str(grant.tool), 100)

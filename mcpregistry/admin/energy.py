@@ -115,7 +115,7 @@ class EnergyEntryAdmin(ReadOnlyAdmin):
     list_select_related = ("pool",)
     # The turns of a run, and the work on a request, have references that begin with its id.
     search_fields = ("reference__startswith", "agent_slug")
-    search_help_text = _("ID of a call, run or request, or the name of an agent")
+    search_help_text = _("ID of a call, run or request, or name of an agent")
     sortable_by = ()
     fields = ("pool", "kind", "agent_slug", "shown_amount", "shown_before", "shown_after", "reference", "at")
 

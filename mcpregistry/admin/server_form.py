@@ -108,7 +108,8 @@ class ServerForm(RecordForm[Server]):
         widgets = {"url": UnfoldAdminTextInputWidget(attrs={"placeholder": "https://example.com/mcp"})}
         help_texts = {
             "transport": _(
-                "How the server is started or reached. When you save, the fields of the other transports are cleared."
+                "How this site starts or reaches the server. When you save, the fields of the other transports "
+                "are cleared."
             ),
             "cwd": _(
                 "Folder in which the program starts. If empty, a server in the sandbox starts in its own folder, "
@@ -125,11 +126,11 @@ class ServerForm(RecordForm[Server]):
             ),
             "url": _("Address of the server, without passwords or tokens. Put those into the headers."),
             "description": _("What the server is for. Shown on the pages of this site."),
-            "connect_mode": _("When this site opens a connection to the server."),
+            "connect_mode": _("The time at which this site opens a connection to the server."),
             "protocol_mode": (
                 _(
                     "The version of MCP to use. If a server supports both versions, the site may open a second "
-                    "connection so that its tools can ask questions of older hosts. Choose one version to prevent "
+                    "connection. The server needs it to send questions to older hosts. Choose one version to prevent "
                     "this."
                 )
             ),

@@ -43,7 +43,7 @@ class RegistrySource(TrackedModel):
     allowed_networks = models.JSONField(
         default=list, blank=True,
         help_text=_('Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
-"empty, only public addresses are allowed."),
+        "empty, only public addresses are allowed."),
     )  # fmt: skip
     sealed_token = models.TextField(blank=True, default="", db_default="", editable=False)
     token = Sealed("sealed_token", str)  # of a private registry; it goes to ``base_url`` alone
@@ -57,12 +57,12 @@ class RegistrySource(TrackedModel):
     disable_deleted = models.BooleanField(
         _("disable deleted servers"), default=True,
         help_text=_("If enabled, servers that were added from an entry or run its package are disabled when the "
-"registry deletes the entry (malware, spam)."),
+        "registry deletes the entry (malware, spam)."),
     )  # fmt: skip
     propose_versions = models.BooleanField(
         _("propose new versions"), default=False, db_default=False,
         help_text=_("If enabled, a package lock is prepared and waits for approval when a newer version of an "
-"installed package is listed."),
+        "installed package is listed."),
     )  # fmt: skip
     watermark = models.DateTimeField(
         null=True,

@@ -33,7 +33,9 @@ def one_by_one(tell: Callable[[Any], list[str]], rows: Sequence[Any]) -> list[st
     """What will happen to each of several records, in the words of its own button; of many, to the first."""
     found = [f"{row}: {' '.join(tell(row))}" for row in rows[:_TOLD]]
     more = len(rows) - _TOLD
-    return [*found, _("The same applies to %(count)s more.") % {"count": more}] if more > 0 else found
+    if more <= 0:
+        return found
+    return [*found, _("This also applies to the other selected records (%(count)s).") % {"count": more}]
 
 
 def touched(server: Server) -> Touched:
@@ -191,8 +193,8 @@ def _approved(number: int) -> str:
 
 def _can_call(agents: int) -> str:
     text = ngettext(
-        "%(count)s agent with a grant for the server can call them.",
-        "%(count)s agents with a grant for the server can call them.",
+        "%(count)s agent has a grant for the server and can call them.",
+        "%(count)s agents have a grant for the server and can call them.",
         agents,
     )
     return text % {"count": agents}
@@ -231,8 +233,8 @@ def approving_selected(tools: Sequence[Tool]) -> list[str]:
 def rejecting_selected(tools: Sequence[Tool]) -> list[str]:
     """The newest definition of each tool that was chosen in the list is refused."""
     text = _(
-        "The newest definition of %(tools)s is never offered to agents. The definition that was approved before is still "
-        "offered if the server returns to it."
+        "The newest definition of %(tools)s is never offered to agents. If a definition was approved "
+        "before and the server returns to it, agents can use it again."
     )
     return [text % {"tools": _tools(len(tools))}]
 

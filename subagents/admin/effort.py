@@ -51,7 +51,8 @@ class EffortAgentAdmin(RecordAdmin):
     change_form_outer_before_template = "admin/subagents/effort.html"
     verbs = (
         Verb("answer-all", _("Answer all conversations"), "subagents.change_effortagent", "forum",
-             _("Its model has restricted it to one conversation. Let it answer in the others too."), _answer_all,
+             _("The model has restricted the hosted agent to one conversation. Let it answer in all of them "
+             "again."), _answer_all,
              applies=lambda row: bool(row.focus)),
     )  # fmt: skip
 

@@ -86,9 +86,9 @@ class ProviderForm(RecordForm[Provider]):
 
 
 _HAS_KEY = _(
-    "A key is stored. It is encrypted and never shown. Leave it empty to keep the stored key. If you change where the key is "
-    "sent (kind, address, headers, networks, options), enter it again. Otherwise the provider becomes a draft until a user "
-    "confirms it."
+    "A key is stored. It is encrypted and never shown. Leave this field empty to keep the stored key."
+    " If you change where the key is sent (kind, address, headers, networks, options), enter the key "
+    "again. Otherwise the provider becomes a draft until a user confirms it."
 )
 _NO_KEY = _(
     "No key is stored. The key is encrypted and never shown. ${NAME} inserts a variable that the site may read, ${cred:NAME} "

@@ -78,7 +78,7 @@ class Migration(migrations.Migration):
                     ('finished_at', models.DateTimeField(blank=True, null=True)),
                     ('id', models.CharField(default=mcpregistry.ids.ordered_id, editable=False, max_length=32, primary_key=True, serialize=False)),
                     ('enabled', models.BooleanField(default=True)),
-                    ('cycle_seconds', models.FloatField(default=1.0, help_text='Seconds between two checks for new messages, from 0.2 to 60. The default is 1.', validators=[django.core.validators.MinValueValidator(0.2), django.core.validators.MaxValueValidator(60)])),
+                    ('cycle_seconds', models.FloatField(default=1.0, help_text='Seconds between two checks for new messages, from 0.2 to 60. The default is 1.', validators=[django.core.validators.MinValueValidator(0.2), django.core.validators.MaxValueValidator(60)], verbose_name='seconds between checks')),
                     ('focus', models.CharField(blank=True, default='', editable=False, help_text="The only conversation in which the hosted agent answers. If empty, it answers in all "
 "conversations of its agent.", max_length=32)),
                     ('awaits_level', models.FloatField(editable=False, help_text='Level that its energy pool must reach before the agent answers again.', null=True)),
@@ -135,13 +135,13 @@ class Migration(migrations.Migration):
                     ('max_cost', models.DecimalField(blank=True, decimal_places=4, help_text='Maximum cost of a run in US dollars. If empty, there is no limit.', max_digits=10, null=True)),
                     ('max_energy', models.FloatField(blank=True, help_text='Maximum number of energy units of a run. If empty, there is no limit.', null=True)),
                     ('max_calls', models.PositiveIntegerField(default=100, help_text='Maximum number of tool calls in a run.')),
-                    ('parallelism', models.PositiveSmallIntegerField(default=4, help_text='Maximum number of tool calls at the same time.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(32)])),
+                    ('parallelism', models.PositiveSmallIntegerField(default=4, help_text='Maximum number of tool calls at the same time.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(32)], verbose_name='concurrent tool calls')),
                     ('parallel', models.BooleanField(db_default=False, default=False, help_text="If enabled, calls of one turn that the rules allow without asking are made in parallel, even if "
 "their tools may change something. If disabled, only calls to tools that you have confirmed as "
 "read-only are made in parallel.", verbose_name='parallel calls')),
                     ('output_schema', models.JSONField(blank=True, help_text='JSON Schema of the answer. If empty, the answer is text.', null=True)),
                     ('tool_instructions', models.BooleanField(default=True, help_text='If enabled, the instructions of the servers are added to the prompt once.')),
-                    ('on_server_death', models.CharField(choices=[('fail', 'The run ends with a ToolExecutionError'), ('tell', 'The model gets the error and continues')], default='tell', max_length=4)),
+                    ('on_server_death', models.CharField(choices=[('fail', 'The run ends with a ToolExecutionError'), ('tell', 'The model gets the error and continues')], default='tell', max_length=4, verbose_name='if a server fails')),
                     ('max_result_bytes', models.PositiveIntegerField(default=12288, help_text='Tool results larger than this many bytes are stored, and the model reads them page by page.', validators=[django.core.validators.MinValueValidator(1024)])),
                     ('cache_seconds', models.PositiveIntegerField(default=0, help_text="Number of seconds for which an answer is reused if the same agent calls the expert tool with the"
 " same arguments. An answer is reused only if its run used only read-only tools and the "
@@ -185,7 +185,7 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.CharField(db_index=True, default=mcpregistry.ids.ordered_id, editable=False, max_length=32)),
                     ('enabled', models.BooleanField(default=True)),
-                    ('cycle_seconds', models.FloatField(default=1.0, help_text='Seconds between two checks for new messages, from 0.2 to 60. The default is 1.', validators=[django.core.validators.MinValueValidator(0.2), django.core.validators.MaxValueValidator(60)])),
+                    ('cycle_seconds', models.FloatField(default=1.0, help_text='Seconds between two checks for new messages, from 0.2 to 60. The default is 1.', validators=[django.core.validators.MinValueValidator(0.2), django.core.validators.MaxValueValidator(60)], verbose_name='seconds between checks')),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),
                     ('history_date', models.DateTimeField(db_index=True)),
                     ('history_change_reason', models.CharField(max_length=100, null=True)),
@@ -219,13 +219,13 @@ class Migration(migrations.Migration):
                     ('max_cost', models.DecimalField(blank=True, decimal_places=4, help_text='Maximum cost of a run in US dollars. If empty, there is no limit.', max_digits=10, null=True)),
                     ('max_energy', models.FloatField(blank=True, help_text='Maximum number of energy units of a run. If empty, there is no limit.', null=True)),
                     ('max_calls', models.PositiveIntegerField(default=100, help_text='Maximum number of tool calls in a run.')),
-                    ('parallelism', models.PositiveSmallIntegerField(default=4, help_text='Maximum number of tool calls at the same time.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(32)])),
+                    ('parallelism', models.PositiveSmallIntegerField(default=4, help_text='Maximum number of tool calls at the same time.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(32)], verbose_name='concurrent tool calls')),
                     ('parallel', models.BooleanField(db_default=False, default=False, help_text="If enabled, calls of one turn that the rules allow without asking are made in parallel, even if "
 "their tools may change something. If disabled, only calls to tools that you have confirmed as "
 "read-only are made in parallel.", verbose_name='parallel calls')),
                     ('output_schema', models.JSONField(blank=True, help_text='JSON Schema of the answer. If empty, the answer is text.', null=True)),
                     ('tool_instructions', models.BooleanField(default=True, help_text='If enabled, the instructions of the servers are added to the prompt once.')),
-                    ('on_server_death', models.CharField(choices=[('fail', 'The run ends with a ToolExecutionError'), ('tell', 'The model gets the error and continues')], default='tell', max_length=4)),
+                    ('on_server_death', models.CharField(choices=[('fail', 'The run ends with a ToolExecutionError'), ('tell', 'The model gets the error and continues')], default='tell', max_length=4, verbose_name='if a server fails')),
                     ('max_result_bytes', models.PositiveIntegerField(default=12288, help_text='Tool results larger than this many bytes are stored, and the model reads them page by page.', validators=[django.core.validators.MinValueValidator(1024)])),
                     ('cache_seconds', models.PositiveIntegerField(default=0, help_text="Number of seconds for which an answer is reused if the same agent calls the expert tool with the"
 " same arguments. An answer is reused only if its run used only read-only tools and the "
@@ -300,8 +300,8 @@ class Migration(migrations.Migration):
                     ('cache_read_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('cache_write_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('free', models.BooleanField(default=False, help_text='Enable this if the model costs nothing. Budgets in US dollars then accept it without prices.')),
-                    ('prices_from', models.DateField(blank=True, help_text='Date of these prices.', null=True)),
-                    ('overrides', models.JSONField(blank=True, default=dict, help_text='Options for every request to this model, as JSON, for example {"temperature": 0.2}.')),
+                    ('prices_from', models.DateField(blank=True, help_text='Date of these prices.', null=True, verbose_name='date of prices')),
+                    ('overrides', models.JSONField(blank=True, default=dict, help_text='Options for every request to this model, as JSON, for example {"temperature": 0.2}.', verbose_name='options')),
                     ('tool_choice', models.CharField(blank=True, choices=[('auto', 'The model chooses'), ('required', 'The model must call a tool')], max_length=8)),
                     ('enabled', models.BooleanField(default=True)),
                     ('compared', models.BooleanField(default=False, help_text='Enable this for the model that your hosts use. The savings of runs are calculated with its prices. Only one model can be selected.', verbose_name="callers' model")),
@@ -368,7 +368,7 @@ class Migration(migrations.Migration):
                     ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
 " with a link. The run continues, and a client that asks the same question again later gets its "
 "answer. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
-                    ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model ids with the names of expert tools, for example {"gpt-4o": "research"}.')),
+                    ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.')),
                     ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
 " run. By default, these requests are refused.")),
                     ('created_at', models.DateTimeField(auto_now_add=True)),
@@ -387,7 +387,7 @@ class Migration(migrations.Migration):
                     ('agent_slug', models.CharField(max_length=63)),
                     ('fingerprint', models.CharField(help_text='Keyed hash of the question.', max_length=64)),
                     ('idempotency_key', models.CharField(blank=True, max_length=200)),
-                    ('call_id', models.CharField(help_text='Id of the call that the request makes.', max_length=32)),
+                    ('call_id', models.CharField(help_text='ID of the call that the request makes.', max_length=32)),
                     ('process', models.CharField(max_length=100)),
                     ('queue_round', models.PositiveBigIntegerField(db_default=0, default=0, help_text='Round in which the request is served. Agents take turns.')),
                     ('lease_until', models.DateTimeField()),
@@ -415,7 +415,7 @@ class Migration(migrations.Migration):
                     ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
 " with a link. The run continues, and a client that asks the same question again later gets its "
 "answer. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
-                    ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model ids with the names of expert tools, for example {"gpt-4o": "research"}.')),
+                    ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.')),
                     ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
 " run. By default, these requests are refused.")),
                     ('created_at', models.DateTimeField(blank=True, editable=False)),
@@ -449,8 +449,8 @@ class Migration(migrations.Migration):
                     ('cache_read_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('cache_write_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('free', models.BooleanField(default=False, help_text='Enable this if the model costs nothing. Budgets in US dollars then accept it without prices.')),
-                    ('prices_from', models.DateField(blank=True, help_text='Date of these prices.', null=True)),
-                    ('overrides', models.JSONField(blank=True, default=dict, help_text='Options for every request to this model, as JSON, for example {"temperature": 0.2}.')),
+                    ('prices_from', models.DateField(blank=True, help_text='Date of these prices.', null=True, verbose_name='date of prices')),
+                    ('overrides', models.JSONField(blank=True, default=dict, help_text='Options for every request to this model, as JSON, for example {"temperature": 0.2}.', verbose_name='options')),
                     ('tool_choice', models.CharField(blank=True, choices=[('auto', 'The model chooses'), ('required', 'The model must call a tool')], max_length=8)),
                     ('enabled', models.BooleanField(default=True)),
                     ('compared', models.BooleanField(default=False, help_text='Enable this for the model that your hosts use. The savings of runs are calculated with its prices. Only one model can be selected.', verbose_name="callers' model")),
@@ -510,7 +510,7 @@ class Migration(migrations.Migration):
                     ('requested_by', models.CharField(help_text='Who made the request, as in the audit log.', max_length=200)),
                     ('created_at', models.DateTimeField()),
                     ('started_at', models.DateTimeField(blank=True, null=True)),
-                    ('conversation', models.CharField(blank=True, db_default='', default='', help_text='Id of the conversation in which the agent made the request.', max_length=32)),
+                    ('conversation', models.CharField(blank=True, db_default='', default='', help_text="ID of the conversation in which the agent made the request.", max_length=32)),
                     ('supervisor', models.CharField(blank=True, db_default='', default='', help_text='The hosted agent that supervises the request: while its cycles are paused, the request is paused. If empty, this is the hosted agent that supervises the whole site, if there is one.', max_length=63)),
                 ],
                 options={
@@ -595,7 +595,7 @@ class Migration(migrations.Migration):
                     ('caller', models.CharField(blank=True, max_length=63, verbose_name='agent')),
                     ('endpoint_slug', models.CharField(blank=True, max_length=63, verbose_name='endpoint')),
                     ('origin', models.CharField(help_text='How the run was started: call, rest, command or replay.', max_length=10)),
-                    ('call_id', models.CharField(blank=True, help_text='Id of the call that started the run.', max_length=32)),
+                    ('call_id', models.CharField(blank=True, help_text="ID of the call that started the run.", max_length=32, verbose_name='call ID')),
                     ('depth', models.PositiveSmallIntegerField(default=0)),
                     ('worker', models.CharField(blank=True, max_length=100)),
                     ('fence', models.PositiveIntegerField(default=0)),
@@ -628,7 +628,7 @@ class Migration(migrations.Migration):
                     ('cache_write_tokens', models.PositiveBigIntegerField(db_default=0, default=0)),
                     ('reasoning_tokens', models.PositiveBigIntegerField(db_default=0, default=0, help_text="Number of reasoning tokens. They are included in the output tokens.")),
                     ('requester', models.CharField(blank=True, db_default='', default='', help_text='The user who started the run, if known. They cannot approve its calls.', max_length=150)),
-                    ('requester_id', models.BigIntegerField(blank=True, help_text="Id of the requester's account.", null=True)),
+                    ('requester_id', models.BigIntegerField(blank=True, help_text="ID of the requester's account.", null=True)),
                     ('conversation', models.ForeignKey(blank=True, db_constraint=False, db_index=False, help_text='The conversation of the call that started the run. The calls of the run belong to it too.', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='runs', to='mcpregistry.conversation')),
                     ('sleeps_for', models.CharField(blank=True, db_default='', default='', help_text='What the run waits for, other than an approval.', max_length=200)),
                     ('payers', models.TextField(blank=True, db_default='', default='', help_text='Other agents whose budgets also pay for the run.')),
@@ -661,7 +661,7 @@ class Migration(migrations.Migration):
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('turn_number', models.PositiveIntegerField()),
                     ('index', models.PositiveIntegerField(help_text='Position of the call in the turn.')),
-                    ('provider_id', models.CharField(help_text='Id that the model gave to the call.', max_length=200)),
+                    ('provider_id', models.CharField(help_text="ID that the model gave to the call.", max_length=200)),
                     ('name', models.CharField(max_length=500)),
                     ('arguments', models.TextField(help_text='Arguments as the model wrote them.')),
                     ('state', models.CharField(choices=[('planned', 'planned'), ('waiting', 'waiting'), ('started', 'started'), ('done', 'done'), ('failed', 'failed'), ('refused', 'refused'), ('unknown', 'unknown'), ('cancelled', 'cancelled')], default=subagents.domain.lifecycle.CallState['PLANNED'], max_length=10)),
@@ -670,7 +670,7 @@ class Migration(migrations.Migration):
                     ('result', models.TextField(blank=True, help_text='Text that the model reads.')),
                     ('is_error', models.BooleanField(default=False)),
                     ('raw_characters', models.PositiveIntegerField(default=0)),
-                    ('details', models.JSONField(blank=True, default=dict, help_text="Links in the result, and the estimate of the context guard if it refused the call.")),
+                    ('details', models.JSONField(blank=True, default=dict, help_text="Links in the result, and the estimated number of tokens if the site refused the call because the context window was too small.")),
                     ('settled_by', models.CharField(blank=True, help_text='Who settled the call if its outcome was unknown.', max_length=150)),
                     ('settled_by_id', models.BigIntegerField(blank=True, help_text="ID of the account of the user who settled the call.", null=True)),
                     ('started_at', models.DateTimeField(blank=True, null=True)),
@@ -742,7 +742,7 @@ class Migration(migrations.Migration):
                     ('output_tokens', models.PositiveIntegerField(default=0)),
                     ('cached_tokens', models.PositiveIntegerField(default=0)),
                     ('cache_write_tokens', models.PositiveIntegerField(default=0)),
-                    ('estimated_tokens', models.PositiveIntegerField(default=0, help_text='Number of tokens that the context guard had estimated.')),
+                    ('estimated_tokens', models.PositiveIntegerField(default=0, help_text="Number of tokens that the site had estimated before the request.")),
                     ('cost', models.DecimalField(blank=True, decimal_places=8, max_digits=14, null=True)),
                     ('started_at', models.DateTimeField()),
                     ('duration_ms', models.FloatField()),

@@ -193,8 +193,9 @@ class LanguageModel(TrackedModel):
         default=False,
         help_text=_("Enable this if the model costs nothing. Budgets in US dollars then accept it without prices."),
     )
-    prices_from = models.DateField(null=True, blank=True, help_text=_("Date of these prices."))
+    prices_from = models.DateField(_("date of prices"), null=True, blank=True, help_text=_("Date of these prices."))
     overrides = models.JSONField(
+        _("options"),
         default=dict,
         blank=True,
         help_text=_('Options for every request to this model, as JSON, for example {"temperature": 0.2}.'),

@@ -167,7 +167,7 @@ LISTS: dict[str, Empty] = {
         _("Add a workspace."),
     ),
     "mcpregistry.projectfile": Empty(
-        _("Project files in the directories in which hosts were started, and the users who confirmed them."),
+        _("Files that declare MCP servers. The site found them in the directories in which hosts were started."),
         _("Start a host with `runmcp --workspace` in a directory that has a file with MCP servers."),
     ),
     "mcpregistry.conversation": Empty(

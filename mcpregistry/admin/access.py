@@ -175,7 +175,7 @@ class EndpointForm(RecordForm[Endpoint]):
                 "How tool names are written for hosts. If you change this setting, the names of all tools change "
                 "in hosts."
             ),
-            "description_style": _("Whether a tool's description says which server it comes from."),
+            "description_style": _("Choose whether the description of each tool names the server of the tool."),
         }
 
 
@@ -244,13 +244,15 @@ class GrantForm(RecordForm[Grant]):
         widgets = {"argument_pins": UnfoldAdminTextareaWidget(attrs={"rows": 3, "class": "sn-code"})}
         help_texts = {
             "agent": _("The agent that gets this grant. Choose either an agent or an endpoint."),
-            "endpoint": _("The endpoint that gets this grant, if it shows only what is granted to it."),
+            "endpoint": _(
+                "The endpoint that gets this grant. Choose an endpoint that shows only what is granted to it."
+            ),
             "server": _(
                 "Grants all approved tools of this server, including tools that are added later. Choose either a "
                 "server, or one tool or prompt."
             ),
             "tool": _("Grants only this tool or prompt."),
-            "note": _("Why this grant exists. Shown on the pages of this site."),
+            "note": _("The reason for this grant. It is shown on the pages of this site."),
         }
 
 

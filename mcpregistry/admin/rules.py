@@ -298,9 +298,9 @@ class PermitAdmin(ReadOnlyAdmin):
         pins = ", ".join(f"{name} = {canonical(value)}" for name, value in permit.argument_pins.items())
         return printable(pins, 200) or gettext("any arguments")
 
-    @display(description=_("state"), label={"usable": "success", "ended": ""})
+    @display(description=_("state"), label={"valid": "success", "ended": ""})
     def shown_state(self, permit: Permit) -> str:
-        return "usable" if _usable(permit) else "ended"
+        return "valid" if _usable(permit) else "ended"
 
     @admin.action(description=_("Revoke the selected permits"), permissions=["decide"])
     @asks_first(consequences.revoking_permits, label=_("Revoke permits"))

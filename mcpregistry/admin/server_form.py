@@ -44,8 +44,9 @@ class ServerForm(RecordForm[Server]):
         placeholder="API_KEY=${cred:name}",
         help_text=format_lazy(
             _(
-                "One NAME=value per line. Stored values are never shown: leave {mask} to keep one, remove the line to delete "
-                "it. ${{VAR}} inserts a variable that SLIPSNISSE_PASS_ENV lists, ${{cred:NAME}} a stored credential."
+                "One NAME=value per line. Stored values are never shown. Leave {mask} in a line to keep its "
+                "value, or remove the line to delete the value. ${{VAR}} inserts a variable that "
+                "SLIPSNISSE_PASS_ENV lists, and ${{cred:NAME}} inserts a stored credential."
             ),
             mask=MASK,
         ),
@@ -55,7 +56,8 @@ class ServerForm(RecordForm[Server]):
         placeholder="Authorization: Bearer ${cred:name}",
         help_text=format_lazy(
             _(
-                "One Name: value per line, sent with every request. Stored values are never shown: leave {mask} to keep one."
+                "One Name: value per line, sent with every request. Stored values are never shown. Leave {mask} "
+                "in a line to keep its value."
             ),
             mask=MASK,
         ),
@@ -122,10 +124,11 @@ class ServerForm(RecordForm[Server]):
                 " choose a less strict mode, the launch must be confirmed again."
             ),
             "sandbox_network": _(
-                "Ports: only the TCP ports listed below, and no UDP. None: no network and no name resolution."
+                "Ports: the server can use only the TCP ports listed below, and no UDP. None: the server has no "
+                "network and cannot resolve names."
             ),
             "url": _("Address of the server, without passwords or tokens. Put those into the headers."),
-            "description": _("What the server is for. Shown on the pages of this site."),
+            "description": _("What the server is for. This text is shown on the pages of this site."),
             "connect_mode": _("The time at which this site opens a connection to the server."),
             "protocol_mode": (
                 _(

@@ -516,7 +516,8 @@ class Migration(migrations.Migration):
                     ('hold_seconds', models.PositiveIntegerField(blank=True, help_text='Seconds that a host waits for the approval of a call. After that, the host gets the answer "pending" and can ask again. Set to 0 to answer immediately. If empty, the wait depends on the host.', null=True, validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('maintenance_tools', models.BooleanField(db_default=False, default=False, help_text='If enabled, agents can use the tools of the background sub-agent here, to request a server and to follow the request.', verbose_name='sub-agent tools')),
                     ('tell_energy', models.BooleanField(db_default=False, default=False, help_text="If enabled, each result includes the energy that its call has used, and the level of the agent's energy pool.", verbose_name='energy in results')),
-                    ('instructions_limit', models.PositiveIntegerField(db_default=4000, default=4000, help_text="Maximum number of characters of the servers' approved instructions, which are added after those of the endpoint. Set to 0 to add none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="server instructions limit")),
+                    ('instructions_limit', models.PositiveIntegerField(db_default=4000, default=4000, help_text="Maximum number of characters of the approved instructions of servers. They are added after the "
+"instructions of the endpoint. Set to 0 to add none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="server instructions limit")),
                 ],
                 options={
                     'ordering': ['slug'],
@@ -851,7 +852,8 @@ class Migration(migrations.Migration):
                     ('hold_seconds', models.PositiveIntegerField(blank=True, help_text='Seconds that a host waits for the approval of a call. After that, the host gets the answer "pending" and can ask again. Set to 0 to answer immediately. If empty, the wait depends on the host.', null=True, validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('maintenance_tools', models.BooleanField(db_default=False, default=False, help_text='If enabled, agents can use the tools of the background sub-agent here, to request a server and to follow the request.', verbose_name='sub-agent tools')),
                     ('tell_energy', models.BooleanField(db_default=False, default=False, help_text="If enabled, each result includes the energy that its call has used, and the level of the agent's energy pool.", verbose_name='energy in results')),
-                    ('instructions_limit', models.PositiveIntegerField(db_default=4000, default=4000, help_text="Maximum number of characters of the servers' approved instructions, which are added after those of the endpoint. Set to 0 to add none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="server instructions limit")),
+                    ('instructions_limit', models.PositiveIntegerField(db_default=4000, default=4000, help_text="Maximum number of characters of the approved instructions of servers. They are added after the "
+"instructions of the endpoint. Set to 0 to add none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="server instructions limit")),
                 ],
                 options={
                     'verbose_name': 'historical endpoint',
@@ -1047,15 +1049,16 @@ class Migration(migrations.Migration):
                     ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
 "empty, only public addresses are allowed.")),
                     ('by_clock', models.BooleanField(default=False, help_text='If enabled, the registry is read every hour. If disabled, it is read only when you press Sync registry.', verbose_name='hourly sync')),
-                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, servers that were added from an entry or run its package are disabled when the "
-"registry deletes the entry (malware, spam).", verbose_name='disable deleted servers')),
+                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, the site disables the servers of an entry when the registry deletes the entry, for "
+"example because of malware. These are the servers that were added from the entry or run its "
+"package.", verbose_name='disable deleted servers')),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),
                     ('history_date', models.DateTimeField(db_index=True)),
                     ('history_change_reason', models.CharField(max_length=100, null=True)),
                     ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, a package lock is prepared and waits for approval when a newer version of an "
-"installed package is listed.", verbose_name='propose new versions')),
+                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, the site prepares a lock when the registry lists a newer version of an installed "
+"package. The lock then waits for approval.", verbose_name='propose new versions')),
                 ],
                 options={
                     'verbose_name': 'historical registry',
@@ -1132,8 +1135,11 @@ class Migration(migrations.Migration):
                     ('shared_by', models.CharField(choices=[('everybody', 'All calls'), ('agent', 'The calls of one agent'), ('session', 'The calls of one host session')], db_default='everybody', default='everybody', help_text='Which calls use the same connection and process. Choose one agent or one host session for servers that keep state, such as browsers, shells and databases.', max_length=10)),
                     ('asks_elicitation', models.BooleanField(db_default=True, default=True, help_text='The server may ask the user of the calling host to fill in a form or to open a page (elicitation).', verbose_name='may ask the user')),
                     ('asks_roots', models.BooleanField(db_default=False, default=False, help_text='The server may read the list of folders that the calling host works in (roots). Some servers then use these folders instead of the ones in their command line.', verbose_name='may ask for folders')),
-                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text='The server may ask the model of the calling host. The host pays for it (sampling).', verbose_name='may ask the model')),
-                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the server's requests, instead of the host's model. The calling agent pays for it. The expert tool must take one text argument and use no tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
+                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text="The server may send questions to the model of the calling host (sampling). The host pays for the"
+" answers.", verbose_name='may ask the model')),
+                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the questions of the server, instead of the host's model. The "
+"calling agent pays for the answers. The expert tool must take one text argument and use no "
+"tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
                 ],
                 options={
                     'verbose_name': 'historical server',
@@ -1679,8 +1685,9 @@ class Migration(migrations.Migration):
                     ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
 "empty, only public addresses are allowed.")),
                     ('by_clock', models.BooleanField(default=False, help_text='If enabled, the registry is read every hour. If disabled, it is read only when you press Sync registry.', verbose_name='hourly sync')),
-                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, servers that were added from an entry or run its package are disabled when the "
-"registry deletes the entry (malware, spam).", verbose_name='disable deleted servers')),
+                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, the site disables the servers of an entry when the registry deletes the entry, for "
+"example because of malware. These are the servers that were added from the entry or run its "
+"package.", verbose_name='disable deleted servers')),
                     ('watermark', models.DateTimeField(blank=True, editable=False, help_text='Time of the newest change that the registry has reported, by its own clock.', null=True)),
                     ('full_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last complete sync')),
                     ('synced_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last sync')),
@@ -1691,8 +1698,8 @@ class Migration(migrations.Migration):
                     ('skipped', models.PositiveIntegerField(default=0, editable=False, help_text='Number of entries that could not be used.')),
                     ('skipped_why', models.CharField(blank=True, editable=False, max_length=200)),
                     ('error', models.TextField(blank=True, editable=False)),
-                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, a package lock is prepared and waits for approval when a newer version of an "
-"installed package is listed.", verbose_name='propose new versions')),
+                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, the site prepares a lock when the registry lists a newer version of an installed "
+"package. The lock then waits for approval.", verbose_name='propose new versions')),
                     ('sealed_token', models.TextField(blank=True, db_default='', default='', editable=False)),
                     ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
                 ],
@@ -1813,8 +1820,11 @@ class Migration(migrations.Migration):
                     ('shared_by', models.CharField(choices=[('everybody', 'All calls'), ('agent', 'The calls of one agent'), ('session', 'The calls of one host session')], db_default='everybody', default='everybody', help_text='Which calls use the same connection and process. Choose one agent or one host session for servers that keep state, such as browsers, shells and databases.', max_length=10)),
                     ('asks_elicitation', models.BooleanField(db_default=True, default=True, help_text='The server may ask the user of the calling host to fill in a form or to open a page (elicitation).', verbose_name='may ask the user')),
                     ('asks_roots', models.BooleanField(db_default=False, default=False, help_text='The server may read the list of folders that the calling host works in (roots). Some servers then use these folders instead of the ones in their command line.', verbose_name='may ask for folders')),
-                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text='The server may ask the model of the calling host. The host pays for it (sampling).', verbose_name='may ask the model')),
-                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the server's requests, instead of the host's model. The calling agent pays for it. The expert tool must take one text argument and use no tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
+                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text="The server may send questions to the model of the calling host (sampling). The host pays for the"
+" answers.", verbose_name='may ask the model')),
+                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the questions of the server, instead of the host's model. The "
+"calling agent pays for the answers. The expert tool must take one text argument and use no "
+"tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
                 ],
                 options={
                     'ordering': ['slug'],

@@ -141,8 +141,8 @@ class Endpoint(TrackedModel):
     )
     instructions_limit = models.PositiveIntegerField(
         _("server instructions limit"), default=4_000, db_default=4_000, validators=[MaxValueValidator(100_000)],
-        help_text=_("Maximum number of characters of the servers' approved instructions, which are added after those "
-        "of the endpoint. Set to 0 to add none."),
+        help_text=_("Maximum number of characters of the approved instructions of servers. They are added after the "
+        "instructions of the endpoint. Set to 0 to add none."),
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     scope = models.CharField(_("visible tools"), max_length=10, choices=Scope.choices, default=Scope.GRANTED)

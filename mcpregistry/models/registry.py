@@ -56,13 +56,14 @@ class RegistrySource(TrackedModel):
     )
     disable_deleted = models.BooleanField(
         _("disable deleted servers"), default=True,
-        help_text=_("If enabled, servers that were added from an entry or run its package are disabled when the "
-        "registry deletes the entry (malware, spam)."),
+        help_text=_("If enabled, the site disables the servers of an entry when the registry deletes the entry, for "
+        "example because of malware. These are the servers that were added from the entry or run its "
+        "package."),
     )  # fmt: skip
     propose_versions = models.BooleanField(
         _("propose new versions"), default=False, db_default=False,
-        help_text=_("If enabled, a package lock is prepared and waits for approval when a newer version of an "
-        "installed package is listed."),
+        help_text=_("If enabled, the site prepares a lock when the registry lists a newer version of an installed "
+        "package. The lock then waits for approval."),
     )  # fmt: skip
     watermark = models.DateTimeField(
         null=True,

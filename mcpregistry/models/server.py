@@ -196,13 +196,14 @@ class Server(Confined):
     )  # fmt: skip
     asks_sampling = models.BooleanField(
         _("may ask the model"), default=True, db_default=True,
-        help_text=_("The server may ask the model of the calling host. The host pays for it (sampling)."),
+        help_text=_("The server may send questions to the model of the calling host (sampling). The host pays for the"
+        " answers."),
     )  # fmt: skip
     sampling_expert = models.CharField(
         _("expert tool for sampling"), max_length=60, blank=True, default="", db_default="",
-        help_text=_("Name of an expert tool whose model answers the server's requests, instead of the host's model. "
-        "The calling agent pays for it. The expert tool must take one text argument and use no tools. If empty, the "
-        "host's model answers."),
+        help_text=_("Name of an expert tool whose model answers the questions of the server, instead of the host's model. The "
+        "calling agent pays for the answers. The expert tool must take one text argument and use no "
+        "tools. If empty, the host's model answers."),
     )  # fmt: skip
     asks_roots = models.BooleanField(
         _("may ask for folders"), default=False, db_default=False,

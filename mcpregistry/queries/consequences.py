@@ -57,7 +57,10 @@ def disabling(server: Server) -> list[str]:
         _("%(agents)s can no longer see or call %(tools)s.")
         % {"agents": _agents(what.agents), "tools": _tools(what.tools)},
         *_not_run(what.held),
-        _("Its connections are closed. Its settings, grants and approvals are kept until it is enabled again."),
+        _(
+            "Its connections are closed. Its settings, grants and approvals are kept, and have an effect "
+            "again after you enable it."
+        ),
     ]
 
 
@@ -149,7 +152,7 @@ def switching_off_agent(agent: Agent) -> list[str]:
     return [
         text % {"agent": agent, "count": live},
         *_not_run(ApprovalRequest.objects.waiting().filter(call__agent_slug=agent.slug).count()),
-        _("Its grants, tokens and rules are kept until it is enabled again."),
+        _("Its grants, tokens and rules are kept, and have an effect again after you enable it."),
     ]
 
 
@@ -161,7 +164,7 @@ def switching_off_endpoint(endpoint: Endpoint) -> list[str]:
         _("Hosts get a “not found” error for '%(endpoint)s'. %(agents)s made calls there in the last 24 hours.")
         % {"endpoint": endpoint, "agents": _agents(agents)},
         *_not_run(ApprovalRequest.objects.waiting().filter(call__endpoint_slug=endpoint.slug).count()),
-        _("Its grants and settings are kept until it is enabled again."),
+        _("Its grants and settings are kept, and have an effect again after you enable it."),
     ]
 
 

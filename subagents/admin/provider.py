@@ -91,8 +91,8 @@ _HAS_KEY = _(
     "again. Otherwise the provider becomes a draft until a user confirms it."
 )
 _NO_KEY = _(
-    "No key is stored. The key is encrypted and never shown. ${NAME} inserts a variable that the site may read, ${cred:NAME} "
-    "a credential."
+    "No key is stored. A key is stored encrypted and never shown. ${NAME} inserts a variable that the"
+    " site can read, and ${cred:NAME} inserts a credential."
 )
 
 
@@ -157,10 +157,10 @@ class ProviderAdmin(LiveAdmin):
     def model_count(self, provider: Provider) -> int:
         return int(provider.models_there)  # type: ignore[attr-defined]
 
-    @display(description=_("last test"), label={"works": "success", "failed": "danger", "under way": "info"})
+    @display(description=_("last test"), label={"works": "success", "failed": "danger", "in progress": "info"})
     def tested(self, provider: Provider) -> str:
         if provider.being_tested:
-            return "under way"
+            return "in progress"
         return "never" if provider.tested_at is None else "failed" if provider.test_error else "works"
 
     def save(self, request: HttpRequest, row: Provider, form: ProviderForm) -> None:  # type: ignore[override]

@@ -365,9 +365,9 @@ class Migration(migrations.Migration):
                     ('enabled', models.BooleanField(default=True)),
                     ('concurrency', models.PositiveIntegerField(default=10, help_text='Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; agents take turns.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name='concurrent runs')),
                     ('longest_queue', models.PositiveIntegerField(default=100, help_text='Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried.', validators=[django.core.validators.MaxValueValidator(10000)])),
-                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
-" with a link. The run continues, and a client that asks the same question again later gets its "
-"answer. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
+                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a"
+" message with a link, and the run continues. If the client asks the same question again later, "
+"it gets the answer of the run. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.')),
                     ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
 " run. By default, these requests are refused.")),
@@ -412,9 +412,9 @@ class Migration(migrations.Migration):
                     ('enabled', models.BooleanField(default=True)),
                     ('concurrency', models.PositiveIntegerField(default=10, help_text='Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; agents take turns.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name='concurrent runs')),
                     ('longest_queue', models.PositiveIntegerField(default=100, help_text='Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried.', validators=[django.core.validators.MaxValueValidator(10000)])),
-                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
-" with a link. The run continues, and a client that asks the same question again later gets its "
-"answer. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
+                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a"
+" message with a link, and the run continues. If the client asks the same question again later, "
+"it gets the answer of the run. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.')),
                     ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
 " run. By default, these requests are refused.")),

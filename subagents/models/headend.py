@@ -61,9 +61,9 @@ class Headend(TrackedModel):
     )  # fmt: skip
     patience_seconds = models.PositiveIntegerField(
         _("longest wait for an approval"), default=300, validators=[MaxValueValidator(3_600)],
-        help_text=_("How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
-        " with a link. The run continues, and a client that asks the same question again later gets its "
-        "answer. Set to 0 to answer immediately."),
+        help_text=_("How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a"
+        " message with a link, and the run continues. If the client asks the same question again later, "
+        "it gets the answer of the run. Set to 0 to answer immediately."),
     )  # fmt: skip
     aliases = models.JSONField(
         default=dict,

@@ -223,9 +223,7 @@ class Migration(migrations.Migration):
                     ('enabled', models.BooleanField(default=True)),
                     ('unit', models.CharField(choices=[('money', 'US dollars'), ('tokens', 'model tokens'), ('calls', 'calls')], default='money', max_length=8, verbose_name='unit')),
                     ('period', models.CharField(choices=[('hour', 'every hour'), ('day', 'every day'), ('week', 'every week'), ('month', 'every month')], default='day', max_length=8, verbose_name='period')),
-                    ('soft', models.DecimalField(blank=True, decimal_places=8, help_text="When this amount is reached, notifications are sent and the agent is warned, once in each "
-"period. For the budget of an endpoint, only the agent that makes the next call is warned. If "
-"empty, there is no warning.", max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='soft limit')),
+                    ('soft', models.DecimalField(blank=True, decimal_places=8, help_text="When this amount is reached, notifications are sent and the agent is warned, once in each period. For the budget of an endpoint, only the agent that makes the next call is warned. If empty, there is no warning.", max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='soft limit')),
                     ('hard', models.DecimalField(blank=True, decimal_places=8, help_text='Calls that would exceed this amount are refused until the period ends. If empty, no call is refused.', max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='hard limit')),
                     ('time_zone', models.CharField(default='UTC', help_text='Time zone in which days, weeks (from Monday) and months begin, for example Europe/Oslo.', max_length=63, validators=[mcpregistry.models.budget.check_zone])),
                     ('created_at', models.DateTimeField(auto_now_add=True)),
@@ -341,8 +339,7 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                     ('updated_at', models.DateTimeField(auto_now=True)),
                     ('servers', models.ManyToManyField(blank=True, help_text='Only events of these servers are sent. If empty, events of all servers are sent.', related_name='+', to='mcpregistry.server')),
-                    ('rules', models.ManyToManyField(blank=True, help_text="If set, only notifications about calls that these rules hold are sent. If empty, notifications "
-"about all held calls are sent.", related_name='+', to='mcpregistry.policyrule')),
+                    ('rules', models.ManyToManyField(blank=True, help_text="If set, only notifications about calls that these rules hold are sent. If empty, notifications about all held calls are sent.", related_name='+', to='mcpregistry.policyrule')),
                 ],
                 options={
                     'ordering': ['name'],
@@ -360,8 +357,7 @@ class Migration(migrations.Migration):
                     ('keep_calls_days', models.PositiveIntegerField(default=365, help_text='Records of calls are deleted after this many days. Default: 365.', validators=[django.core.validators.MinValueValidator(1)])),
                     ('default_outcome', models.CharField(choices=[('ask', 'ask an approver'), ('allow', 'allow'), ('deny', 'deny')], default='ask', help_text='Decision for a granted call that no rule matches.', max_length=5, verbose_name='default decision')),
                     ('variable_scope', models.JSONField(blank=True, db_default={}, default=dict, help_text='Which servers and providers may use the variables of SLIPSNISSE_PASS_ENV, for example {"GITHUB_TOKEN": ["server:github"]}. Variables that are not listed here are not used.', verbose_name='scope of variables')),
-                    ('second_factor_roles', models.JSONField(blank=True, db_default=[], default=list, help_text="Users with these roles must set up a second factor after they log in, before they can open any "
-"other page.", verbose_name='roles that need a second factor')),
+                    ('second_factor_roles', models.JSONField(blank=True, db_default=[], default=list, help_text="Users with these roles must set up a second factor after they log in, before they can open any other page.", verbose_name='roles that need a second factor')),
                     ('auto_discovery', models.BooleanField(db_default=False, default=False, help_text='If enabled, the sub-agent searches the registries of this site by name and purpose when an agent requests a server. If disabled, an agent must give the exact name. Searches by users are not affected.', verbose_name='automatic registry search')),
                     ('only_listed', models.BooleanField(db_default=False, default=False, help_text='If enabled, only packages that a registry of this site lists can be installed. Packages that were withdrawn from a registry are refused too.', verbose_name='only listed packages')),
                     ('sub_agent_enabled', models.BooleanField(db_default=True, default=True, help_text='If disabled, requests to the background sub-agent stay queued, and running work is paused until it is enabled again.', verbose_name='background sub-agent')),
@@ -516,8 +512,7 @@ class Migration(migrations.Migration):
                     ('hold_seconds', models.PositiveIntegerField(blank=True, help_text='Seconds that a host waits for the approval of a call. After that, the host gets the answer "pending" and can ask again. Set to 0 to answer immediately. If empty, the wait depends on the host.', null=True, validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('maintenance_tools', models.BooleanField(db_default=False, default=False, help_text='If enabled, agents can use the tools of the background sub-agent here, to request a server and to follow the request.', verbose_name='sub-agent tools')),
                     ('tell_energy', models.BooleanField(db_default=False, default=False, help_text="If enabled, each result includes the energy that its call has used, and the level of the agent's energy pool.", verbose_name='energy in results')),
-                    ('instructions_limit', models.PositiveIntegerField(db_default=4000, default=4000, help_text="Maximum number of characters of the approved instructions of servers. They are added after the "
-"instructions of the endpoint. Set to 0 to add none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="server instructions limit")),
+                    ('instructions_limit', models.PositiveIntegerField(db_default=4000, default=4000, help_text="Maximum number of characters of the approved instructions of servers. They are added after the instructions of the endpoint. Set to 0 to add none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="server instructions limit")),
                 ],
                 options={
                     'ordering': ['slug'],
@@ -560,8 +555,7 @@ class Migration(migrations.Migration):
                     ('regeneration', models.FloatField(default=1.0, help_text='Units that are refilled per second, up to the capacity.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('critical', models.FloatField(default=10.0, help_text='Below this level, the work of the background sub-agent is reduced.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('resume', models.FloatField(default=30.0, help_text='At this level, work that was paused because of low energy continues.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
-                    ('low_policy', models.CharField(choices=[('auto', "depends on progress: finish work that is at least 80 % done, cancel low-priority work that is "
-"less than 50 % done, and pause all other work"), ('finish', 'finish it'), ('pause', 'pause it until the level has recovered'), ('cancel', 'cancel it')], default='auto', max_length=8, verbose_name="sub-agent work at low energy")),
+                    ('low_policy', models.CharField(choices=[('auto', "depends on progress: finish work that is at least 80 % done, cancel low-priority work that is less than 50 % done, and pause all other work"), ('finish', 'finish it'), ('pause', 'pause it until the level has recovered'), ('cancel', 'cancel it')], default='auto', max_length=8, verbose_name="sub-agent work at low energy")),
                     ('on_empty', models.CharField(choices=[('deny', 'are refused; the error states how long to wait'), ('wait', 'wait for energy, then are refused'), ('allow', 'run anyway; energy is only counted')], default='deny', max_length=8, verbose_name='calls without enough energy')),
                     ('max_wait', models.FloatField(default=20.0, help_text='Maximum number of seconds that a call waits for energy, up to 45. Default: 20.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(45)], verbose_name='longest wait')),
                     ('per_call', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per call')),
@@ -687,9 +681,7 @@ class Migration(migrations.Migration):
                     ('enabled', models.BooleanField(default=True)),
                     ('unit', models.CharField(choices=[('money', 'US dollars'), ('tokens', 'model tokens'), ('calls', 'calls')], default='money', max_length=8, verbose_name='unit')),
                     ('period', models.CharField(choices=[('hour', 'every hour'), ('day', 'every day'), ('week', 'every week'), ('month', 'every month')], default='day', max_length=8, verbose_name='period')),
-                    ('soft', models.DecimalField(blank=True, decimal_places=8, help_text="When this amount is reached, notifications are sent and the agent is warned, once in each "
-"period. For the budget of an endpoint, only the agent that makes the next call is warned. If "
-"empty, there is no warning.", max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='soft limit')),
+                    ('soft', models.DecimalField(blank=True, decimal_places=8, help_text="When this amount is reached, notifications are sent and the agent is warned, once in each period. For the budget of an endpoint, only the agent that makes the next call is warned. If empty, there is no warning.", max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='soft limit')),
                     ('hard', models.DecimalField(blank=True, decimal_places=8, help_text='Calls that would exceed this amount are refused until the period ends. If empty, no call is refused.', max_digits=20, null=True, validators=[django.core.validators.MinValueValidator(Decimal('0')), django.core.validators.MaxValueValidator(Decimal('1E+12'))], verbose_name='hard limit')),
                     ('time_zone', models.CharField(default='UTC', help_text='Time zone in which days, weeks (from Monday) and months begin, for example Europe/Oslo.', max_length=63, validators=[mcpregistry.models.budget.check_zone])),
                     ('created_at', models.DateTimeField(blank=True, editable=False)),
@@ -784,8 +776,7 @@ class Migration(migrations.Migration):
                     ('keep_calls_days', models.PositiveIntegerField(default=365, help_text='Records of calls are deleted after this many days. Default: 365.', validators=[django.core.validators.MinValueValidator(1)])),
                     ('variable_scope', models.JSONField(blank=True, db_default={}, default=dict, help_text='Which servers and providers may use the variables of SLIPSNISSE_PASS_ENV, for example {"GITHUB_TOKEN": ["server:github"]}. Variables that are not listed here are not used.', verbose_name='scope of variables')),
                     ('sub_agent_enabled', models.BooleanField(db_default=True, default=True, help_text='If disabled, requests to the background sub-agent stay queued, and running work is paused until it is enabled again.', verbose_name='background sub-agent')),
-                    ('second_factor_roles', models.JSONField(blank=True, db_default=[], default=list, help_text="Users with these roles must set up a second factor after they log in, before they can open any "
-"other page.", verbose_name='roles that need a second factor')),
+                    ('second_factor_roles', models.JSONField(blank=True, db_default=[], default=list, help_text="Users with these roles must set up a second factor after they log in, before they can open any other page.", verbose_name='roles that need a second factor')),
                     ('auto_discovery', models.BooleanField(db_default=False, default=False, help_text='If enabled, the sub-agent searches the registries of this site by name and purpose when an agent requests a server. If disabled, an agent must give the exact name. Searches by users are not affected.', verbose_name='automatic registry search')),
                     ('only_listed', models.BooleanField(db_default=False, default=False, help_text='If enabled, only packages that a registry of this site lists can be installed. Packages that were withdrawn from a registry are refused too.', verbose_name='only listed packages')),
                     ('keep_history_days', models.PositiveIntegerField(db_default=365, default=365, help_text='Earlier versions of the configuration are deleted after this many days. The latest version of each record is kept. Default: 365.', validators=[django.core.validators.MinValueValidator(1)])),
@@ -852,8 +843,7 @@ class Migration(migrations.Migration):
                     ('hold_seconds', models.PositiveIntegerField(blank=True, help_text='Seconds that a host waits for the approval of a call. After that, the host gets the answer "pending" and can ask again. Set to 0 to answer immediately. If empty, the wait depends on the host.', null=True, validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('maintenance_tools', models.BooleanField(db_default=False, default=False, help_text='If enabled, agents can use the tools of the background sub-agent here, to request a server and to follow the request.', verbose_name='sub-agent tools')),
                     ('tell_energy', models.BooleanField(db_default=False, default=False, help_text="If enabled, each result includes the energy that its call has used, and the level of the agent's energy pool.", verbose_name='energy in results')),
-                    ('instructions_limit', models.PositiveIntegerField(db_default=4000, default=4000, help_text="Maximum number of characters of the approved instructions of servers. They are added after the "
-"instructions of the endpoint. Set to 0 to add none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="server instructions limit")),
+                    ('instructions_limit', models.PositiveIntegerField(db_default=4000, default=4000, help_text="Maximum number of characters of the approved instructions of servers. They are added after the instructions of the endpoint. Set to 0 to add none.", validators=[django.core.validators.MaxValueValidator(100000)], verbose_name="server instructions limit")),
                 ],
                 options={
                     'verbose_name': 'historical endpoint',
@@ -875,8 +865,7 @@ class Migration(migrations.Migration):
                     ('regeneration', models.FloatField(default=1.0, help_text='Units that are refilled per second, up to the capacity.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('critical', models.FloatField(default=10.0, help_text='Below this level, the work of the background sub-agent is reduced.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('resume', models.FloatField(default=30.0, help_text='At this level, work that was paused because of low energy continues.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
-                    ('low_policy', models.CharField(choices=[('auto', "depends on progress: finish work that is at least 80 % done, cancel low-priority work that is "
-"less than 50 % done, and pause all other work"), ('finish', 'finish it'), ('pause', 'pause it until the level has recovered'), ('cancel', 'cancel it')], default='auto', max_length=8, verbose_name="sub-agent work at low energy")),
+                    ('low_policy', models.CharField(choices=[('auto', "depends on progress: finish work that is at least 80 % done, cancel low-priority work that is less than 50 % done, and pause all other work"), ('finish', 'finish it'), ('pause', 'pause it until the level has recovered'), ('cancel', 'cancel it')], default='auto', max_length=8, verbose_name="sub-agent work at low energy")),
                     ('on_empty', models.CharField(choices=[('deny', 'are refused; the error states how long to wait'), ('wait', 'wait for energy, then are refused'), ('allow', 'run anyway; energy is only counted')], default='deny', max_length=8, verbose_name='calls without enough energy')),
                     ('max_wait', models.FloatField(default=20.0, help_text='Maximum number of seconds that a call waits for energy, up to 45. Default: 20.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(45)], verbose_name='longest wait')),
                     ('per_call', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)], verbose_name='cost per call')),
@@ -1049,16 +1038,13 @@ class Migration(migrations.Migration):
                     ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
 "empty, only public addresses are allowed.")),
                     ('by_clock', models.BooleanField(default=False, help_text='If enabled, the registry is read every hour. If disabled, it is read only when you press Sync registry.', verbose_name='hourly sync')),
-                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, the site disables the servers of an entry when the registry deletes the entry, for "
-"example because of malware. These are the servers that were added from the entry or run its "
-"package.", verbose_name='disable deleted servers')),
+                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, the site disables the servers of an entry when the registry deletes the entry, for example because of malware. These are the servers that were added from the entry or run its package.", verbose_name='disable deleted servers')),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),
                     ('history_date', models.DateTimeField(db_index=True)),
                     ('history_change_reason', models.CharField(max_length=100, null=True)),
                     ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, the site prepares a lock when the registry lists a newer version of an installed "
-"package. The lock then waits for approval.", verbose_name='propose new versions')),
+                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, the site prepares a lock when the registry lists a newer version of an installed package. The lock then waits for approval.", verbose_name='propose new versions')),
                 ],
                 options={
                     'verbose_name': 'historical registry',
@@ -1108,38 +1094,27 @@ class Migration(migrations.Migration):
                     ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
                     ('confirmed_by', models.ForeignKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                    ('max_tools', models.PositiveIntegerField(db_default=2000, default=2000, help_text="Maximum number of tools. If the server offers more, only the first ones (alphabetically) are "
-"used. Default: 2,000.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(10000)], verbose_name="tool limit")),
-                    ('max_definition_bytes', models.PositiveIntegerField(db_default=1048576, default=1048576, help_text="Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If "
-"they are larger, only the first ones (alphabetically) are used. The server's page and its tests "
-"list what is left out. Default: 1,048,576 (1 MiB).", validators=[django.core.validators.MinValueValidator(1024), django.core.validators.MaxValueValidator(16777216)], verbose_name="size limit of definitions")),
+                    ('max_tools', models.PositiveIntegerField(db_default=2000, default=2000, help_text="Maximum number of tools. If the server offers more, only the first ones (alphabetically) are used. Default: 2,000.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(10000)], verbose_name="tool limit")),
+                    ('max_definition_bytes', models.PositiveIntegerField(db_default=1048576, default=1048576, help_text="Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If they are larger, only the first ones (alphabetically) are used. The server's page and its tests list what is left out. Default: 1,048,576 (1 MiB).", validators=[django.core.validators.MinValueValidator(1024), django.core.validators.MaxValueValidator(16777216)], verbose_name="size limit of definitions")),
                     ('sandbox', models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced'), ('strict', 'Strict (bubblewrap)')], db_default='off', default='off', max_length=10)),
                     ('sandbox_network', models.CharField(choices=[('all', 'Open'), ('ports', 'The TCP ports named here'), ('none', 'None')], db_default='all', default='all', max_length=10, verbose_name='network')),
                     ('sandbox_read', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may read')),
                     ('sandbox_write', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may write')),
-                    ('trial_hours', models.PositiveIntegerField(db_default=0, default=0, help_text="Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An "
-"additional trial runs when the server reports a different version. Set to 0 to disable.", validators=[django.core.validators.MaxValueValidator(8760)], verbose_name='hours between trials')),
-                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text="CPU seconds that all processes of the server may use in total, counted from its start. If they "
-"use more, the server is stopped. Set to 0 for no limit.", validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
+                    ('trial_hours', models.PositiveIntegerField(db_default=0, default=0, help_text="Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An additional trial runs when the server reports a different version. Set to 0 to disable.", validators=[django.core.validators.MaxValueValidator(8760)], verbose_name='hours between trials')),
+                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text="CPU seconds that all processes of the server may use in total, counted from its start. If they use more, the server is stopped. Set to 0 for no limit.", validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
                     ('max_file_mb', models.PositiveIntegerField(db_default=0, default=0, help_text='Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 in the sandbox, otherwise no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name="maximum file size (MB)")),
                     ('max_memory_mb', models.PositiveIntegerField(db_default=4096, default=4096, help_text='Memory in MB that all processes of the server may use together. If they use more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name='memory (MB)')),
-                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text="Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
-"servers do not start with fewer than 256.", validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
+                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text="Maximum number of open files in each process. Set to 0 to use the limit of this site. Some servers do not start with fewer than 256.", validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
                     ('max_processes', models.PositiveIntegerField(db_default=256, default=256, help_text='Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(100000)], verbose_name='processes')),
                     ('sandbox_connect', models.JSONField(blank=True, db_default=[], default=list, verbose_name="ports to connect to")),
                     ('sandbox_listen', models.JSONField(blank=True, db_default=[], default=list, verbose_name="ports to listen on")),
                     ('mcp_apps', models.BooleanField(db_default=True, default=True, help_text='Tools may show pages of the server (ui:// resources) in hosts. If disabled, these pages are removed from results.', verbose_name='MCP Apps')),
-                    ('max_sessions', models.PositiveIntegerField(db_default=20, default=20, help_text="Maximum number of connections in each process of this site, if agents or host sessions have "
-"connections of their own. If the limit is exceeded, the connection that has been idle the "
-"longest is closed. Default: 20.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name="connection limit")),
+                    ('max_sessions', models.PositiveIntegerField(db_default=20, default=20, help_text="Maximum number of connections in each process of this site, if agents or host sessions have connections of their own. If the limit is exceeded, the connection that has been idle the longest is closed. Default: 20.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name="connection limit")),
                     ('shared_by', models.CharField(choices=[('everybody', 'All calls'), ('agent', 'The calls of one agent'), ('session', 'The calls of one host session')], db_default='everybody', default='everybody', help_text='Which calls use the same connection and process. Choose one agent or one host session for servers that keep state, such as browsers, shells and databases.', max_length=10)),
                     ('asks_elicitation', models.BooleanField(db_default=True, default=True, help_text='The server may ask the user of the calling host to fill in a form or to open a page (elicitation).', verbose_name='may ask the user')),
                     ('asks_roots', models.BooleanField(db_default=False, default=False, help_text='The server may read the list of folders that the calling host works in (roots). Some servers then use these folders instead of the ones in their command line.', verbose_name='may ask for folders')),
-                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text="The server may send questions to the model of the calling host (sampling). The host pays for the"
-" answers.", verbose_name='may ask the model')),
-                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the questions of the server, instead of the host's model. The "
-"calling agent pays for the answers. The expert tool must take one text argument and use no "
-"tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
+                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text="The server may ask the model of the calling host (sampling). The host pays for the answers.", verbose_name='may ask the model')),
+                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the questions of the server, instead of the host's model. The calling agent pays for the answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
                 ],
                 options={
                     'verbose_name': 'historical server',
@@ -1180,8 +1155,7 @@ class Migration(migrations.Migration):
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
                     ('name', models.CharField(help_text='Name of the tool on its server.', max_length=500)),
                     ('enabled', models.BooleanField(default=True, help_text='If disabled, the tool is hidden from every agent, even if it is granted.')),
-                    ('idempotent', models.BooleanField(default=False, help_text="Enable this if a second call with the same arguments has no further effect. A failed call may "
-"then be sent again.")),
+                    ('idempotent', models.BooleanField(default=False, help_text="Enable this if a second call with the same arguments has no further effect. A failed call may then be sent again.")),
                     ('present', models.BooleanField(default=True, editable=False, help_text="Whether the server listed the tool when its tools were last read.")),
                     ('first_seen_at', models.DateTimeField(editable=False)),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),
@@ -1267,8 +1241,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel(
                 name='SiteProcess',
                 fields=[
-                    ('id', models.CharField(help_text="Unique for each start of a process. The writer ID of the calls that it records begins with this "
-"value.", max_length=64, primary_key=True, serialize=False)),
+                    ('id', models.CharField(help_text="Unique for each start of a process. The writer ID of the calls that it records begins with this value.", max_length=64, primary_key=True, serialize=False)),
                     ('name', models.CharField(db_index=True, help_text='Kind, host and process ID of the process, for example web@box:4711.', max_length=100)),
                     ('address', models.CharField(blank=True, db_default='', default='', help_text='Address at which processes on other machines reach this process. Empty if SLIPSNISSE_PEER_ADDRESS is not set.', max_length=300)),
                     ('lease_until', models.DateTimeField(help_text='When the process counts as dead, in database time.')),
@@ -1281,8 +1254,7 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField(db_index=True)),
                     ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='messages', to='mcpregistry.hostsession')),
                     ('sealed_body', models.TextField(db_default='', default='', help_text='The JSON-RPC message. It can contain answers of a user.')),
-                    ('size', models.IntegerField(db_default=0, default=0, help_text="Number of characters that count toward the limit of the session. 0 for messages from this site, "
-"which do not count.")),
+                    ('size', models.IntegerField(db_default=0, default=0, help_text="Number of characters that count toward the limit of the session. 0 for messages from this site, which do not count.")),
                 ],
                 options={
                     'indexes': [models.Index(fields=['session', 'size'], name='host_messages_of_session')],
@@ -1299,8 +1271,7 @@ class Migration(migrations.Migration):
                     ('client', models.TextField(help_text="Parameters of the host's initialize request, as JSON.")),
                     ('created_at', models.DateTimeField(help_text='When the session began, in database time.')),
                     ('seen_at', models.DateTimeField(help_text="When the session was last used, accurate to about a minute.")),
-                    ('ended_at', models.DateTimeField(blank=True, help_text="When the session ended: because the host ended it, because it was inactive, or because the agent"
-" had too many sessions.", null=True)),
+                    ('ended_at', models.DateTimeField(blank=True, help_text="When the session ended: because the host ended it, because it was inactive, or because the agent had too many sessions.", null=True)),
                     ('host_name', models.CharField(blank=True, db_default='', default='', help_text='Name that the host reports.', max_length=100)),
                     ('host_version', models.CharField(blank=True, db_default='', default='', max_length=100)),
                     ('log_level', models.CharField(blank=True, db_default='', default='', help_text='Minimum log level that the host has requested. If empty, the default applies.', max_length=20)),
@@ -1403,8 +1374,7 @@ class Migration(migrations.Migration):
                     ('confirmed_as', models.CharField(blank=True, help_text='Name of the user in the audit log.', max_length=200, verbose_name='confirmed by')),
                     ('sealed_entries', models.TextField(blank=True, editable=False)),
                     ('sealed_confirmed_entries', models.TextField(blank=True, editable=False)),
-                    ('offered', models.JSONField(db_default=[], default=list, editable=False, help_text="Entries whose tools were approved and granted automatically after they were confirmed. This is "
-"done only once for each entry.")),
+                    ('offered', models.JSONField(db_default=[], default=list, editable=False, help_text="Entries whose tools were approved and granted automatically after they were confirmed. This is done only once for each entry.")),
                     ('served', models.CharField(blank=True, help_text="Hash of the confirmed content for which servers have been set up.", max_length=64)),
                     ('confirmed_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='account')),
                 ],
@@ -1685,9 +1655,7 @@ class Migration(migrations.Migration):
                     ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
 "empty, only public addresses are allowed.")),
                     ('by_clock', models.BooleanField(default=False, help_text='If enabled, the registry is read every hour. If disabled, it is read only when you press Sync registry.', verbose_name='hourly sync')),
-                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, the site disables the servers of an entry when the registry deletes the entry, for "
-"example because of malware. These are the servers that were added from the entry or run its "
-"package.", verbose_name='disable deleted servers')),
+                    ('disable_deleted', models.BooleanField(default=True, help_text="If enabled, the site disables the servers of an entry when the registry deletes the entry, for example because of malware. These are the servers that were added from the entry or run its package.", verbose_name='disable deleted servers')),
                     ('watermark', models.DateTimeField(blank=True, editable=False, help_text='Time of the newest change that the registry has reported, by its own clock.', null=True)),
                     ('full_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last complete sync')),
                     ('synced_at', models.DateTimeField(blank=True, editable=False, null=True, verbose_name='last sync')),
@@ -1698,8 +1666,7 @@ class Migration(migrations.Migration):
                     ('skipped', models.PositiveIntegerField(default=0, editable=False, help_text='Number of entries that could not be used.')),
                     ('skipped_why', models.CharField(blank=True, editable=False, max_length=200)),
                     ('error', models.TextField(blank=True, editable=False)),
-                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, the site prepares a lock when the registry lists a newer version of an installed "
-"package. The lock then waits for approval.", verbose_name='propose new versions')),
+                    ('propose_versions', models.BooleanField(db_default=False, default=False, help_text="If enabled, the site prepares a lock when the registry lists a newer version of an installed package. The lock then waits for approval.", verbose_name='propose new versions')),
                     ('sealed_token', models.TextField(blank=True, db_default='', default='', editable=False)),
                     ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
                 ],
@@ -1791,40 +1758,29 @@ class Migration(migrations.Migration):
                     ('confirmed_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                     ('last_connected_at', models.DateTimeField(blank=True, editable=False, null=True)),
                     ('left_out', models.TextField(blank=True, db_default='', default='', editable=False, help_text='Definitions that are left out, with the reason, one per line.', verbose_name='tools left out')),
-                    ('max_tools', models.PositiveIntegerField(db_default=2000, default=2000, help_text="Maximum number of tools. If the server offers more, only the first ones (alphabetically) are "
-"used. Default: 2,000.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(10000)], verbose_name="tool limit")),
-                    ('max_definition_bytes', models.PositiveIntegerField(db_default=1048576, default=1048576, help_text="Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If "
-"they are larger, only the first ones (alphabetically) are used. The server's page and its tests "
-"list what is left out. Default: 1,048,576 (1 MiB).", validators=[django.core.validators.MinValueValidator(1024), django.core.validators.MaxValueValidator(16777216)], verbose_name="size limit of definitions")),
+                    ('max_tools', models.PositiveIntegerField(db_default=2000, default=2000, help_text="Maximum number of tools. If the server offers more, only the first ones (alphabetically) are used. Default: 2,000.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(10000)], verbose_name="tool limit")),
+                    ('max_definition_bytes', models.PositiveIntegerField(db_default=1048576, default=1048576, help_text="Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If they are larger, only the first ones (alphabetically) are used. The server's page and its tests list what is left out. Default: 1,048,576 (1 MiB).", validators=[django.core.validators.MinValueValidator(1024), django.core.validators.MaxValueValidator(16777216)], verbose_name="size limit of definitions")),
                     ('launch_by', models.JSONField(blank=True, editable=False, help_text='Users who changed the launch since its confirmation.', null=True)),
                     ('sandbox', models.CharField(choices=[('off', 'Off: with the rights of this site'), ('enforce', 'Enforced'), ('strict', 'Strict (bubblewrap)')], db_default='off', default='off', max_length=10)),
                     ('sandbox_network', models.CharField(choices=[('all', 'Open'), ('ports', 'The TCP ports named here'), ('none', 'None')], db_default='all', default='all', max_length=10, verbose_name='network')),
                     ('sandbox_read', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may read')),
                     ('sandbox_write', models.JSONField(blank=True, db_default=[], default=list, verbose_name='may write')),
-                    ('trial_hours', models.PositiveIntegerField(db_default=0, default=0, help_text="Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An "
-"additional trial runs when the server reports a different version. Set to 0 to disable.", validators=[django.core.validators.MaxValueValidator(8760)], verbose_name='hours between trials')),
-                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text="CPU seconds that all processes of the server may use in total, counted from its start. If they "
-"use more, the server is stopped. Set to 0 for no limit.", validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
+                    ('trial_hours', models.PositiveIntegerField(db_default=0, default=0, help_text="Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An additional trial runs when the server reports a different version. Set to 0 to disable.", validators=[django.core.validators.MaxValueValidator(8760)], verbose_name='hours between trials')),
+                    ('max_cpu_seconds', models.PositiveIntegerField(db_default=0, default=0, help_text="CPU seconds that all processes of the server may use in total, counted from its start. If they use more, the server is stopped. Set to 0 for no limit.", validators=[django.core.validators.MaxValueValidator(31536000)], verbose_name='processor time (seconds)')),
                     ('max_file_mb', models.PositiveIntegerField(db_default=0, default=0, help_text='Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 in the sandbox, otherwise no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name="maximum file size (MB)")),
                     ('max_memory_mb', models.PositiveIntegerField(db_default=4096, default=4096, help_text='Memory in MB that all processes of the server may use together. If they use more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(16777216)], verbose_name='memory (MB)')),
-                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text="Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
-"servers do not start with fewer than 256.", validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
+                    ('max_open_files', models.PositiveIntegerField(db_default=0, default=0, help_text="Maximum number of open files in each process. Set to 0 to use the limit of this site. Some servers do not start with fewer than 256.", validators=[django.core.validators.MaxValueValidator(1000000)], verbose_name='open files')),
                     ('max_processes', models.PositiveIntegerField(db_default=256, default=256, help_text='Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 for no limit.', validators=[django.core.validators.MaxValueValidator(100000)], verbose_name='processes')),
                     ('sandbox_connect', models.JSONField(blank=True, db_default=[], default=list, verbose_name="ports to connect to")),
                     ('sandbox_listen', models.JSONField(blank=True, db_default=[], default=list, verbose_name="ports to listen on")),
                     ('features', models.JSONField(blank=True, db_default=[], default=list, editable=False, help_text='Features besides tools, prompts and resources: completions, logging, subscriptions.')),
                     ('mcp_apps', models.BooleanField(db_default=True, default=True, help_text='Tools may show pages of the server (ui:// resources) in hosts. If disabled, these pages are removed from results.', verbose_name='MCP Apps')),
-                    ('max_sessions', models.PositiveIntegerField(db_default=20, default=20, help_text="Maximum number of connections in each process of this site, if agents or host sessions have "
-"connections of their own. If the limit is exceeded, the connection that has been idle the "
-"longest is closed. Default: 20.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name="connection limit")),
+                    ('max_sessions', models.PositiveIntegerField(db_default=20, default=20, help_text="Maximum number of connections in each process of this site, if agents or host sessions have connections of their own. If the limit is exceeded, the connection that has been idle the longest is closed. Default: 20.", validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name="connection limit")),
                     ('shared_by', models.CharField(choices=[('everybody', 'All calls'), ('agent', 'The calls of one agent'), ('session', 'The calls of one host session')], db_default='everybody', default='everybody', help_text='Which calls use the same connection and process. Choose one agent or one host session for servers that keep state, such as browsers, shells and databases.', max_length=10)),
                     ('asks_elicitation', models.BooleanField(db_default=True, default=True, help_text='The server may ask the user of the calling host to fill in a form or to open a page (elicitation).', verbose_name='may ask the user')),
                     ('asks_roots', models.BooleanField(db_default=False, default=False, help_text='The server may read the list of folders that the calling host works in (roots). Some servers then use these folders instead of the ones in their command line.', verbose_name='may ask for folders')),
-                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text="The server may send questions to the model of the calling host (sampling). The host pays for the"
-" answers.", verbose_name='may ask the model')),
-                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the questions of the server, instead of the host's model. The "
-"calling agent pays for the answers. The expert tool must take one text argument and use no "
-"tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
+                    ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text="The server may ask the model of the calling host (sampling). The host pays for the answers.", verbose_name='may ask the model')),
+                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the questions of the server, instead of the host's model. The calling agent pays for the answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
                 ],
                 options={
                     'ordering': ['slug'],
@@ -2003,8 +1959,7 @@ class Migration(migrations.Migration):
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('name', models.CharField(help_text='Name of the tool on its server.', max_length=500)),
                     ('enabled', models.BooleanField(default=True, help_text='If disabled, the tool is hidden from every agent, even if it is granted.')),
-                    ('idempotent', models.BooleanField(default=False, help_text="Enable this if a second call with the same arguments has no further effect. A failed call may "
-"then be sent again.")),
+                    ('idempotent', models.BooleanField(default=False, help_text="Enable this if a second call with the same arguments has no further effect. A failed call may then be sent again.")),
                     ('present', models.BooleanField(default=True, editable=False, help_text="Whether the server listed the tool when its tools were last read.")),
                     ('first_seen_at', models.DateTimeField(editable=False)),
                     ('last_seen_at', models.DateTimeField(editable=False)),
@@ -2039,8 +1994,7 @@ class Migration(migrations.Migration):
                     ('length', models.FloatField(help_text='Average size of arguments and result in bytes. Newer calls count more.')),
                     ('median', models.FloatField(help_text='Median duration in seconds.')),
                     ('p95', models.FloatField(help_text='95th percentile of the duration in seconds.', verbose_name='95th percentile')),
-                    ('line', models.JSONField(blank=True, help_text="Durations and sizes grouped by the length of the arguments, if they predict a call better than "
-"the average does.", null=True)),
+                    ('line', models.JSONField(blank=True, help_text="Durations and sizes grouped by the length of the arguments, if they predict a call better than the average does.", null=True)),
                     ('counted_at', models.DateTimeField()),
                 ],
                 options={

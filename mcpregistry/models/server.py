@@ -196,8 +196,7 @@ class Server(Confined):
     )  # fmt: skip
     asks_sampling = models.BooleanField(
         _("may ask the model"), default=True, db_default=True,
-        help_text=_("The server may send questions to the model of the calling host (sampling). The host pays for the"
-        " answers."),
+        help_text=_("The server may ask the model of the calling host (sampling). The host pays for the answers."),
     )  # fmt: skip
     sampling_expert = models.CharField(
         _("expert tool for sampling"), max_length=60, blank=True, default="", db_default="",

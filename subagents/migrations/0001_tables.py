@@ -79,8 +79,7 @@ class Migration(migrations.Migration):
                     ('id', models.CharField(default=mcpregistry.ids.ordered_id, editable=False, max_length=32, primary_key=True, serialize=False)),
                     ('enabled', models.BooleanField(default=True)),
                     ('cycle_seconds', models.FloatField(default=1.0, help_text='Seconds between two checks for new messages, from 0.2 to 60. The default is 1.', validators=[django.core.validators.MinValueValidator(0.2), django.core.validators.MaxValueValidator(60)], verbose_name='seconds between checks')),
-                    ('focus', models.CharField(blank=True, default='', editable=False, help_text="The only conversation in which the hosted agent answers. If empty, it answers in all "
-"conversations of its agent.", max_length=32)),
+                    ('focus', models.CharField(blank=True, default='', editable=False, help_text="The only conversation in which the hosted agent answers. If empty, it answers in all conversations of its agent.", max_length=32)),
                     ('awaits_level', models.FloatField(editable=False, help_text='Level that its energy pool must reach before the agent answers again.', null=True)),
                     ('expert', models.OneToOneField(help_text='The expert tool that answers: its models, prompt, limits and whitelist apply. It must take one text argument, which receives the messages.', on_delete=django.db.models.deletion.CASCADE, related_name='effort_agent', to='subagents.experttool')),
                     ('supervises', models.BooleanField(db_default=False, default=False, help_text='While this agent is disabled or not running, the background sub-agent pauses all its work.', verbose_name='supervises the sub-agent')),
@@ -136,16 +135,12 @@ class Migration(migrations.Migration):
                     ('max_energy', models.FloatField(blank=True, help_text='Maximum number of energy units of a run. If empty, there is no limit.', null=True)),
                     ('max_calls', models.PositiveIntegerField(default=100, help_text='Maximum number of tool calls in a run.')),
                     ('parallelism', models.PositiveSmallIntegerField(default=4, help_text='Maximum number of tool calls at the same time.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(32)], verbose_name='concurrent tool calls')),
-                    ('parallel', models.BooleanField(db_default=False, default=False, help_text="If enabled, calls of one turn that the rules allow without asking are made in parallel, even if "
-"their tools may change something. If disabled, only calls to tools that you have confirmed as "
-"read-only are made in parallel.", verbose_name='parallel calls')),
+                    ('parallel', models.BooleanField(db_default=False, default=False, help_text="If enabled, calls of one turn that the rules allow without asking are made in parallel, even if their tools may change something. If disabled, only calls to tools that you have confirmed as read-only are made in parallel.", verbose_name='parallel calls')),
                     ('output_schema', models.JSONField(blank=True, help_text='JSON Schema of the answer. If empty, the answer is text.', null=True)),
                     ('tool_instructions', models.BooleanField(default=True, help_text='If enabled, the instructions of the servers are added to the prompt once.')),
                     ('on_server_death', models.CharField(choices=[('fail', 'The run ends with a ToolExecutionError'), ('tell', 'The model gets the error and continues')], default='tell', max_length=4, verbose_name='if a server fails')),
                     ('max_result_bytes', models.PositiveIntegerField(default=12288, help_text='Tool results larger than this many bytes are stored, and the model reads them page by page.', validators=[django.core.validators.MinValueValidator(1024)])),
-                    ('cache_seconds', models.PositiveIntegerField(default=0, help_text="Number of seconds for which an answer is reused if the same agent calls the expert tool with the"
-" same arguments. An answer is reused only if its run used only read-only tools and the "
-"configuration has not changed. Set to 0 to disable.")),
+                    ('cache_seconds', models.PositiveIntegerField(default=0, help_text="Number of seconds for which an answer is reused if the same agent calls the expert tool with the same arguments. An answer is reused only if its run used only read-only tools and the configuration has not changed. Set to 0 to disable.")),
                     ('temperature', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(2)])),
                     ('enabled', models.BooleanField(default=True)),
                     ('created_at', models.DateTimeField(auto_now_add=True)),
@@ -153,9 +148,7 @@ class Migration(migrations.Migration):
                     ('endpoints', models.ManyToManyField(blank=True, help_text='Endpoints that list this expert tool. If empty, hosts do not see it.', related_name='experts', to='mcpregistry.endpoint')),
                     ('users', models.ManyToManyField(blank=True, help_text='Agents that may call this expert tool.', related_name='experts', to='mcpregistry.agent')),
                     ('targets', models.ManyToManyField(related_name='experts', through='subagents.ExpertTarget', to='subagents.languagemodel')),
-                    ('maintains', models.JSONField(blank=True, db_default=[], default=list, help_text="Kinds of maintenance requests that the model of this expert tool handles, with the operations of"
-" the background sub-agent as its tools. Each kind can be assigned to one expert tool. All other "
-"kinds follow a fixed plan.", verbose_name="maintenance requests")),
+                    ('maintains', models.JSONField(blank=True, db_default=[], default=list, help_text="Kinds of maintenance requests that the model of this expert tool handles, with the operations of the background sub-agent as its tools. Each kind can be assigned to one expert tool. All other kinds follow a fixed plan.", verbose_name="maintenance requests")),
                 ],
                 options={
                     'ordering': ['name'],
@@ -220,16 +213,12 @@ class Migration(migrations.Migration):
                     ('max_energy', models.FloatField(blank=True, help_text='Maximum number of energy units of a run. If empty, there is no limit.', null=True)),
                     ('max_calls', models.PositiveIntegerField(default=100, help_text='Maximum number of tool calls in a run.')),
                     ('parallelism', models.PositiveSmallIntegerField(default=4, help_text='Maximum number of tool calls at the same time.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(32)], verbose_name='concurrent tool calls')),
-                    ('parallel', models.BooleanField(db_default=False, default=False, help_text="If enabled, calls of one turn that the rules allow without asking are made in parallel, even if "
-"their tools may change something. If disabled, only calls to tools that you have confirmed as "
-"read-only are made in parallel.", verbose_name='parallel calls')),
+                    ('parallel', models.BooleanField(db_default=False, default=False, help_text="If enabled, calls of one turn that the rules allow without asking are made in parallel, even if their tools may change something. If disabled, only calls to tools that you have confirmed as read-only are made in parallel.", verbose_name='parallel calls')),
                     ('output_schema', models.JSONField(blank=True, help_text='JSON Schema of the answer. If empty, the answer is text.', null=True)),
                     ('tool_instructions', models.BooleanField(default=True, help_text='If enabled, the instructions of the servers are added to the prompt once.')),
                     ('on_server_death', models.CharField(choices=[('fail', 'The run ends with a ToolExecutionError'), ('tell', 'The model gets the error and continues')], default='tell', max_length=4, verbose_name='if a server fails')),
                     ('max_result_bytes', models.PositiveIntegerField(default=12288, help_text='Tool results larger than this many bytes are stored, and the model reads them page by page.', validators=[django.core.validators.MinValueValidator(1024)])),
-                    ('cache_seconds', models.PositiveIntegerField(default=0, help_text="Number of seconds for which an answer is reused if the same agent calls the expert tool with the"
-" same arguments. An answer is reused only if its run used only read-only tools and the "
-"configuration has not changed. Set to 0 to disable.")),
+                    ('cache_seconds', models.PositiveIntegerField(default=0, help_text="Number of seconds for which an answer is reused if the same agent calls the expert tool with the same arguments. An answer is reused only if its run used only read-only tools and the configuration has not changed. Set to 0 to disable.")),
                     ('temperature', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(2)])),
                     ('enabled', models.BooleanField(default=True)),
                     ('created_at', models.DateTimeField(blank=True, editable=False)),
@@ -239,9 +228,7 @@ class Migration(migrations.Migration):
                     ('history_type', models.CharField(choices=[('+', 'Created'), ('~', 'Changed'), ('-', 'Deleted')], max_length=1)),
                     ('agent', models.ForeignKey(blank=True, db_constraint=False, editable=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='mcpregistry.agent')),
                     ('history_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                    ('maintains', models.JSONField(blank=True, db_default=[], default=list, help_text="Kinds of maintenance requests that the model of this expert tool handles, with the operations of"
-" the background sub-agent as its tools. Each kind can be assigned to one expert tool. All other "
-"kinds follow a fixed plan.", verbose_name="maintenance requests")),
+                    ('maintains', models.JSONField(blank=True, db_default=[], default=list, help_text="Kinds of maintenance requests that the model of this expert tool handles, with the operations of the background sub-agent as its tools. Each kind can be assigned to one expert tool. All other kinds follow a fixed plan.", verbose_name="maintenance requests")),
                 ],
                 options={
                     'verbose_name': 'historical expert tool',
@@ -293,8 +280,7 @@ class Migration(migrations.Migration):
                     ('context_window', models.PositiveIntegerField(blank=True, help_text='Size of the context window in tokens. If empty, 131,072 is assumed.', null=True)),
                     ('max_output', models.PositiveIntegerField(default=4096, help_text='Maximum number of output tokens of a turn.', validators=[django.core.validators.MinValueValidator(1)])),
                     ('buffer_tokens', models.PositiveIntegerField(default=256, help_text="Number of tokens to keep free in the context window, because token counts are estimates.")),
-                    ('tokenizer', models.CharField(blank=True, help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, the "
-"method is chosen based on the model's name.", max_length=60)),
+                    ('tokenizer', models.CharField(blank=True, help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, the method is chosen based on the model's name.", max_length=60)),
                     ('input_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('output_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('cache_read_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
@@ -365,12 +351,9 @@ class Migration(migrations.Migration):
                     ('enabled', models.BooleanField(default=True)),
                     ('concurrency', models.PositiveIntegerField(default=10, help_text='Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; agents take turns.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name='concurrent runs')),
                     ('longest_queue', models.PositiveIntegerField(default=100, help_text='Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried.', validators=[django.core.validators.MaxValueValidator(10000)])),
-                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a"
-" message with a link, and the run continues. If the client asks the same question again later, "
-"it gets the answer of the run. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
+                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a message with a link, and the run continues. If the client asks the same question again later, it gets the answer of the run. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.')),
-                    ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
-" run. By default, these requests are refused.")),
+                    ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a run. By default, these requests are refused.")),
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                     ('endpoint', models.ForeignKey(help_text='The headend offers the expert tools of this endpoint, to agents that may call them.', on_delete=django.db.models.deletion.CASCADE, related_name='headends', to='mcpregistry.endpoint')),
                 ],
@@ -412,12 +395,9 @@ class Migration(migrations.Migration):
                     ('enabled', models.BooleanField(default=True)),
                     ('concurrency', models.PositiveIntegerField(default=10, help_text='Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; agents take turns.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)], verbose_name='concurrent runs')),
                     ('longest_queue', models.PositiveIntegerField(default=100, help_text='Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried.', validators=[django.core.validators.MaxValueValidator(10000)])),
-                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a"
-" message with a link, and the run continues. If the client asks the same question again later, "
-"it gets the answer of the run. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
+                    ('patience_seconds', models.PositiveIntegerField(default=300, help_text="How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a message with a link, and the run continues. If the client asks the same question again later, it gets the answer of the run. Set to 0 to answer immediately.", validators=[django.core.validators.MaxValueValidator(3600)], verbose_name='longest wait for an approval')),
                     ('aliases', models.JSONField(blank=True, default=dict, help_text='Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.')),
-                    ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
-" run. By default, these requests are refused.")),
+                    ('background_prompts', models.BooleanField(default=False, help_text="Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a run. By default, these requests are refused.")),
                     ('created_at', models.DateTimeField(blank=True, editable=False)),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),
                     ('history_date', models.DateTimeField(db_index=True)),
@@ -442,8 +422,7 @@ class Migration(migrations.Migration):
                     ('context_window', models.PositiveIntegerField(blank=True, help_text='Size of the context window in tokens. If empty, 131,072 is assumed.', null=True)),
                     ('max_output', models.PositiveIntegerField(default=4096, help_text='Maximum number of output tokens of a turn.', validators=[django.core.validators.MinValueValidator(1)])),
                     ('buffer_tokens', models.PositiveIntegerField(default=256, help_text="Number of tokens to keep free in the context window, because token counts are estimates.")),
-                    ('tokenizer', models.CharField(blank=True, help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, the "
-"method is chosen based on the model's name.", max_length=60)),
+                    ('tokenizer', models.CharField(blank=True, help_text="How tokens are counted: tiktoken:o200k_base, tiktoken:cl100k_base or anthropic. If empty, the method is chosen based on the model's name.", max_length=60)),
                     ('input_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('output_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
                     ('cache_read_price', models.DecimalField(blank=True, decimal_places=6, max_digits=12, null=True, validators=[django.core.validators.MinValueValidator(0)])),
@@ -587,8 +566,7 @@ class Migration(migrations.Migration):
                     ('arguments', models.TextField(help_text='Arguments as canonical JSON.')),
                     ('answer', models.TextField(blank=True)),
                     ('structured', models.TextField(blank=True, help_text='The answer as JSON, if the tool has an output schema.')),
-                    ('answer_format', models.CharField(blank=True, db_default='', default='', help_text="Format of the answer that the caller wants: text, markdown or json. Empty if the caller did not "
-"specify a format.", max_length=10)),
+                    ('answer_format', models.CharField(blank=True, db_default='', default='', help_text="Format of the answer that the caller wants: text, markdown or json. Empty if the caller did not specify a format.", max_length=10)),
                     ('answer_schema', models.TextField(blank=True, db_default='', default='', help_text='JSON Schema of the answer that the caller wants, instead of the schema of the tool.')),
                     ('model_options', models.TextField(blank=True, db_default='', default='', help_text='Model options for this run only, as JSON, for example the temperature.')),
                     ('is_traced', models.BooleanField(db_default=False, default=False, help_text='If enabled, the requests to models are recorded, without secrets.', verbose_name='recorded requests')),
@@ -622,8 +600,7 @@ class Migration(migrations.Migration):
                     ('replay_of', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='replays', to='subagents.run')),
                     ('version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='subagents.expertversion')),
                     ('idle_since', models.DateTimeField(blank=True, help_text="When the worker released the work, or stopped responding.", null=True)),
-                    ('lost_seconds', models.FloatField(db_default=0, default=0, help_text="Seconds without a worker, after a worker stopped unexpectedly. They are not part of the duration"
-" of the run.")),
+                    ('lost_seconds', models.FloatField(db_default=0, default=0, help_text="Seconds without a worker, after a worker stopped unexpectedly. They are not part of the duration of the run.")),
                     ('cache_saved', models.DecimalField(blank=True, decimal_places=8, help_text="US dollars that the provider's cache saved, less the cost of writing to it.", max_digits=14, null=True)),
                     ('cache_write_tokens', models.PositiveBigIntegerField(db_default=0, default=0)),
                     ('reasoning_tokens', models.PositiveBigIntegerField(db_default=0, default=0, help_text="Number of reasoning tokens. They are included in the output tokens.")),
@@ -677,8 +654,7 @@ class Migration(migrations.Migration):
                     ('finished_at', models.DateTimeField(blank=True, null=True)),
                     ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='calls', to='subagents.run')),
                     ('stored', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='subagents.storedoutput')),
-                    ('coerced', models.TextField(blank=True, db_default='', default='', help_text="Arguments that were converted to the type that the schema requires, one per line. The record of "
-"the call contains the converted values.")),
+                    ('coerced', models.TextField(blank=True, db_default='', default='', help_text="Arguments that were converted to the type that the schema requires, one per line. The record of the call contains the converted values.")),
                 ],
                 options={
                     'ordering': ['turn_number', 'index'],
@@ -749,8 +725,7 @@ class Migration(migrations.Migration):
                     ('model', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='subagents.languagemodel')),
                     ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='turns', to='subagents.run')),
                     ('cache_saved', models.DecimalField(blank=True, decimal_places=8, help_text='Savings in US dollars.', max_digits=14, null=True)),
-                    ('provider_state', models.TextField(blank=True, db_default='', default='', help_text="JSON that must be sent back to the model together with its answer, such as signed reasoning. The"
-" site does not read it.")),
+                    ('provider_state', models.TextField(blank=True, db_default='', default='', help_text="JSON that must be sent back to the model together with its answer, such as signed reasoning. The site does not read it.")),
                     ('reasoning_tokens', models.PositiveIntegerField(db_default=0, default=0, help_text="Number of reasoning tokens. They are included in the output tokens.")),
                 ],
                 options={

@@ -54,7 +54,7 @@ class AgentForm(RecordForm[Agent]):
         fields = "__all__"
         help_texts = {
             "slug": _("Short name of the agent, for example for manage.py runmcp --agent NAME."),
-            "name": _("Name on the pages of this site. If empty, the slug is shown."),
+            "name": _("Name on the pages of this site. If empty, the short name is shown."),
             "enabled": _("If disabled, all tokens of the agent are refused and it sees no tools."),
             "owner": _("The person who is responsible for this agent."),
         }
@@ -165,7 +165,7 @@ class EndpointForm(RecordForm[Endpoint]):
         fields = "__all__"
         help_texts = {
             "slug": _("Short name of the endpoint, as in its address: /mcp/NAME."),
-            "name": _("Name that hosts show. If empty, the slug is used."),
+            "name": _("Name that hosts show. If empty, the short name is used."),
             "enabled": _("If disabled, hosts get a “not found” error."),
             "scope": _(
                 "Choose whether hosts see all tools that the agent is granted, or only those that are also "
@@ -226,7 +226,7 @@ class EndpointAdmin(AsksWhenSwitchedOff):
                 request,
                 gettext(
                     "Some hosts would shorten {count} of the names on this endpoint, for example {name}. Use a shorter "
-                    "naming style or shorter server slugs."
+                    "naming style or shorter names of servers."
                 ).format(count=len(too_long), name=printable(too_long[0], 80)),
             )
 

@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
                 name='Agent',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('name', models.CharField(blank=True, max_length=200)),
                     ('description', models.TextField(blank=True)),
                     ('enabled', models.BooleanField(default=True)),
@@ -500,7 +500,7 @@ class Migration(migrations.Migration):
                 name='Endpoint',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('name', models.CharField(blank=True, max_length=200)),
                     ('instructions', models.TextField(blank=True, help_text='Instructions for the model, in addition to those of the servers. Some hosts ignore them.')),
                     ('enabled', models.BooleanField(default=True)),
@@ -549,7 +549,7 @@ class Migration(migrations.Migration):
                 name='EnergyPool',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('description', models.TextField(blank=True)),
                     ('capacity', models.FloatField(default=100.0, validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('regeneration', models.FloatField(default=1.0, help_text='Units that are refilled per second, up to the capacity.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
@@ -646,7 +646,7 @@ class Migration(migrations.Migration):
                 name='HistoricalAgent',
                 fields=[
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
-                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('name', models.CharField(blank=True, max_length=200)),
                     ('description', models.TextField(blank=True)),
                     ('enabled', models.BooleanField(default=True)),
@@ -826,7 +826,7 @@ class Migration(migrations.Migration):
                 name='HistoricalEndpoint',
                 fields=[
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
-                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('name', models.CharField(blank=True, max_length=200)),
                     ('instructions', models.TextField(blank=True, help_text='Instructions for the model, in addition to those of the servers. Some hosts ignore them.')),
                     ('enabled', models.BooleanField(default=True)),
@@ -859,7 +859,7 @@ class Migration(migrations.Migration):
                 name='HistoricalEnergyPool',
                 fields=[
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
-                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('description', models.TextField(blank=True)),
                     ('capacity', models.FloatField(default=100.0, validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(1000000000.0)])),
                     ('regeneration', models.FloatField(default=1.0, help_text='Units that are refilled per second, up to the capacity.', validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(1000000000.0)])),
@@ -1033,7 +1033,7 @@ class Migration(migrations.Migration):
                 name='HistoricalRegistrySource',
                 fields=[
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
-                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('base_url', models.CharField(help_text='Address of the registry without /v0.1, for example https://registry.modelcontextprotocol.io.', max_length=500, verbose_name='address')),
                     ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
 "empty, only public addresses are allowed.")),
@@ -1061,8 +1061,8 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
                     ('uid', models.UUIDField(db_index=True, default=uuid.uuid4, editable=False)),
-                    ('slug', models.CharField(db_index=True, help_text='Short name of the server. Hosts see it before the name of each tool.', max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
-                    ('name', models.CharField(blank=True, help_text='Name on the pages of this site. If empty, the slug is shown.', max_length=200)),
+                    ('slug', models.CharField(db_index=True, help_text='Short name of the server. Hosts see it before the name of each tool.', max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
+                    ('name', models.CharField(blank=True, help_text='Name on the pages of this site. If empty, the short name is shown.', max_length=200)),
                     ('description', models.TextField(blank=True)),
                     ('transport', models.CharField(choices=[('stdio', 'Local process (stdio)'), ('http', 'Streamable HTTP'), ('sse', 'HTTP with SSE (older)'), ('websocket', 'WebSocket')], default='stdio', max_length=10)),
                     ('command', models.JSONField(blank=True, default=list, help_text='Program and arguments as a list, for example ["uvx", "mcp-server-time"]. They are not passed to a shell.')),
@@ -1114,7 +1114,7 @@ class Migration(migrations.Migration):
                     ('asks_elicitation', models.BooleanField(db_default=True, default=True, help_text='The server may ask the user of the calling host to fill in a form or to open a page (elicitation).', verbose_name='may ask the user')),
                     ('asks_roots', models.BooleanField(db_default=False, default=False, help_text='The server may read the list of folders that the calling host works in (roots). Some servers then use these folders instead of the ones in their command line.', verbose_name='may ask for folders')),
                     ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text="The server may ask the model of the calling host (sampling). The host pays for the answers.", verbose_name='may ask the model')),
-                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the questions of the server, instead of the host's model. The calling agent pays for the answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
+                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers instead of the host's model. The calling agent pays for the answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
                 ],
                 options={
                     'verbose_name': 'historical server',
@@ -1650,7 +1650,7 @@ class Migration(migrations.Migration):
                 name='RegistrySource',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('base_url', models.CharField(help_text='Address of the registry without /v0.1, for example https://registry.modelcontextprotocol.io.', max_length=500, verbose_name='address')),
                     ('allowed_networks', models.JSONField(blank=True, default=list, help_text='Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
 "empty, only public addresses are allowed.")),
@@ -1714,8 +1714,8 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
-                    ('slug', models.CharField(help_text='Short name of the server. Hosts see it before the name of each tool.', max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
-                    ('name', models.CharField(blank=True, help_text='Name on the pages of this site. If empty, the slug is shown.', max_length=200)),
+                    ('slug', models.CharField(help_text='Short name of the server. Hosts see it before the name of each tool.', max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
+                    ('name', models.CharField(blank=True, help_text='Name on the pages of this site. If empty, the short name is shown.', max_length=200)),
                     ('description', models.TextField(blank=True)),
                     ('transport', models.CharField(choices=[('stdio', 'Local process (stdio)'), ('http', 'Streamable HTTP'), ('sse', 'HTTP with SSE (older)'), ('websocket', 'WebSocket')], default='stdio', max_length=10)),
                     ('command', models.JSONField(blank=True, default=list, help_text='Program and arguments as a list, for example ["uvx", "mcp-server-time"]. They are not passed to a shell.')),
@@ -1780,7 +1780,7 @@ class Migration(migrations.Migration):
                     ('asks_elicitation', models.BooleanField(db_default=True, default=True, help_text='The server may ask the user of the calling host to fill in a form or to open a page (elicitation).', verbose_name='may ask the user')),
                     ('asks_roots', models.BooleanField(db_default=False, default=False, help_text='The server may read the list of folders that the calling host works in (roots). Some servers then use these folders instead of the ones in their command line.', verbose_name='may ask for folders')),
                     ('asks_sampling', models.BooleanField(db_default=True, default=True, help_text="The server may ask the model of the calling host (sampling). The host pays for the answers.", verbose_name='may ask the model')),
-                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers the questions of the server, instead of the host's model. The calling agent pays for the answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
+                    ('sampling_expert', models.CharField(blank=True, db_default='', default='', help_text="Name of an expert tool whose model answers instead of the host's model. The calling agent pays for the answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers.", max_length=60, verbose_name='expert tool for sampling')),
                 ],
                 options={
                     'ordering': ['slug'],

@@ -41,7 +41,7 @@ def everything() -> list[str]:
 class Agent(TrackedModel):
     """A principal that calls tools. A host on stdio is an agent too (``runmcp --agent``)."""
 
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     name = models.CharField(max_length=200, blank=True)
     description = models.TextField(blank=True)
     enabled = models.BooleanField(default=True)
@@ -133,7 +133,7 @@ class Endpoint(TrackedModel):
         GRANTED = "granted", _("All tools that the agent is granted")
         LISTED = "listed", _("Granted tools that are also listed here")
 
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     name = models.CharField(max_length=200, blank=True)
     instructions = models.TextField(
         blank=True,

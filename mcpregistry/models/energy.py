@@ -52,7 +52,7 @@ class EnergyPool(SignedBook):
 
     BOOK = "energy"
 
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     description = models.TextField(blank=True)
     capacity = models.FloatField(default=100.0, validators=[MinValueValidator(0.001), MaxValueValidator(_MOST)])
     regeneration = models.FloatField(

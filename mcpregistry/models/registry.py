@@ -34,7 +34,7 @@ class RegistrySource(TrackedModel):
     """One registry. Nothing is read of it before somebody says so, or has it read by the clock."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     base_url = models.CharField(
         _("address"),
         max_length=500,

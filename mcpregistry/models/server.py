@@ -102,13 +102,14 @@ class Server(Confined):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.CharField(
+        _("short name"),
         max_length=63,
         unique=True,
         validators=[slug_validator],
         help_text=_("Short name of the server. Hosts see it before the name of each tool."),
     )
     name = models.CharField(
-        max_length=200, blank=True, help_text=_("Name on the pages of this site. If empty, the slug is shown.")
+        max_length=200, blank=True, help_text=_("Name on the pages of this site. If empty, the short name is shown.")
     )
     description = models.TextField(blank=True)
     transport = models.CharField(max_length=10, choices=Transport.choices, default=Transport.STDIO)
@@ -200,9 +201,8 @@ class Server(Confined):
     )  # fmt: skip
     sampling_expert = models.CharField(
         _("expert tool for sampling"), max_length=60, blank=True, default="", db_default="",
-        help_text=_("Name of an expert tool whose model answers the questions of the server, instead of the host's model. The "
-        "calling agent pays for the answers. The expert tool must take one text argument and use no "
-        "tools. If empty, the host's model answers."),
+        help_text=_("Name of an expert tool whose model answers instead of the host's model. The calling agent pays for the "
+        "answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers."),
     )  # fmt: skip
     asks_roots = models.BooleanField(
         _("may ask for folders"), default=False, db_default=False,

@@ -313,7 +313,7 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.BigIntegerField(auto_created=True, blank=True, db_index=True, verbose_name='ID')),
                     ('uid', models.UUIDField(db_index=True, default=uuid.uuid4, editable=False)),
-                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(db_index=True, max_length=63, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('kind', models.CharField(choices=[('openai', 'OpenAI'), ('anthropic', 'Anthropic'), ('google', 'Google'), ('openrouter', 'OpenRouter'), ('ollama', "Ollama (native API)"), ('compatible', 'Any server with the chat completions API of OpenAI'), ('scripted', 'Scripted: answers from a script, without a model')], max_length=12)),
                     ('base_url', models.CharField(blank=True, help_text="Address of the provider's API. If empty, the provider's default is used. For Ollama: http://127.0.0.1:11434.", max_length=500, validators=[subagents.models.provider.validate_address], verbose_name='base URL')),
                     ('options', models.JSONField(blank=True, default=dict, help_text='Options for every request, as JSON, for example {"top_p": 0.9} or {"think": true} (Ollama).')),
@@ -528,7 +528,7 @@ class Migration(migrations.Migration):
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
-                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')])),
+                    ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\\Z', 'Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit.')], verbose_name='short name')),
                     ('kind', models.CharField(choices=[('openai', 'OpenAI'), ('anthropic', 'Anthropic'), ('google', 'Google'), ('openrouter', 'OpenRouter'), ('ollama', "Ollama (native API)"), ('compatible', 'Any server with the chat completions API of OpenAI'), ('scripted', 'Scripted: answers from a script, without a model')], max_length=12)),
                     ('base_url', models.CharField(blank=True, help_text="Address of the provider's API. If empty, the provider's default is used. For Ollama: http://127.0.0.1:11434.", max_length=500, validators=[subagents.models.provider.validate_address], verbose_name='base URL')),
                     ('sealed_key', models.TextField(blank=True, editable=False)),

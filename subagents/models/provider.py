@@ -69,7 +69,7 @@ class Provider(TrackedModel):
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     kind = models.CharField(max_length=12, choices=Kind.choices)
     base_url = models.CharField(
         "base URL",

@@ -73,7 +73,7 @@ LISTS: dict[str, Empty] = {
         _("Maintenance requests"),
     ),
     "mcpregistry.permit": Empty(
-        _("Approvals in advance: one agent may call one tool, with certain arguments, for a limited time."),
+        _("Approvals in advance. Each permit lets one agent call one tool with certain arguments for a limited time."),
         _("Open a held call and choose “Also allow similar calls”."),
         "approvals:queue",
         _("Held calls"),
@@ -148,7 +148,8 @@ LISTS: dict[str, Empty] = {
     ),
     "mcpregistry.grant": Empty(
         _(
-            "Which agent may use which servers and tools, and what an endpoint lists. Without a grant, an agent sees no tools."
+            "Grants state which servers and tools an agent can use, and what an endpoint lists. Without a "
+            "grant, an agent sees no tools."
         ),
         _("Add a grant, or select cells in the table “Who can call what”."),
     ),
@@ -166,7 +167,7 @@ LISTS: dict[str, Empty] = {
         _("Add a workspace."),
     ),
     "mcpregistry.projectfile": Empty(
-        _("Project files in the directories in which hosts were started, and the users who confirmed them."),
+        _("Files that declare MCP servers. The site found them in the directories in which hosts were started."),
         _("Start a host with `runmcp --workspace` in a directory that has a file with MCP servers."),
     ),
     "mcpregistry.conversation": Empty(
@@ -186,7 +187,10 @@ LISTS: dict[str, Empty] = {
         _("Add the starter rules, or your own rule. Begin with tools that delete or send something."),
     ),
     "mcpregistry.budget": Empty(
-        _("Limits on what an agent, or all callers of an endpoint, may spend in an hour, day, week or month."),
+        _(
+            "Each budget limits how much an agent, or all callers of an endpoint, can spend in an hour, day, "
+            "week or month."
+        ),
         _("Add a budget: its soft limit warns, its hard limit stops further calls."),
     ),
     "mcpregistry.budgetentry": Empty(
@@ -195,7 +199,7 @@ LISTS: dict[str, Empty] = {
         *_BUDGETS,
     ),
     "mcpregistry.energypool": Empty(
-        _("Energy that agents' calls use up. A pool refills automatically, and several agents can share it."),
+        _("Energy that the calls of agents use up. A pool refills automatically, and several agents can share it."),
         _("Add a pool, then select it on the pages of your agents."),
     ),
     "mcpregistry.energyentry": Empty(
@@ -207,8 +211,8 @@ LISTS: dict[str, Empty] = {
     # Expert tools
     "subagents.experttool": Empty(
         _(
-            "Tools that use a model of their own to answer, with their own prompt, tools and limits. Hosts "
-            "call them like any other tool."
+            "Tools that answer with the help of a model. Each has its own model, prompt, tools and limits. "
+            "Hosts call them like any other tool."
         ),
         _("Add a provider and a model first, then the expert tool."),
     ),
@@ -271,7 +275,7 @@ LISTS: dict[str, Empty] = {
     ),
     # Site
     "auth.user": Empty(
-        _("Users who can log in, each with a role."),
+        _("The users who can log in. Each has a role."),
         _("Invite a person with a link, or add a user here."),
     ),
     "mcpregistry.invitation": Empty(
@@ -294,7 +298,7 @@ LISTS: dict[str, Empty] = {
     ),
     "mcpregistry.slackidentity": Empty(
         _("Slack members who can decide on calls in Slack, each with their account on this site."),
-        _("Add a person with their member ID, which Slack shows in their profile."),
+        _("Add a member with the member ID that Slack shows in their profile."),
     ),
     "mcpregistry.configuration": Empty(
         _("The settings of the site."),

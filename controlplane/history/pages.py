@@ -103,7 +103,7 @@ def undo(request: HttpRequest) -> HttpResponse:
             )
         if request.POST.get("at") != undoing.identity(kept):
             raise Conflict(
-                "You have made another change since.", remedy="Reload the page to see what can be undone now."
+                "You have made another change after this one.", remedy="Reload the page to see what can be undone now."
             )
         request.session.pop(LATEST)
         report = undoing.undo(

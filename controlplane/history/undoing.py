@@ -101,7 +101,8 @@ def undo(*, made: Made, at: datetime, user: User, actor: str, now: datetime) -> 
     person may not do the opposite."""
     if now - at > FOR:
         raise Conflict(
-            "A change can be undone for one minute, which is over.", remedy="Restore an earlier version instead."
+            "This change can no longer be undone, because it was made more than one minute ago.",
+            remedy="Restore an earlier version instead.",
         )
     versions = [past.find(label, number) for label, number in made]
     if not can_be_undone(versions):
@@ -132,7 +133,7 @@ def _check(version: Any, user: User) -> None:
     newest = model.history.filter(**{model._meta.pk.attname: past.key_of(version)}).first()
     if newest is None or newest.history_id != version.history_id:
         what = model._meta.verbose_name
-        raise Conflict(f'The {what} "{row or version}" was changed since.', remedy=_SEE_HISTORY)
+        raise Conflict(f'The {what} "{row or version}" was changed again after that.', remedy=_SEE_HISTORY)
     if version.history_user_id != user.pk:
         raise Conflict("This change was made by another user.", remedy=_SEE_HISTORY)
     if version.history_type == "-" and past.is_there(version):

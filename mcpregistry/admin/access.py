@@ -54,7 +54,7 @@ class AgentForm(RecordForm[Agent]):
         fields = "__all__"
         help_texts = {
             "slug": _("Short name of the agent, for example for manage.py runmcp --agent NAME."),
-            "name": _("Name on the pages of this site. If empty, the slug is shown."),
+            "name": _("Name on the pages of this site. If empty, the short name is shown."),
             "enabled": _("If disabled, all tokens of the agent are refused and it sees no tools."),
             "owner": _("The person who is responsible for this agent."),
         }
@@ -165,7 +165,7 @@ class EndpointForm(RecordForm[Endpoint]):
         fields = "__all__"
         help_texts = {
             "slug": _("Short name of the endpoint, as in its address: /mcp/NAME."),
-            "name": _("Name that hosts show. If empty, the slug is used."),
+            "name": _("Name that hosts show. If empty, the short name is used."),
             "enabled": _("If disabled, hosts get a “not found” error."),
             "scope": _(
                 "Choose whether hosts see all tools that the agent is granted, or only those that are also "
@@ -175,7 +175,7 @@ class EndpointForm(RecordForm[Endpoint]):
                 "How tool names are written for hosts. If you change this setting, the names of all tools change "
                 "in hosts."
             ),
-            "description_style": _("Whether a tool's description says which server it comes from."),
+            "description_style": _("Choose whether the description of each tool names the server of the tool."),
         }
 
 
@@ -226,7 +226,7 @@ class EndpointAdmin(AsksWhenSwitchedOff):
                 request,
                 gettext(
                     "Some hosts would shorten {count} of the names on this endpoint, for example {name}. Use a shorter "
-                    "naming style or shorter server slugs."
+                    "naming style or shorter names of servers."
                 ).format(count=len(too_long), name=printable(too_long[0], 80)),
             )
 
@@ -244,13 +244,15 @@ class GrantForm(RecordForm[Grant]):
         widgets = {"argument_pins": UnfoldAdminTextareaWidget(attrs={"rows": 3, "class": "sn-code"})}
         help_texts = {
             "agent": _("The agent that gets this grant. Choose either an agent or an endpoint."),
-            "endpoint": _("The endpoint that gets this grant, if it shows only what is granted to it."),
+            "endpoint": _(
+                "The endpoint that gets this grant. Choose an endpoint that shows only what is granted to it."
+            ),
             "server": _(
                 "Grants all approved tools of this server, including tools that are added later. Choose either a "
                 "server, or one tool or prompt."
             ),
             "tool": _("Grants only this tool or prompt."),
-            "note": _("Why this grant exists. Shown on the pages of this site."),
+            "note": _("The reason for this grant. It is shown on the pages of this site."),
         }
 
 
@@ -269,7 +271,7 @@ class GrantAdmin(RecordAdmin):
     search_fields = ("agent__slug", "endpoint__slug", "server__slug", "tool__name", "tool__server__slug", "note")
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
     fieldsets = (
-        (_("Holder"), {"fields": (("agent", "endpoint"),)}),
+        (_("Granted to"), {"fields": (("agent", "endpoint"),)}),
         (_("Granted tools"), {"fields": (("server", "kind"), "uri", "tool", "argument_pins")}),
         (_("Duration"), {"fields": ("expires_at", "note")}),
     )
@@ -280,11 +282,11 @@ class GrantAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: Grant) -> None:
         grants.withdraw_grant(grant=row, actor=actor(request))
 
-    @display(description=_("holder"))
+    @display(description=_("granted to"))
     def holder(self, grant: Grant) -> str:
         return f"agent {grant.agent}" if grant.agent else f"endpoint {grant.endpoint}"
 
-    @display(description=_("granted"))
+    @display(description=_("granted tools"))
     def object(self, grant: Grant) -> str:
         return (
             printable(str(grant.tool), 100)

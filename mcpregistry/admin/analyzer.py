@@ -132,7 +132,8 @@ def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
     count = found.stops
     if found.after:
         replayed = gettext(
-            "{judged:,} calls from the period were checked. The new grants would have stopped {stopped:,} of them."
+            "Calls of the period that were checked: {judged:,}. Calls that the new grants would have stopped:"
+            " {stopped:,}."
         )
         said.append(replayed.format(judged=found.judged, stopped=count))
     return [*said, undo_said(1 + len(found.after))]

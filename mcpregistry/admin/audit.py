@@ -33,7 +33,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     list_display = ("at", "kind", "shown_actor", "shown_subject", "verified", "writer", "shown_number")
     search_fields = ("kind", "actor", "subject")
-    search_help_text = _("Kind, actor or subject, or their first characters, for example call:ID or server:NAME")
+    search_help_text = _("First characters of a kind, an actor or a subject, for example call:ID or server:NAME")
     sortable_by = ()
     fields = ("writer", "shown_number", "shown_before", "hash", "key_id")
     change_form_outer_before_template = "admin/mcpregistry/audit_entry.html"

@@ -58,7 +58,7 @@ def _auto(request: HttpRequest, row: Tool | Server) -> str:
     what: dict[str, Any] = {"tool": row} if isinstance(row, Tool) else {"server": row}
     rules.auto_approve(actor=actor(request), **what)
     return gettext(
-        "Granted calls to {name} now run without approval, unless a rule that a user wrote decides otherwise."
+        "Agents that have a grant for {name} can now call it without approval, unless a rule that a user wrote decides otherwise."
     ).format(name=printable(str(row), 150))
 
 

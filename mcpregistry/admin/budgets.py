@@ -93,7 +93,7 @@ class BudgetAdmin(RecordAdmin):
     def remove(self, request: HttpRequest, row: Budget) -> None:
         books.delete_budget(budget=row, actor=actor(request))
 
-    @display(description=_("holder"), ordering="agent__slug")
+    @display(description=_("agent or endpoint"), ordering="agent__slug")
     def shown_holder(self, row: Budget) -> str:
         return row.whose.replace("'", "")
 
@@ -178,7 +178,7 @@ class BudgetEntryAdmin(ReadOnlyAdmin):
     list_filter = ("kind", "budget")
     list_select_related = ("budget",)
     search_fields = ("=reference", "agent_slug", "budget__slug")
-    search_help_text = _("Id of a call, agent or budget")
+    search_help_text = _("ID of a call, or name of an agent or budget")
     sortable_by = ()
     fields = ("budget", "kind", "shown_amount", "agent_slug", "reference", "at")
 

@@ -134,7 +134,7 @@ class InvocationAdmin(CallListAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Invocation]:
         return super().get_queryset(request).with_energy().defer("arguments", "result")  # type: ignore[attr-defined]
 
-    @display(description=_("called name"))
+    @display(description=_("called as"))
     def shown_name(self, call: Invocation) -> str:
         return printable(call.exposed_name, 80)
 
@@ -212,7 +212,9 @@ def _links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]
     if tool and may("mcpregistry.view_policyrule"):
         asked = {"agent": call.agent_slug, "endpoint": call.endpoint_slug, "tool": str(tool)}
         asked |= {"arguments": call_story.arguments_of(call)}
-        found.append(("help", "Why?", f"{reverse('admin:mcpregistry_policyrule_why')}?{urlencode(asked)}"))
+        found.append(
+            ("help", gettext("Explain decision"), f"{reverse('admin:mcpregistry_policyrule_why')}?{urlencode(asked)}")
+        )
     if tool and may("mcpregistry.call_tool") and may("mcpregistry.view_tool"):
         asked = {"agent": call.agent_slug, "endpoint": call.endpoint_slug, "raw": call_story.arguments_of(call)}
         found.append(

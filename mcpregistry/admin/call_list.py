@@ -56,7 +56,7 @@ class CallListAdmin(ReadOnlyAdmin):
 
     list_before_template = "admin/mcpregistry/calls_before.html"
     search_fields = ("id",)
-    search_help_text = _("Words in arguments, errors, results and names; or the id of a call")
+    search_help_text = _("Words in arguments, errors, results and names, or the ID of a call")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CallList]:
         return CallList

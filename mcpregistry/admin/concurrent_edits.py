@@ -170,7 +170,7 @@ def _for_people(bound: BoundField) -> str:
     elif isinstance(field, forms.ChoiceField):
         labels = _labels(field)
         values = tuple(labels.get(value, value) for value in values)
-    return ", ".join(values) or _("nothing")
+    return ", ".join(values) or _("(empty)")
 
 
 def _labels(field: forms.ChoiceField) -> Mapping[str, str]:

@@ -29,14 +29,14 @@ class CredentialForm(RecordForm[Credential]):
 
     value = SecretField(
         max_length=20_000,
-        help_text=_("The secret itself. It is never shown again. Leave it empty to keep the stored value."),
+        help_text=_("The secret itself. It is never shown again. Leave this field empty to keep the stored value."),
     )
 
     scope = WordsField(
         rows=3, placeholder="server:github",
         help_text=_("Servers and providers that can use the credential, one per line: server:NAME or provider:NAME. "
-"They do not have to exist yet. If empty, no server or provider can use it. Only administrators "
-"can change this."),
+        "They do not have to exist yet. If empty, no server or provider can use it. Only administrators "
+        "can change this."),
     )  # fmt: skip
 
     class Meta:
@@ -98,7 +98,7 @@ class ConfigurationForm(RecordForm[Configuration]):
         label=_("Roles that need a second factor"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=lambda: [(name, name) for name in Group.objects.order_by("id").values_list("name", flat=True)],
         help_text=_("Users with these roles must set up a second factor after they log in, before they can open any "
-"other page."),
+        "other page."),
     )  # fmt: skip
 
     class Meta:

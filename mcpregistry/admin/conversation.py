@@ -67,7 +67,7 @@ class ConversationAdmin(LiveAdmin):
     list_filter = ("state", by_name("agent"))
     list_select_related = ("agent",)
     search_fields = ("=id", "title", "agent__slug", "created_by")
-    search_help_text = _("Conversation id, title, agent or creator")
+    search_help_text = _("Conversation ID, title, agent or creator")
     sortable_by = ("created_at", "last_used_at")
     autocomplete_fields = ("agent",)
     fields = ("agent", "title", "servers")

@@ -44,7 +44,10 @@ class PoolForm(RecordForm[EnergyPool]):
         help_texts = {
             "slug": _("Short name of the pool, for the pages of agents and for REST."),
             "capacity": _("Maximum number of units. A new pool is full."),
-            "low_policy": _("What happens to background sub-agent work for these agents when the pool runs low."),
+            "low_policy": _(
+                "What happens to work of the background sub-agent for these agents when the pool is below its "
+                "critical level."
+            ),
             "per_call": _("Units for each call that is sent, even if it fails."),
             "per_kilobyte": _("Units for each KiB of arguments and result."),
         }
@@ -115,7 +118,7 @@ class EnergyEntryAdmin(ReadOnlyAdmin):
     list_select_related = ("pool",)
     # The turns of a run, and the work on a request, have references that begin with its id.
     search_fields = ("reference__startswith", "agent_slug")
-    search_help_text = _("ID of a call, run or request, or the name of an agent")
+    search_help_text = _("ID of a call, run or request, or name of an agent")
     sortable_by = ()
     fields = ("pool", "kind", "agent_slug", "shown_amount", "shown_before", "shown_after", "reference", "at")
 

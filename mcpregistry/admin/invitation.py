@@ -24,7 +24,7 @@ from mcpregistry.models import Invitation
 from mcpregistry.models.invitation import ROLE_CHOICES
 from mcpregistry.services.access import invitations, roles
 
-COLOURS = {"open": "success", "used": "info", "expired": "warning", "withdrawn": "danger"}
+COLOURS = {"open": "success", "used": "info", "expired": "warning", "revoked": "danger"}
 
 
 class InviteForm(forms.Form):
@@ -75,7 +75,7 @@ class InvitationAdmin(ReadOnlyAdmin):
 
     @display(description=_("state"), label=COLOURS)
     def shown_state(self, invitation: Invitation) -> str:
-        return invitation.state
+        return "revoked" if invitation.state == "withdrawn" else invitation.state
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -37,7 +37,7 @@ def _test(request: HttpRequest, channel: Channel) -> str:
 
 def _redeliver(request: HttpRequest, delivery: Delivery) -> str:
     outbox.redeliver(delivery=delivery, actor=actor(request))
-    return gettext("The message is sent once more, with the same id.")
+    return gettext("The message is sent once more, with the same ID.")
 
 
 class ChannelForm(RecordForm[Channel]):
@@ -45,13 +45,15 @@ class ChannelForm(RecordForm[Channel]):
 
     url = forms.CharField(
         label=_("URL"), required=False, max_length=2_000, widget=UnfoldAdminTextInputWidget(attrs={"class": "sn-code"}),
-        help_text=_("Address of the webhook. For Slack, leave it empty to use https://slack.com/api. Stored encrypted."),
+        help_text=_("Address of the webhook. For Slack, leave this field empty to use https://slack.com/api. The "
+        "address is stored encrypted."),
     )  # fmt: skip
     signing = SecretField(
         label=_("Signing secret"), max_length=2_000,
-        help_text=_('For a webhook, create a secret with: echo "whsec_$(openssl rand -base64 32)". For Slack, copy it'
-" from the Basic Information page of the app; without it, users cannot decide on calls in Slack. "
-"It is stored encrypted and never shown. Leave it empty to keep the stored secret."),
+        help_text=_('For a webhook, create a secret with: echo "whsec_$(openssl rand -base64 32)". For Slack, copy '
+        "the secret from the Basic Information page of the app. Without the secret, users cannot decide "
+        "on calls in Slack. The secret is stored encrypted and never shown. Leave this field empty to "
+        "keep the stored secret."),
     )  # fmt: skip
     token = SecretField(
         label=_("Bot token"),
@@ -200,7 +202,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
         "response_code", "error", "shown_body",
     )  # fmt: skip
     verbs = (
-        Verb("redeliver", _("Send message again"), "change_channel", "replay", _("Send the message once more, with the same id."), _redeliver,
+        Verb("redeliver", _("Send message again"), "change_channel", "replay", _("Send the message once more, with the same ID."), _redeliver,
              applies=lambda delivery: delivery.next_at is None),
     )  # fmt: skip
     actions = ("redeliver_selected",)

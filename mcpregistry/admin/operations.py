@@ -14,7 +14,7 @@ from mcpregistry.admin.by_name import by_name
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Connection, ServerEvent, ServerTest
 from mcpregistry.queries.servers import is_silent
-from mcpregistry.templatetags.slipsnisse import milliseconds
+from mcpregistry.templatetags.slipsnisse import milliseconds, protocol_version
 
 CONNECTION_COLOURS = {
     "connected": "success",
@@ -30,7 +30,7 @@ VERDICT_COLOURS = {"passed": "success", "failed": "danger", "running": "info", "
 class ConnectionAdmin(ReadOnlyAdmin):
     """Live connections, one row per process and server, as that process last reported it."""
 
-    list_display = ("server", "process", "shown_state", "since", "seen_at", "protocol_era", "sessions", "pid")
+    list_display = ("server", "process", "shown_state", "since", "seen_at", "shown_protocol", "sessions", "pid")
     list_filter = ("state", by_name("server"))
     list_select_related = ("server",)
     search_fields = ("server__slug", "process")
@@ -38,7 +38,7 @@ class ConnectionAdmin(ReadOnlyAdmin):
         "server",
         "process",
         "shown_state",
-        "protocol_era",
+        "shown_protocol",
         "sessions",
         "pid",
         "since",
@@ -51,6 +51,10 @@ class ConnectionAdmin(ReadOnlyAdmin):
     @display(description=_("state"), label=CONNECTION_COLOURS)
     def shown_state(self, connection: Connection) -> str:
         return "not reporting" if is_silent(connection) else connection.state
+
+    @display(description=_("protocol version"), ordering="protocol_era", empty_value="-")
+    def shown_protocol(self, connection: Connection) -> str:
+        return protocol_version(connection.protocol_era)
 
     @display(description=_("last error"))
     def error(self, connection: Connection) -> str:
@@ -75,7 +79,7 @@ class ServerTestAdmin(ReadOnlyAdmin):
     search_fields = ("server__slug", "error_code", "error")
     fields = (
         "server", "shown_verdict", "requested_by", "requested_at", "started_at", "finished_at", "took", "steps",
-        "protocol_era", "tool_count", "left_out", "called", "error_code", "shown_error", "stderr",
+        "shown_protocol", "tool_count", "left_out", "called", "error_code", "shown_error", "stderr",
     )  # fmt: skip
 
     @display(description=_("result"), label=VERDICT_COLOURS)
@@ -91,6 +95,10 @@ class ServerTestAdmin(ReadOnlyAdmin):
     @display(description=_("steps"))
     def steps(self, test: ServerTest) -> str:
         return ", ".join(f"{printable(step, 40)} {milliseconds(took)}" for step, took in test.timings.items())
+
+    @display(description=_("protocol version"), empty_value="-")
+    def shown_protocol(self, test: ServerTest) -> str:
+        return protocol_version(test.protocol_era)
 
     @display(description=_("called tool"))
     def called(self, test: ServerTest) -> str:

@@ -194,10 +194,10 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
         found = roles.role_of(user)
         return "superuser" if user.is_superuser else found or "none"
 
-    @display(description=_("second factor"), label={"on": "success", "off": "info"})
+    @display(description=_("second factor"), label={"enabled": "success", "disabled": "info"})
     def second_factor_state(self, user: User) -> str:
         factor = getattr(user, "second_factor", None)
-        return "on" if factor is not None and factor.confirmed_at else "off"
+        return "enabled" if factor is not None and factor.confirmed_at else "disabled"
 
     @admin.action(description=_("Reset the second factor of the selected users"), permissions=["change"])
     def reset_second_factor(self, request: HttpRequest, chosen: QuerySet[User]) -> None:

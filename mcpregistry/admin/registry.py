@@ -34,8 +34,8 @@ STATE_COLOURS = {"reading": "info", "waiting": "info", "failed": "danger", "read
 
 
 _STORED = _(
-    "A token is stored. It is sent only to this address and never shown. Leave it empty to keep the stored token. If you "
-    "change the address or add networks, enter the token again."
+    "A token is stored. It is sent only to this address and never shown. Leave this field empty to "
+    "keep the stored token. If you change the address or add networks, enter the token again."
 )
 _NOT_STORED = _(
     "Bearer token for a private registry. It is sent only to this address, stored encrypted, and never shown."

@@ -47,7 +47,7 @@ class PolicyRuleForm(RecordForm[PolicyRule]):
         help_texts = {
             "name": _("Shown to agents and approvers when the rule decides."),
             "enabled": _("If disabled, the rule has no effect. You can still try it on past calls."),
-            "draft": _("A draft has no effect until you make it live. After saving, you see what it would change."),
+            "draft": _("A draft has no effect until you enable it. After you save it, you see what it would change."),
             "tool": _(
                 "The tool that the rule is for. If empty, the rule applies to all tools of the selected server, "
                 "or to the tools of all servers if no server is selected."
@@ -81,7 +81,7 @@ def _with(rule: PolicyRule, values: dict[str, Any]) -> PolicyRule:
 
 def _make_live(request: HttpRequest, rule: PolicyRule) -> str:
     rules.make_live(rule=rule, actor=actor(request))
-    return gettext('The rule "{name}" is live. This takes effect in all processes within a second.').format(
+    return gettext('The rule "{name}" is enabled. This takes effect in all processes within a second.').format(
         name=printable(rule.name, 200)
     )
 
@@ -126,9 +126,9 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
     )  # fmt: skip
     verbs = (
         Verb("try", _("Try on past calls"), "view_policyrule", "replay",
-             _("Show which calls the rule would have held, denied or allowed."),
+             _("Show which past calls the rule would have held, denied or allowed."),
              page="mcpregistry_policyrule_try_one"),
-        Verb("live", _("Make rule live"), "change_policyrule", "play_arrow", _("Let the draft take effect."), _make_live,
+        Verb("live", _("Enable draft"), "change_policyrule", "play_arrow", _("Let the draft take effect."), _make_live,
              applies=lambda rule: rule.draft),
         Verb("enable", _("Enable rule"), "change_policyrule", "play_arrow", _("Let the rule take effect."),
              lambda request, rule: _switch(request, rule, True), applies=lambda rule: not rule.enabled and not rule.draft),
@@ -205,13 +205,13 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
     def overview(self, request: HttpRequest, row: PolicyRule) -> dict[str, Any]:
         return {"rule": row, "failures": rules.failures(row)[:FAILURES_SHOWN]}
 
-    @display(description=_("state"), ordering="enabled", label={"live": "success", "draft": "info", "off": ""})
+    @display(description=_("state"), ordering="enabled", label={"enabled": "success", "draft": "info", "disabled": ""})
     def shown_use(self, rule: PolicyRule) -> str:
         if rule.draft:
             return "draft"
-        return "live" if rule.enabled else "off"
+        return "enabled" if rule.enabled else "disabled"
 
-    @display(description=_("outcome"), ordering="outcome", label=OUTCOME_COLOURS)
+    @display(description=_("decision"), ordering="outcome", label=OUTCOME_COLOURS)
     def shown_outcome(self, rule: PolicyRule) -> str:
         return rule.outcome
 
@@ -300,9 +300,9 @@ class PermitAdmin(ReadOnlyAdmin):
         pins = ", ".join(f"{name} = {canonical(value)}" for name, value in permit.argument_pins.items())
         return printable(pins, 200) or gettext("any arguments")
 
-    @display(description=_("state"), label={"usable": "success", "ended": ""})
+    @display(description=_("state"), label={"valid": "success", "ended": ""})
     def shown_state(self, permit: Permit) -> str:
-        return "usable" if _usable(permit) else "ended"
+        return "valid" if _usable(permit) else "ended"
 
     @admin.action(description=_("Revoke the selected permits"), permissions=["decide"])
     @asks_first(consequences.revoking_permits, label=_("Revoke permits"))

@@ -44,8 +44,9 @@ class ServerForm(RecordForm[Server]):
         placeholder="API_KEY=${cred:name}",
         help_text=format_lazy(
             _(
-                "One NAME=value per line. Stored values are never shown: leave {mask} to keep one, remove the line to delete "
-                "it. ${{VAR}} inserts a variable that SLIPSNISSE_PASS_ENV lists, ${{cred:NAME}} a stored credential."
+                "One NAME=value per line. Stored values are never shown. Leave {mask} in a line to keep its "
+                "value, or remove the line to delete the value. ${{VAR}} inserts a variable that "
+                "SLIPSNISSE_PASS_ENV lists, and ${{cred:NAME}} inserts a stored credential."
             ),
             mask=MASK,
         ),
@@ -55,7 +56,8 @@ class ServerForm(RecordForm[Server]):
         placeholder="Authorization: Bearer ${cred:name}",
         help_text=format_lazy(
             _(
-                "One Name: value per line, sent with every request. Stored values are never shown: leave {mask} to keep one."
+                "One Name: value per line, sent with every request. Stored values are never shown. Leave {mask} "
+                "in a line to keep its value."
             ),
             mask=MASK,
         ),
@@ -108,7 +110,8 @@ class ServerForm(RecordForm[Server]):
         widgets = {"url": UnfoldAdminTextInputWidget(attrs={"placeholder": "https://example.com/mcp"})}
         help_texts = {
             "transport": _(
-                "How the server is started or reached. When you save, the fields of the other transports are cleared."
+                "How this site starts or reaches the server. When you save, the fields of the other transports "
+                "are cleared."
             ),
             "cwd": _(
                 "Folder in which the program starts. If empty, a server in the sandbox starts in its own folder, "
@@ -121,15 +124,16 @@ class ServerForm(RecordForm[Server]):
                 " choose a less strict mode, the launch must be confirmed again."
             ),
             "sandbox_network": _(
-                "Ports: only the TCP ports listed below, and no UDP. None: no network and no name resolution."
+                "Ports: the server can use only the TCP ports listed below, and no UDP. None: the server has no "
+                "network and cannot resolve names."
             ),
             "url": _("Address of the server, without passwords or tokens. Put those into the headers."),
-            "description": _("What the server is for. Shown on the pages of this site."),
-            "connect_mode": _("When this site opens a connection to the server."),
+            "description": _("What the server is for. This text is shown on the pages of this site."),
+            "connect_mode": _("The time at which this site opens a connection to the server."),
             "protocol_mode": (
                 _(
                     "The version of MCP to use. If a server supports both versions, the site may open a second "
-                    "connection so that its tools can ask questions of older hosts. Choose one version to prevent "
+                    "connection. The server needs it to send questions to older hosts. Choose one version to prevent "
                     "this."
                 )
             ),

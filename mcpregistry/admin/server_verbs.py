@@ -94,7 +94,10 @@ def _connect(request: HttpRequest, server: Server) -> str:
 
 def _disconnect(request: HttpRequest, server: Server) -> str:
     checks.request_disconnect(server=server, actor=actor(request))
-    return gettext("All processes close their connections. The next call, check or “Connect server” opens a new one.")
+    return gettext(
+        "All processes close their connections. The next call, the next check or the button “Connect "
+        "server” opens a new one."
+    )
 
 
 def _reconnect(request: HttpRequest, server: Server) -> str:

@@ -28,17 +28,17 @@ from mcpregistry.queries import consequences
 from mcpregistry.queries.overview import SOON, ending_soon
 from mcpregistry.services.access import tokens
 
-TOKEN_COLOURS = {"live": "success", "ends soon": "warning", "expired": "info", "revoked": "danger"}
+TOKEN_COLOURS = {"valid": "success", "expires soon": "warning", "expired": "info", "revoked": "danger"}
 
 
 def token_state(token: Token) -> str:
-    """ "live", "ends soon", "expired" or "revoked"; the keys of ``TOKEN_COLOURS``."""
+    """ "valid", "expires soon", "expired" or "revoked"; the keys of ``TOKEN_COLOURS``."""
     if token.revoked_at:
         return "revoked"
     left = token.expires_at - timezone.now() if token.expires_at else SOON
     if left <= timedelta():
         return "expired"
-    return "ends soon" if left < SOON else "live"
+    return "expires soon" if left < SOON else "valid"
 
 
 class ExpiryFilter(admin.SimpleListFilter):
@@ -106,7 +106,7 @@ class TokenAdmin(ReadOnlyAdmin):
     fields = ("shown_prefix", "holder", "name", "shown_state", "created_at", "expires_at", "last_used_at", "revoked_at")
     verbs = (
         Verb("rotate", _("Rotate token"), "add_token", "sync", _("Create a new token in its place. Both tokens work until the old one expires."),
-             page="mcpregistry_token_rotate", applies=lambda token: token_state(token) in ("live", "ends soon"),
+             page="mcpregistry_token_rotate", applies=lambda token: token_state(token) in ("valid", "expires soon"),
              style="primary"),
         Verb("revoke", _("Revoke token"), "change_token", "block", _("Refuse the token from now on. This cannot be undone."), _revoke,
              applies=lambda token: token.revoked_at is None, style="danger", asks=consequences.revoking_token),

@@ -179,9 +179,9 @@ class ToolAdmin(RecordAdmin):
         if not hasattr(tool, "usage"):
             return gettext("not known yet, because no calls have been counted")
         usage = tool.usage.usage
-        took = gettext("half of {calls} calls took up to {median:.2f} s, and 95 % took up to {p95:.2f} s").format(
-            calls=usage.calls, median=usage.median, p95=usage.p95
-        )
+        took = gettext(
+            "half of the calls took up to {median:.2f} s, and 95 % took up to {p95:.2f} s (calls counted: {calls})"
+        ).format(calls=usage.calls, median=usage.median, p95=usage.p95)
         return gettext("slow: {duration}. {reason}").format(duration=took, reason=usage.slow) if usage.slow else took
 
     def get_urls(self) -> list[URLPattern]:

@@ -60,7 +60,7 @@ class WhyPage:
         asked = bool(request.GET.get("tool"))
         form = WhyForm(request.GET) if asked else WhyForm(initial={"endpoint": "default"})
         context = self.admin.admin_site.each_context(request) | {
-            "title": gettext("Why can or can't this agent call this tool?"),
+            "title": gettext("Explain a decision"),
             "opts": self.admin.opts,
             "form": form,
         }

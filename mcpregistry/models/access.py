@@ -41,7 +41,7 @@ def everything() -> list[str]:
 class Agent(TrackedModel):
     """A principal that calls tools. A host on stdio is an agent too (``runmcp --agent``)."""
 
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     name = models.CharField(max_length=200, blank=True)
     description = models.TextField(blank=True)
     enabled = models.BooleanField(default=True)
@@ -49,9 +49,8 @@ class Agent(TrackedModel):
         default=everything,
         blank=True,
         help_text=_(
-            'Upper bound for the grants of this agent: ["mcp_integration"] for every server, '
-            '["mcp_github::*"] for one server, ["mcp_github::create_issue"] for one tool. If empty, the agent sees '
-            "nothing."
+            'Limits what can be granted to this agent: ["mcp_integration"] for every server, ["mcp_github::*"] for '
+            'one server, ["mcp_github::create_issue"] for one tool. If empty, the agent sees no tools.'
         ),
     )
     calls_per_minute = models.PositiveIntegerField(
@@ -134,7 +133,7 @@ class Endpoint(TrackedModel):
         GRANTED = "granted", _("All tools that the agent is granted")
         LISTED = "listed", _("Granted tools that are also listed here")
 
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     name = models.CharField(max_length=200, blank=True)
     instructions = models.TextField(
         blank=True,
@@ -142,14 +141,15 @@ class Endpoint(TrackedModel):
     )
     instructions_limit = models.PositiveIntegerField(
         _("server instructions limit"), default=4_000, db_default=4_000, validators=[MaxValueValidator(100_000)],
-        help_text=_("Maximum number of characters of the servers' approved instructions, which are added after those "
-        "of the endpoint. Set to 0 to add none."),
+        help_text=_("Maximum number of characters of the approved instructions of servers. They are added after the "
+        "instructions of the endpoint. Set to 0 to add none."),
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     scope = models.CharField(_("visible tools"), max_length=10, choices=Scope.choices, default=Scope.GRANTED)
     naming_style = models.CharField(max_length=12, choices=NamingStyle.choices, default=NamingStyle.DOUBLE)
     description_style = models.CharField(max_length=12, choices=DescriptionStyle.choices, default=DescriptionStyle.NONE)
     hide_unavailable = models.BooleanField(
+        _("hide unavailable tools"),
         default=True,
         help_text=_(
             "If enabled, the tools of failed servers are hidden. Tools of servers that are not started yet "
@@ -198,7 +198,7 @@ class Grant(TrackedModel):
     endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="grants")
     kind = models.CharField(
-        _("part of the server"), max_length=10, choices=_PARTS,
+        _("included parts"), max_length=10, choices=_PARTS,
         default=Tool.Kind.TOOL, db_default=Tool.Kind.TOOL.value, blank=True,
         help_text=_("What the grant of a server includes. Later additions are included as soon as they are approved."),
     )  # fmt: skip
@@ -334,7 +334,7 @@ class Configuration(TrackedModel):
     second_factor_roles = models.JSONField(
         _("roles that need a second factor"), default=list, db_default=[], blank=True,
         help_text=_("Users with these roles must set up a second factor after they log in, before they can open any "
-"other page."),
+        "other page."),
     )  # fmt: skip
 
     auto_discovery = models.BooleanField(

@@ -30,14 +30,14 @@ class AuditEntry(models.Model):
 
     writer = models.CharField(max_length=64)
     seq = models.BigIntegerField()
-    at = models.DateTimeField()
+    at = models.DateTimeField(_("time"))
     kind = models.CharField(max_length=40)
     actor = models.CharField(max_length=150)
     subject = models.CharField(max_length=200)
     body = models.TextField()
     prev = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
-    key_id = models.CharField(_("key"), max_length=100, help_text=_("Id of the key that signed the entry."))
+    key_id = models.CharField(_("key"), max_length=100, help_text=_("ID of the key that signed the entry."))
 
     class Meta:
         verbose_name_plural = _("audit entries")
@@ -101,7 +101,7 @@ class AuditArchive(models.Model):
     from_seq = models.BigIntegerField()
     to_seq = models.BigIntegerField()
     head = models.CharField(max_length=64, help_text=_("Hash of the last archived entry."))
-    head_key = models.CharField(max_length=100, help_text=_("Id of the key that signed the last archived entry."))
+    head_key = models.CharField(max_length=100, help_text=_("ID of the key that signed the last archived entry."))
     file = models.CharField(max_length=200)
     digest = models.CharField(max_length=64, help_text=_("SHA-256 of the archive file."))
     prev = models.CharField(max_length=64)

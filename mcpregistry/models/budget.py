@@ -65,8 +65,8 @@ class Budget(SignedBook):
     soft = models.DecimalField(
         _("soft limit"), max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
         help_text=_("When this amount is reached, notifications are sent and the agent is warned, once in each "
-"period. For the budget of an endpoint, only the agent that makes the next call is warned. If "
-"empty, there is no warning."),
+        "period. For the budget of an endpoint, only the agent that makes the next call is warned. If "
+        "empty, there is no warning."),
     )  # fmt: skip
     hard = models.DecimalField(
         _("hard limit"), max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
@@ -175,8 +175,8 @@ class BudgetEntry(SignedBookEntry):
     agent_slug = models.CharField(
         _("agent"), max_length=63, help_text=_("The agent that made the call or started the run.")
     )
-    reference = models.CharField(max_length=80, help_text=_("Id of the call; or id of the run and number of its turn."))
-    at = models.DateTimeField()
+    reference = models.CharField(max_length=80, help_text=_("ID of the call, or ID of the run and number of its turn."))
+    at = models.DateTimeField(_("time"))
     start = models.DateTimeField(null=True, help_text=_("When the period of the entry begins."))
     end = models.DateTimeField(null=True, help_text=_("When the period of the entry ends."))
     spent = models.BigIntegerField(
@@ -203,7 +203,7 @@ class BudgetReservation(models.Model):
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="reservations")
     kind = models.CharField(max_length=8, choices=BudgetEntry.Kind.choices)
-    reference = models.CharField(max_length=80, help_text=_("Id of the call or run."))
+    reference = models.CharField(max_length=80, help_text=_("ID of the call or run."))
     amount = models.BigIntegerField()
     agent_slug = models.CharField(max_length=63)
     made_at = models.DateTimeField()

@@ -62,7 +62,7 @@ class Confined(TrackedModel):
     max_cpu_seconds = models.PositiveIntegerField(
         _("processor time (seconds)"), default=0, db_default=0, validators=[MaxValueValidator(MOST_SECONDS)],
         help_text=_("CPU seconds that all processes of the server may use in total, counted from its start. If they "
-"use more, the server is stopped. Set to 0 for no limit."),
+        "use more, the server is stopped. Set to 0 for no limit."),
     )  # fmt: skip
     max_file_mb = models.PositiveIntegerField(
         _("maximum file size (MB)"), default=0, db_default=0, validators=[MaxValueValidator(MOST_MB)],
@@ -72,7 +72,7 @@ class Confined(TrackedModel):
     max_open_files = models.PositiveIntegerField(
         _("open files"), default=0, db_default=0, validators=[MaxValueValidator(1_000_000)],
         help_text=_("Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
-"servers do not start with fewer than 256."),
+        "servers do not start with fewer than 256."),
     )  # fmt: skip
 
     class Meta:

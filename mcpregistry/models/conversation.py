@@ -96,7 +96,7 @@ class Message(models.Model):
     text = models.TextField(validators=[MaxLengthValidator(LONGEST_MESSAGE)])
     author = models.CharField(max_length=200, help_text=_("Who wrote the message, as named in the audit log."))
     author_id = models.BigIntegerField(
-        null=True, blank=True, help_text=_("Id of the account of the user who wrote the message.")
+        null=True, blank=True, help_text=_("ID of the account of the user who wrote the message.")
     )
     created_at = models.DateTimeField(default=timezone.now)
 

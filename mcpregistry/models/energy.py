@@ -52,7 +52,7 @@ class EnergyPool(SignedBook):
 
     BOOK = "energy"
 
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     description = models.TextField(blank=True)
     capacity = models.FloatField(default=100.0, validators=[MinValueValidator(0.001), MaxValueValidator(_MOST)])
     regeneration = models.FloatField(
@@ -150,13 +150,13 @@ class EnergyEntry(SignedBookEntry):
     before = models.FloatField()
     after = models.FloatField()
     agent_slug = models.CharField(_("agent"), max_length=63, blank=True)
-    reference = models.CharField(max_length=80, blank=True, help_text=_("Id of the call, run or request."))
+    reference = models.CharField(max_length=80, blank=True, help_text=_("ID of the call, run or request."))
     seconds = models.FloatField(
         null=True,
         blank=True,
         help_text=_("Seconds from when the call is sent until it ends, without its wait for energy."),
     )
-    at = models.DateTimeField()
+    at = models.DateTimeField(_("time"))
 
     class Meta:
         verbose_name_plural = _("energy entries")

@@ -141,10 +141,10 @@ class HostSubscription(models.Model):
 class HostStream(models.Model):
     """The answer to one request that takes a while, for a host that may lose its connection and read on elsewhere."""
 
-    id = models.CharField(primary_key=True, max_length=32, help_text=_("Prefix of the event ids of the stream."))
+    id = models.CharField(primary_key=True, max_length=32, help_text=_("Prefix of the event IDs of the stream."))
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="streams")
-    request = models.TextField(help_text=_("Id and method of the request and the URI that it reads, as JSON."))
-    call_id = models.CharField(max_length=32, blank=True, help_text=_("Id of the call that the request makes, if any."))
+    request = models.TextField(help_text=_("ID and method of the request and the URI that it reads, as JSON."))
+    call_id = models.CharField(max_length=32, blank=True, help_text=_("ID of the call that the request makes, if any."))
     asked_at = models.DateTimeField(db_index=True)
     answered_at = models.DateTimeField(null=True, blank=True)
     sealed_answer = models.TextField(

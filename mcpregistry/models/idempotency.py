@@ -13,7 +13,7 @@ class KeptAnswer(models.Model):
     key = models.CharField(max_length=200)
     fingerprint = models.CharField(max_length=64, help_text=_("Keyed hash of the request."))
     call_id = models.CharField(
-        max_length=32, blank=True, default="", db_default="", help_text=_("Id of the call that the request makes.")
+        max_length=32, blank=True, default="", db_default="", help_text=_("ID of the call that the request makes.")
     )
     status = models.PositiveSmallIntegerField(null=True)
     body = models.TextField(blank=True)

@@ -30,7 +30,7 @@ class Install(models.Model):
         validators=[slug_validator],
         help_text=_("Short name of the new server."),
     )
-    ecosystem = models.CharField(max_length=10, choices=ECOSYSTEMS)
+    ecosystem = models.CharField(_("source"), max_length=10, choices=ECOSYSTEMS)
     package = models.CharField(max_length=500, help_text=_("Name of the package. For a bundle, its download address."))
     wanted = models.CharField(
         _("requested version"),

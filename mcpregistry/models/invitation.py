@@ -18,7 +18,7 @@ ROLE_CHOICES = [
 class Invitation(models.Model):
     """Used once, ends by itself. Only the hash of its text is kept."""
 
-    name = models.CharField(_("for"), max_length=200, help_text=_("Name of the invited person, for your own records."))
+    name = models.CharField(_("name"), max_length=200, help_text=_("Name of the invited person, for your own records."))
     role = models.CharField(max_length=20, choices=ROLE_CHOICES)
     hash = models.CharField(max_length=64, unique=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -26,7 +26,7 @@ class Invitation(models.Model):
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", editable=False
     )
     expires_at = models.DateTimeField(
-        _("ends"), help_text=_("The link expires at this time, or as soon as it is used.")
+        _("expires at"), help_text=_("The link expires at this time, or as soon as it is used.")
     )
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     used_at = models.DateTimeField(null=True, blank=True, editable=False)

@@ -106,7 +106,7 @@ class Invocation(models.Model):
     server_slug = models.CharField(_("server"), max_length=63, blank=True)
     server_revision = models.IntegerField(default=0)
     tool_name = models.CharField(_("tool"), max_length=500)
-    exposed_name = models.CharField(_("exposed name"), max_length=500)
+    exposed_name = models.CharField(_("called as"), max_length=500)
     definition_hash = models.CharField(max_length=64, blank=True)
     binding = models.CharField(
         max_length=64, blank=True, help_text=_("SHA-256 of everything that the decision was about.")
@@ -130,7 +130,7 @@ class Invocation(models.Model):
         max_length=150, blank=True, default="", db_default="",
         help_text=_("The user who requested the call, if known. They cannot approve it."),
     )  # fmt: skip
-    requester_id = models.BigIntegerField(null=True, blank=True, help_text=_("Id of the requester's account."))
+    requester_id = models.BigIntegerField(null=True, blank=True, help_text=_("ID of the requester's account."))
     request_id = models.CharField(max_length=100, blank=True)
     # Without a constraint: the record outlives the conversation, and what was recorded of a call does not change.
     conversation = models.ForeignKey(

@@ -42,12 +42,12 @@ class Channel(TrackedModel):
     access = Sealed("sealed_access", dict)
     addresses = models.JSONField(default=list, blank=True, help_text=_("E-mail addresses of the recipients."))
     room = models.CharField(
-        _("Slack channel"), max_length=100, blank=True, help_text=_("Id of the Slack channel, for example C0123456789.")
+        _("Slack channel"), max_length=100, blank=True, help_text=_("ID of the Slack channel, for example C0123456789.")
     )
     allowed_networks = models.JSONField(
         default=list, blank=True,
         help_text=_('Private networks that may contain the receiver, for example ["10.1.0.0/16"]. If empty, only '
-"public addresses are allowed."),
+        "public addresses are allowed."),
     )  # fmt: skip
     events = models.JSONField(
         default=list, blank=True, help_text=_("Events that are sent. If empty, all events are sent.")
@@ -168,16 +168,18 @@ class SlackIdentity(TrackedModel):
     """Whose Slack account this is: what somebody does there counts as done by that person here."""
 
     team = models.CharField(
-        _("workspace"), max_length=30, help_text=_("Id of the Slack workspace, for example T0123456789.")
+        _("Slack workspace"), max_length=30, help_text=_("ID of the Slack workspace, for example T0123456789.")
     )
-    member = models.CharField(max_length=30, help_text=_("Id of the user in Slack, for example U0123456789."))
+    member = models.CharField(
+        _("member ID"), max_length=30, help_text=_("ID of the user in Slack, for example U0123456789.")
+    )
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="slack_identities")
 
     history = HistoricalRecords()
 
     class Meta:
-        verbose_name = _("Slack person")
-        verbose_name_plural = _("Slack people")
+        verbose_name = _("Slack member")
+        verbose_name_plural = _("Slack members")
         ordering = ["user__username", "team"]
         constraints = [models.UniqueConstraint(fields=["team", "member"], name="one_person_per_slack_account")]
 

@@ -43,7 +43,7 @@ class PolicyRule(TrackedModel):
     enabled = models.BooleanField(default=True)
     draft = models.BooleanField(
         default=False, db_default=False,
-        help_text=_("A draft has no effect until you make it live."),
+        help_text=_("A draft has no effect until you enable it."),
     )  # fmt: skip
     priority = models.IntegerField(
         default=100, help_text=_("If several rules match a call, the one with the highest priority decides.")
@@ -65,7 +65,7 @@ class PolicyRule(TrackedModel):
             'tool.risk == "high". If empty, the rule matches every call.'
         ),
     )
-    outcome = models.CharField(max_length=5, choices=OUTCOMES, default=Outcome.ASK.value)
+    outcome = models.CharField(_("decision"), max_length=5, choices=OUTCOMES, default=Outcome.ASK.value)
     approvers = models.ForeignKey(
         Group,
         null=True,

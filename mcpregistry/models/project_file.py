@@ -69,7 +69,7 @@ class ProjectFile(models.Model):
     offered = models.JSONField(
         default=list, db_default=[], editable=False,
         help_text=_("Entries whose tools were approved and granted automatically after they were confirmed. This is "
-"done only once for each entry."),
+        "done only once for each entry."),
     )  # fmt: skip
     served = models.CharField(
         max_length=64, blank=True, help_text=_("Hash of the confirmed content for which servers have been set up.")

@@ -34,7 +34,7 @@ class RegistrySource(TrackedModel):
     """One registry. Nothing is read of it before somebody says so, or has it read by the clock."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     base_url = models.CharField(
         _("address"),
         max_length=500,
@@ -43,7 +43,7 @@ class RegistrySource(TrackedModel):
     allowed_networks = models.JSONField(
         default=list, blank=True,
         help_text=_('Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
-"empty, only public addresses are allowed."),
+        "empty, only public addresses are allowed."),
     )  # fmt: skip
     sealed_token = models.TextField(blank=True, default="", db_default="", editable=False)
     token = Sealed("sealed_token", str)  # of a private registry; it goes to ``base_url`` alone
@@ -56,13 +56,14 @@ class RegistrySource(TrackedModel):
     )
     disable_deleted = models.BooleanField(
         _("disable deleted servers"), default=True,
-        help_text=_("If enabled, servers that were added from an entry or run its package are disabled when the "
-"registry deletes the entry (malware, spam)."),
+        help_text=_("If enabled, the site disables the servers of an entry when the registry deletes the entry, for "
+        "example because of malware. These are the servers that were added from the entry or run its "
+        "package."),
     )  # fmt: skip
     propose_versions = models.BooleanField(
         _("propose new versions"), default=False, db_default=False,
-        help_text=_("If enabled, a package lock is prepared and waits for approval when a newer version of an "
-"installed package is listed."),
+        help_text=_("If enabled, the site prepares a lock when the registry lists a newer version of an installed "
+        "package. The lock then waits for approval."),
     )  # fmt: skip
     watermark = models.DateTimeField(
         null=True,

@@ -49,7 +49,7 @@ class ConnectMode(models.TextChoices):
 
     LAZY = "lazy", _("At the first call")
     EAGER = "eager", _("At start-up")
-    MANUAL = "manual", _("Manually, with Reconnect")
+    MANUAL = "manual", _("Only with “Connect server”")
 
 
 class Resend(models.TextChoices):
@@ -102,13 +102,14 @@ class Server(Confined):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.CharField(
+        _("short name"),
         max_length=63,
         unique=True,
         validators=[slug_validator],
         help_text=_("Short name of the server. Hosts see it before the name of each tool."),
     )
     name = models.CharField(
-        max_length=200, blank=True, help_text=_("Name on the pages of this site. If empty, the slug is shown.")
+        max_length=200, blank=True, help_text=_("Name on the pages of this site. If empty, the short name is shown.")
     )
     description = models.TextField(blank=True)
     transport = models.CharField(max_length=10, choices=Transport.choices, default=Transport.STDIO)
@@ -170,14 +171,14 @@ class Server(Confined):
     max_tools = models.PositiveIntegerField(
         _("tool limit"), default=TOOLS, db_default=TOOLS, validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
         help_text=_("Maximum number of tools. If the server offers more, only the first ones (alphabetically) are "
-"used. Default: 2,000."),
+        "used. Default: 2,000."),
     )  # fmt: skip
     max_definition_bytes = models.PositiveIntegerField(
         _("size limit of definitions"), default=DEFINITION_BYTES, db_default=DEFINITION_BYTES,
         validators=[MinValueValidator(1024), MaxValueValidator(MOST_DEFINITION_BYTES)],
         help_text=_("Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If "
-"they are larger, only the first ones (alphabetically) are used. The server's page and its tests "
-"list what is left out. Default: 1,048,576 (1 MiB)."),
+        "they are larger, only the first ones (alphabetically) are used. The server's page and its tests "
+        "list what is left out. Default: 1,048,576 (1 MiB)."),
     )  # fmt: skip
     shared_by = models.CharField(
         max_length=10, choices=SharedBy.choices, default=SharedBy.EVERYBODY, db_default=SharedBy.EVERYBODY,
@@ -187,8 +188,8 @@ class Server(Confined):
     max_sessions = models.PositiveIntegerField(
         _("connection limit"), default=SESSIONS, db_default=SESSIONS, validators=[MinValueValidator(1), MaxValueValidator(1000)],
         help_text=_("Maximum number of connections in each process of this site, if agents or host sessions have "
-"connections of their own. If the limit is exceeded, the connection that has been idle the "
-"longest is closed. Default: 20."),
+        "connections of their own. If the limit is exceeded, the connection that has been idle the "
+        "longest is closed. Default: 20."),
     )  # fmt: skip
     asks_elicitation = models.BooleanField(
         _("may ask the user"), default=True, db_default=True,
@@ -196,13 +197,12 @@ class Server(Confined):
     )  # fmt: skip
     asks_sampling = models.BooleanField(
         _("may ask the model"), default=True, db_default=True,
-        help_text=_("The server may ask the model of the calling host. The host pays for it (sampling)."),
+        help_text=_("The server may ask the model of the calling host (sampling). The host pays for the answers."),
     )  # fmt: skip
     sampling_expert = models.CharField(
         _("expert tool for sampling"), max_length=60, blank=True, default="", db_default="",
-        help_text=_("Name of an expert tool whose model answers the server's requests, instead of the host's model. "
-        "The calling agent pays for it. The expert tool must take one text argument and use no tools. If empty, the "
-        "host's model answers."),
+        help_text=_("Name of an expert tool whose model answers instead of the host's model. The calling agent pays for the "
+        "answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers."),
     )  # fmt: skip
     asks_roots = models.BooleanField(
         _("may ask for folders"), default=False, db_default=False,
@@ -221,7 +221,7 @@ class Server(Confined):
     trial_hours = models.PositiveIntegerField(
         _("hours between trials"), default=0, db_default=0, validators=[MaxValueValidator(8760)],
         help_text=_("Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An "
-"additional trial runs when the server reports a different version. Set to 0 to disable."),
+        "additional trial runs when the server reports a different version. Set to 0 to disable."),
     )  # fmt: skip
 
     lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)
@@ -241,7 +241,7 @@ class Server(Confined):
     confirmed_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     # What was seen. Written by checks and connections, never by hand, and no part of the revision.
-    last_ok_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_ok_at = models.DateTimeField(_("last answered at"), null=True, blank=True, editable=False)
     last_error = models.TextField(blank=True, editable=False)
     last_error_code = models.CharField(max_length=40, blank=True, editable=False)
     last_error_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -252,7 +252,7 @@ class Server(Confined):
     next_check_at = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
     check_until = models.DateTimeField(null=True, blank=True, editable=False)  # while a check runs: its longest end
     check_by = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)  # a worker
-    protocol_era = models.CharField(max_length=20, blank=True, editable=False)
+    protocol_era = models.CharField(_("protocol version"), max_length=20, blank=True, editable=False)
     server_info = models.JSONField(default=dict, blank=True, editable=False)
     server_instructions = models.TextField(blank=True, editable=False)
     refreshed_at = models.DateTimeField(_("tools read at"), null=True, blank=True, editable=False)
@@ -355,11 +355,11 @@ class Connection(models.Model):
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="connections")
     process = models.CharField(
-        max_length=100, help_text=_("Kind, host and process id of the process, for example web@box:4711.")
+        max_length=100, help_text=_("Kind, host and process ID of the process, for example web@box:4711.")
     )
     state = models.CharField(max_length=14)
-    protocol_era = models.CharField(max_length=20, blank=True)
-    pid = models.IntegerField(null=True, blank=True, help_text=_("Process id of a local server."))
+    protocol_era = models.CharField(_("protocol version"), max_length=20, blank=True)
+    pid = models.IntegerField(_("process ID"), null=True, blank=True, help_text=_("Process ID of a local server."))
     since = models.DateTimeField()
     connected_at = models.DateTimeField(null=True, blank=True, help_text=_("When this process last connected."))
     attempts = models.PositiveIntegerField(
@@ -388,7 +388,7 @@ class ServerEvent(models.Model):
     """One thing that happened to a server: a change of state, a failure, changed tools."""
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="events")
-    at = models.DateTimeField(db_index=True)
+    at = models.DateTimeField(_("time"), db_index=True)
     kind = models.CharField(max_length=30)
     message = models.TextField(blank=True)
     process = models.CharField(max_length=100, blank=True)

@@ -19,7 +19,7 @@ class SessionOwner(models.Model):
     process = models.CharField(
         max_length=100,
         db_index=True,
-        help_text=_("Kind, host and process id of the process, for example web@box:4711."),
+        help_text=_("Kind, host and process ID of the process, for example web@box:4711."),
     )
     address = models.CharField(
         max_length=300, help_text=_("Address at which the process accepts calls from other processes.")

@@ -22,7 +22,7 @@ class SiteProcess(models.Model):
     name = models.CharField(
         max_length=100,
         db_index=True,
-        help_text=_("Kind, host and process id of the process, for example web@box:4711."),
+        help_text=_("Kind, host and process ID of the process, for example web@box:4711."),
     )
     address = models.CharField(
         max_length=300, blank=True, default="", db_default="",

@@ -33,7 +33,9 @@ def one_by_one(tell: Callable[[Any], list[str]], rows: Sequence[Any]) -> list[st
     """What will happen to each of several records, in the words of its own button; of many, to the first."""
     found = [f"{row}: {' '.join(tell(row))}" for row in rows[:_TOLD]]
     more = len(rows) - _TOLD
-    return [*found, _("The same applies to %(count)s more.") % {"count": more}] if more > 0 else found
+    if more <= 0:
+        return found
+    return [*found, _("This also applies to the other selected records (%(count)s).") % {"count": more}]
 
 
 def touched(server: Server) -> Touched:
@@ -55,7 +57,10 @@ def disabling(server: Server) -> list[str]:
         _("%(agents)s can no longer see or call %(tools)s.")
         % {"agents": _agents(what.agents), "tools": _tools(what.tools)},
         *_not_run(what.held),
-        _("Its connections are closed. Its settings, grants and approvals are kept until it is enabled again."),
+        _(
+            "Its connections are closed. Its settings, grants and approvals are kept, and have an effect "
+            "again after you enable it."
+        ),
     ]
 
 
@@ -147,7 +152,7 @@ def switching_off_agent(agent: Agent) -> list[str]:
     return [
         text % {"agent": agent, "count": live},
         *_not_run(ApprovalRequest.objects.waiting().filter(call__agent_slug=agent.slug).count()),
-        _("Its grants, tokens and rules are kept until it is enabled again."),
+        _("Its grants, tokens and rules are kept, and have an effect again after you enable it."),
     ]
 
 
@@ -159,7 +164,7 @@ def switching_off_endpoint(endpoint: Endpoint) -> list[str]:
         _("Hosts get a “not found” error for '%(endpoint)s'. %(agents)s made calls there in the last 24 hours.")
         % {"endpoint": endpoint, "agents": _agents(agents)},
         *_not_run(ApprovalRequest.objects.waiting().filter(call__endpoint_slug=endpoint.slug).count()),
-        _("Its grants and settings are kept until it is enabled again."),
+        _("Its grants and settings are kept, and have an effect again after you enable it."),
     ]
 
 
@@ -191,8 +196,8 @@ def _approved(number: int) -> str:
 
 def _can_call(agents: int) -> str:
     text = ngettext(
-        "%(count)s agent with a grant for the server can call them.",
-        "%(count)s agents with a grant for the server can call them.",
+        "%(count)s agent has a grant for the server and can call them.",
+        "%(count)s agents have a grant for the server and can call them.",
         agents,
     )
     return text % {"count": agents}
@@ -231,8 +236,8 @@ def approving_selected(tools: Sequence[Tool]) -> list[str]:
 def rejecting_selected(tools: Sequence[Tool]) -> list[str]:
     """The newest definition of each tool that was chosen in the list is refused."""
     text = _(
-        "The newest definition of %(tools)s is never offered to agents. The definition that was approved before is still "
-        "offered if the server returns to it."
+        "The newest definition of %(tools)s is never offered to agents. If a definition was approved "
+        "before and the server returns to it, agents can use it again."
     )
     return [text % {"tools": _tools(len(tools))}]
 

@@ -18,6 +18,7 @@ from mcpregistry.domain.text import display
 from mcpregistry.domain.text.durations import one_unit
 from mcpregistry.domain.text.facts import Facts
 from mcpregistry.domain.text.facts import facts as read_facts
+from mcpregistry.models.server import ProtocolMode
 
 register = template.Library()
 
@@ -146,6 +147,12 @@ def options(names: Iterable[str], chosen: object = "") -> str:
     """The choices of a form's list: by a tag, since a loop over a thousand servers takes longer than the rest of a page."""
     rows = ((name, " selected" if name == chosen else "", visible(name, 60)) for name in names)
     return format_html_join("", '<option value="{}"{}>{}</option>', rows)
+
+
+@register.filter
+def protocol_version(era: str) -> str:
+    """The date of the MCP specification that a server follows; empty if it is not known."""
+    return str(ProtocolMode(era).label) if era in (ProtocolMode.LEGACY, ProtocolMode.MODERN) else ""
 
 
 @register.filter

@@ -214,7 +214,9 @@ def _approve(request: HttpRequest, definition: Definition) -> str:
     tool = decisions.approve(definition=definition, actor=actor(request), user=person(request))
     if confirms:
         if tool.pinned_id != definition.pk:  # the server has returned to a text that was approved before
-            raise Conflict("The server has changed the definition meanwhile.", remedy="Read it again, then decide.")
+            raise Conflict(
+                "The server has changed the definition in the meantime.", remedy="Read it again, then decide."
+            )
         behaviour.confirm_claims(tool=tool, actor=actor(request))
     text = _("Approved %(name)s. Agents can use it as long as its server offers exactly this definition.")
     return text % {"name": _name(definition)}
@@ -235,7 +237,7 @@ def _revert(request: HttpRequest, definition: Definition) -> str:
     soon = (
         _("The site is reading the server's definitions now.")
         if asked
-        else _("This is checked the next time the server's definitions are read.")
+        else _("The site checks this the next time it reads the server's definitions.")
     )
     return f"{text % {'name': _name(definition)}} {soon}"
 

@@ -24,14 +24,14 @@ from subagents.models import CycleLog, EffortAgent
 
 _CYCLES_SHOWN = 30
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
-STATE_COLOURS = {"runs": "success", "waits for a worker": "warning", "off": "info"}
+STATE_COLOURS = {"running": "success", "waiting for a worker": "warning", "disabled": "info"}
 
 
 def state_of(row: EffortAgent) -> str:
     """A key of ``STATE_COLOURS``."""
     if not row.enabled:
-        return "off"
-    return "runs" if row.lease_until and row.lease_until > database_now() else "waits for a worker"
+        return "disabled"
+    return "running" if row.lease_until and row.lease_until > database_now() else "waiting for a worker"
 
 
 def _answer_all(request: HttpRequest, row: EffortAgent) -> str:
@@ -51,7 +51,8 @@ class EffortAgentAdmin(RecordAdmin):
     change_form_outer_before_template = "admin/subagents/effort.html"
     verbs = (
         Verb("answer-all", _("Answer all conversations"), "subagents.change_effortagent", "forum",
-             _("Its model has restricted it to one conversation. Let it answer in the others too."), _answer_all,
+             _("The model has restricted the hosted agent to one conversation. Let it answer in all of them "
+             "again."), _answer_all,
              applies=lambda row: bool(row.focus)),
     )  # fmt: skip
 

@@ -51,8 +51,8 @@ class ExpertForm(RecordForm[ExpertTool]):
         label=_("Maintenance requests"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=[(kind.value, kind.value.replace("_", " ")) for kind in MODELLED],
         help_text=_("Kinds of maintenance requests that this expert tool handles. Its model uses the operations of "
-"the background sub-agent and can only propose changes. The tool must take one text argument, and"
-" each kind can be assigned to only one expert tool."),
+        "the background sub-agent and can only propose changes. The tool must take one text argument, and"
+        " each kind can be assigned to only one expert tool."),
     )  # fmt: skip
 
     class Meta:

@@ -50,7 +50,7 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     )
     server = forms.SlugField(
         required=False, max_length=63, widget=UnfoldAdminTextInputWidget,
-        help_text=_("Short name of the server, or the name for a new server. Leave it empty for a search."),
+        help_text=_("Short name of the server, or the name for a new server. Leave this field empty for a search."),
     )  # fmt: skip
     words = forms.CharField(
         required=False, max_length=200, label=_("Text"), widget=UnfoldAdminTextInputWidget,
@@ -58,8 +58,8 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     )  # fmt: skip
     for_agent = NameField(
         "agent", Agent.objects.order_by("slug"), required=False, empty_label=_("no agent"), label=_("For agent"),
-        help_text=_("For a trial: the agent that gets the tools that the trial proposes. If empty, the tools are "
-        "approved but not granted."),
+        help_text=_("For a trial: the agent to which the proposed tools are granted. If empty, the tools are approved"
+        " but not granted."),
     )  # fmt: skip
     priority = forms.TypedChoiceField(
         coerce=int, initial=Priority.MEDIUM, choices=[(each.value, each.name.lower()) for each in Priority],
@@ -128,7 +128,7 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
     )
     list_filter = ("state", "kind", "priority")
     search_fields = ("=id", "server_slug", "agent", "requested_by", "message", "error")
-    search_help_text = _("Id, server, agent, requester, message or error")
+    search_help_text = _("ID, server, agent, requester, message or error")
     sortable_by = ("created_at",)
     list_before_template = "admin/subagents/switch.html"
     change_form_outer_before_template = "admin/subagents/maintenance.html"

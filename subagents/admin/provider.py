@@ -86,13 +86,13 @@ class ProviderForm(RecordForm[Provider]):
 
 
 _HAS_KEY = _(
-    "A key is stored. It is encrypted and never shown. Leave it empty to keep the stored key. If you change where the key is "
-    "sent (kind, address, headers, networks, options), enter it again. Otherwise the provider becomes a draft until a user "
-    "confirms it."
+    "A key is stored. It is encrypted and never shown. Leave this field empty to keep the stored key."
+    " If you change where the key is sent (kind, address, headers, networks, options), enter the key "
+    "again. Otherwise the provider becomes a draft until a user confirms it."
 )
 _NO_KEY = _(
-    "No key is stored. The key is encrypted and never shown. ${NAME} inserts a variable that the site may read, ${cred:NAME} "
-    "a credential."
+    "No key is stored. A key is stored encrypted and never shown. ${NAME} inserts a variable that the"
+    " site can read, and ${cred:NAME} inserts a credential."
 )
 
 
@@ -157,10 +157,10 @@ class ProviderAdmin(LiveAdmin):
     def model_count(self, provider: Provider) -> int:
         return int(provider.models_there)  # type: ignore[attr-defined]
 
-    @display(description=_("last test"), label={"works": "success", "failed": "danger", "under way": "info"})
+    @display(description=_("last test"), label={"works": "success", "failed": "danger", "in progress": "info"})
     def tested(self, provider: Provider) -> str:
         if provider.being_tested:
-            return "under way"
+            return "in progress"
         if provider.tested_at is None:
             return "never"
         return "failed" if provider.test_error else "works"

@@ -88,7 +88,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     )  # fmt: skip
     list_filter = ("state", "exit", "origin", "expert_name")
     search_fields = ("=id", "expert_name", "caller", "=call_id")
-    search_help_text = _("Id of a run or call, expert tool or agent")
+    search_help_text = _("ID of a run or call, or name of an expert tool or agent")
     sortable_by = ("created_at",)
     list_select_related = ("version",)
     fields = (("origin", "caller"), ("endpoint_slug", "call_id"), ("depth", "worker"), "wake_at")

@@ -32,6 +32,7 @@ class EffortAgent(Leased, TrackedModel):
     )  # fmt: skip
     enabled = models.BooleanField(default=True)
     cycle_seconds = models.FloatField(
+        _("seconds between checks"),
         default=1.0,
         validators=[MinValueValidator(0.2), MaxValueValidator(60)],
         help_text=_("Seconds between two checks for new messages, from 0.2 to 60. The default is 1."),

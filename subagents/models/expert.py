@@ -94,6 +94,7 @@ class ExpertTool(TrackedModel):
     )
     max_calls = models.PositiveIntegerField(default=100, help_text=_("Maximum number of tool calls in a run."))
     parallelism = models.PositiveSmallIntegerField(
+        _("concurrent tool calls"),
         default=4,
         validators=[MinValueValidator(1), MaxValueValidator(32)],
         help_text=_("Maximum number of tool calls at the same time."),
@@ -101,8 +102,8 @@ class ExpertTool(TrackedModel):
     parallel = models.BooleanField(
         _("parallel calls"), default=False, db_default=False,
         help_text=_("If enabled, calls of one turn that the rules allow without asking are made in parallel, even if "
-"their tools may change something. If disabled, only calls to tools that you have confirmed as "
-"read-only are made in parallel."),
+        "their tools may change something. If disabled, only calls to tools that you have confirmed as "
+        "read-only are made in parallel."),
     )  # fmt: skip
     output_schema = models.JSONField(
         null=True, blank=True, help_text=_("JSON Schema of the answer. If empty, the answer is text.")
@@ -110,7 +111,9 @@ class ExpertTool(TrackedModel):
     tool_instructions = models.BooleanField(
         default=True, help_text=_("If enabled, the instructions of the servers are added to the prompt once.")
     )
-    on_server_death = models.CharField(max_length=4, choices=OnDeath.choices, default=OnDeath.TELL)
+    on_server_death = models.CharField(
+        _("if a server fails"), max_length=4, choices=OnDeath.choices, default=OnDeath.TELL
+    )
     max_result_bytes = models.PositiveIntegerField(
         default=12_288, validators=[MinValueValidator(1_024)],
         help_text=_("Tool results larger than this many bytes are stored, and the model reads them page by page."),
@@ -126,8 +129,8 @@ class ExpertTool(TrackedModel):
     maintains = models.JSONField(
         _("maintenance requests"), default=list, db_default=[], blank=True,
         help_text=_("Kinds of maintenance requests that the model of this expert tool handles, with the operations of"
-" the background sub-agent as its tools. Each kind can be assigned to one expert tool. All other "
-"kinds follow a fixed plan."),
+        " the background sub-agent as its tools. Each kind can be assigned to one expert tool. All other "
+        "kinds follow a fixed plan."),
     )  # fmt: skip
     temperature = models.FloatField(default=0.0, validators=[MinValueValidator(0), MaxValueValidator(2)])
     enabled = models.BooleanField(default=True)

@@ -61,19 +61,19 @@ class Headend(TrackedModel):
     )  # fmt: skip
     patience_seconds = models.PositiveIntegerField(
         _("longest wait for an approval"), default=300, validators=[MaxValueValidator(3_600)],
-        help_text=_("How long a client waits for an approval, in seconds. Default: 300. After that, it gets a message"
-" with a link. The run continues, and a client that asks the same question again later gets its "
-"answer. Set to 0 to answer immediately."),
+        help_text=_("How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a"
+        " message with a link, and the run continues. If the client asks the same question again later, "
+        "it gets the answer of the run. Set to 0 to answer immediately."),
     )  # fmt: skip
     aliases = models.JSONField(
         default=dict,
         blank=True,
-        help_text=_('Additional model ids with the names of expert tools, for example {"gpt-4o": "research"}.'),
+        help_text=_('Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.'),
     )
     background_prompts = models.BooleanField(
         default=False,
         help_text=_("Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
-" run. By default, these requests are refused."),
+        " run. By default, these requests are refused."),
     )  # fmt: skip
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -120,7 +120,7 @@ def _check_aliases(aliases: Any) -> None:
     if wrong := [alias for alias in aliases if not alias or len(alias) > 200 or not alias.isprintable()]:
         raise ValidationError(
             {
-                "aliases": gettext("{id!r} is not a valid model id. Use 1 to 200 printable characters.").format(
+                "aliases": gettext("{id!r} is not a valid model ID. Use 1 to 200 printable characters.").format(
                     id=wrong[0][:50]
                 )
             }
@@ -138,7 +138,7 @@ class HeadendRequest(models.Model):
     agent_slug = models.CharField(max_length=63)
     fingerprint = models.CharField(max_length=64, help_text=_("Keyed hash of the question."))
     idempotency_key = models.CharField(max_length=200, blank=True)
-    call_id = models.CharField(max_length=32, help_text=_("Id of the call that the request makes."))
+    call_id = models.CharField(max_length=32, help_text=_("ID of the call that the request makes."))
     process = models.CharField(max_length=100)
     queue_round = models.PositiveBigIntegerField(
         default=0, db_default=0, help_text=_("Round in which the request is served. Agents take turns.")

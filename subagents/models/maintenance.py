@@ -78,7 +78,7 @@ class MaintenanceRequest(Leased):
         blank=True,
         default="",
         db_default="",
-        help_text=_("Id of the conversation in which the agent made the request."),
+        help_text=_("ID of the conversation in which the agent made the request."),
     )
     requested_by = models.CharField(max_length=200, help_text=_("Who made the request, as in the audit log."))
     created_at = models.DateTimeField()

@@ -69,7 +69,7 @@ class Provider(TrackedModel):
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    slug = models.CharField(max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
     kind = models.CharField(max_length=12, choices=Kind.choices)
     base_url = models.CharField(
         "base URL",
@@ -193,8 +193,9 @@ class LanguageModel(TrackedModel):
         default=False,
         help_text=_("Enable this if the model costs nothing. Budgets in US dollars then accept it without prices."),
     )
-    prices_from = models.DateField(null=True, blank=True, help_text=_("Date of these prices."))
+    prices_from = models.DateField(_("date of prices"), null=True, blank=True, help_text=_("Date of these prices."))
     overrides = models.JSONField(
+        _("options"),
         default=dict,
         blank=True,
         help_text=_('Options for every request to this model, as JSON, for example {"temperature": 0.2}.'),

@@ -75,7 +75,7 @@ class Run(Leased):
         max_length=150, blank=True, default="", db_default="",
         help_text=_("The user who started the run, if known. They cannot approve its calls."),
     )  # fmt: skip
-    requester_id = models.BigIntegerField(null=True, blank=True, help_text=_("Id of the requester's account."))
+    requester_id = models.BigIntegerField(null=True, blank=True, help_text=_("ID of the requester's account."))
     conversation = models.ForeignKey(  # as of a call: the record outlives it
         Conversation, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False,
         related_name="runs",
@@ -83,7 +83,9 @@ class Run(Leased):
     )  # fmt: skip
     endpoint_slug = models.CharField(_("endpoint"), max_length=63, blank=True)
     origin = models.CharField(max_length=10, help_text=_("How the run was started: call, rest, command or replay."))
-    call_id = models.CharField(max_length=32, blank=True, help_text=_("Id of the call that started the run."))
+    call_id = models.CharField(
+        _("call ID"), max_length=32, blank=True, help_text=_("ID of the call that started the run.")
+    )
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="children")
     replay_of = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="replays")
     asks = models.ForeignKey(
@@ -192,10 +194,10 @@ class Turn(models.Model):
     provider_state = models.TextField(
         blank=True, default="", db_default="",
         help_text=_("JSON that must be sent back to the model together with its answer, such as signed reasoning. The"
-" site does not read it."),
+        " site does not read it."),
     )  # fmt: skip
     estimated_tokens = models.PositiveIntegerField(
-        default=0, help_text=_("Number of tokens that the context guard had estimated.")
+        default=0, help_text=_("Number of tokens that the site had estimated before the request.")
     )
     cost = models.DecimalField(max_digits=14, decimal_places=8, null=True, blank=True)
     started_at = models.DateTimeField()
@@ -270,13 +272,13 @@ class ToolCall(models.Model):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="calls")
     turn_number = models.PositiveIntegerField()
     index = models.PositiveIntegerField(help_text=_("Position of the call in the turn."))
-    provider_id = models.CharField(max_length=200, help_text=_("Id that the model gave to the call."))
+    provider_id = models.CharField(max_length=200, help_text=_("ID that the model gave to the call."))
     name = models.CharField(max_length=500)
     arguments = models.TextField(help_text=_("Arguments as the model wrote them."))
     coerced = models.TextField(
         blank=True, default="", db_default="",
         help_text=_("Arguments that were converted to the type that the schema requires, one per line. The record of "
-"the call contains the converted values."),
+        "the call contains the converted values."),
     )  # fmt: skip
     state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in CallState], default=CallState.PLANNED)
     attempt = models.PositiveSmallIntegerField(default=0)
@@ -288,7 +290,10 @@ class ToolCall(models.Model):
     details = models.JSONField(
         default=dict,
         blank=True,
-        help_text=_("Links in the result, and the estimate of the context guard if it refused the call."),
+        help_text=_(
+            "Links in the result, and the estimated number of tokens if the site refused the call because the"
+            " context window was too small."
+        ),
     )
     settled_by = models.CharField(
         max_length=150, blank=True, help_text=_("Who settled the call if its outcome was unknown.")

@@ -77,7 +77,7 @@ def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site
     undo(root, deleted)
     assert PolicyRule.objects.get().note == "first"
     root.post(f"{RULES}add/", form(name="other", outcome="deny"))
-    assert "made another change since" in undo(root, deleted)
+    assert "made another change after this one" in undo(root, deleted)
     assert [row.name for row in PolicyRule.objects.all()] == ["other", "r"]
 
 
@@ -101,7 +101,7 @@ def test_undo_is_not_offered_after_its_minute(
     page = pressed(root, rule, "disable").content.decode()
     monkeypatch.setattr(undoing, "FOR", undoing.FOR * 0)
     assert 'action="/admin/undo/"' not in root.get(RULES).content.decode()
-    assert "is over" in undo(root, page)
+    assert "more than one minute ago" in undo(root, page)
     rule.refresh_from_db()
     assert not rule.enabled
 

@@ -210,7 +210,7 @@ def test_lists_say_what_ends_soon(client_of: ClientOf, site: Site) -> None:
     )
     html = client_of("viewer").get(reverse("admin:mcpregistry_token_changelist") + "?validity=soon").content.decode()
     assert old.prefix in html
-    assert "ends soon" in html.lower()
+    assert "expires soon" in html.lower()
     later, _ = tokens.issue_token(name="long", agent=site.agents["ci"], actor=ACTOR)
     assert later.prefix not in client_of("viewer").get(
         reverse("admin:mcpregistry_token_changelist") + "?validity=soon"

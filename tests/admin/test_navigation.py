@@ -48,7 +48,7 @@ def test_every_page_of_it_opens(client_of: ClientOf, site: Site, who: str) -> No
     ("path", "title"),
     [
         ("/admin/", "Overview"),
-        ("/admin/mcpregistry/policyrule/why/", "Why?"),
+        ("/admin/mcpregistry/policyrule/why/", "Explain a decision"),
         ("/admin/mcpregistry/policyrule/add/", "Rules"),
         ("/approvals/history/", "History"),
         ("/approvals/", "Held calls"),

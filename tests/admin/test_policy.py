@@ -115,7 +115,7 @@ def test_a_rule_made_from_a_call_is_a_draft_that_is_tried_and_then_made_live(cli
     tried = root.post(f"{RULES}add/", written)
     rule = PolicyRule.objects.get()
     assert (tried.url, rule.draft, rule.live) == (f"{RULES}{rule.pk}/try/", True, False)
-    assert "Make the saved draft live" in root.get(tried.url).content.decode()
+    assert "Enable the saved draft" in root.get(tried.url).content.decode()
     assert root.post(reverse("admin:mcpregistry_policyrule_verb", args=[rule.pk, "live"])).status_code == 302
     assert PolicyRule.objects.get().live
 

@@ -504,3 +504,11 @@ def test_the_launch_page_warns_of_a_secret_in_the_command(client_of: ClientOf, w
         client_of("admin").post(reverse("admin:mcpregistry_server_verb", args=[server.pk, "keep-secrets"]))
         server.refresh_from_db()
         assert server.command == ["sh", "--token", "${cred:open-token}"]
+
+
+@pytest.mark.parametrize(("era", "date"), [("modern", "2026-07-28"), ("legacy", "2025-11-25 and earlier")])
+def test_page_shows_protocol_version_by_its_date(client_of: ClientOf, era: str, date: str) -> None:
+    server = lifecycle.save_server(server=Server(slug="dated", command=["x"]), actor=ACTOR)
+    Server.objects.filter(pk=server.pk).update(protocol_era=era)
+    page = client_of("viewer").get(change(server)).content.decode()
+    assert f'<dt>Protocol version</dt><dd class="sn-long">{date}</dd>' in page

@@ -291,7 +291,7 @@ def _server(facts: dict[str, Any], now: datetime) -> Server:
     observe.observe(server=server, listed=listed, others={PROMPT: _PROMPTS.get(server.slug, [])})
     decisions.approve_waiting(server=server, actor=ACTOR)
     Server.objects.filter(pk=server.pk).update(
-        last_ok_at=now - timedelta(seconds=40), protocol_era="2025-11-25", server_info={"name": server.slug}
+        last_ok_at=now - timedelta(seconds=40), protocol_era="modern", server_info={"name": server.slug}
     )
     return server
 
@@ -335,7 +335,7 @@ def _conditions(site: Site, now: datetime) -> None:
     observe.observe(server=github, listed=listed)
     git = site.servers["git"]
     Connection.objects.create(
-        server=git, process="web@box:4711", state="connected", protocol_era="2025-11-25", pid=4720,
+        server=git, process="web@box:4711", state="connected", protocol_era="modern", pid=4720,
         since=now - timedelta(minutes=12), seen_at=now,
         stderr_tail="INFO server starting\n\x1b[33mWARNING\x1b[0m repository /srv/project has 2 worktrees\n",
     )  # fmt: skip

@@ -376,7 +376,7 @@ def test_a_call_whose_payload_was_erased_is_still_a_page(client_of: ClientOf):
 def test_there_is_no_such_request(client_of: ClientOf):
     answer = client_of("viewer").get("/approvals/0123456789abcdef/")
     assert answer.status_code == 404
-    assert "This approval request does not exist" in answer.content.decode()
+    assert "This held call does not exist" in answer.content.decode()
 
 
 def test_a_refusal_by_mistake_is_taken_back_with_one_button(client_of: ClientOf):

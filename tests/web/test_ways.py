@@ -46,7 +46,7 @@ def test_heading_names_area_list_record_and_action(people: Site, client_of: Clie
     client, row = client_of("admin"), Server.objects.get(slug="browser")
     page = reverse("admin:mcpregistry_server_change", args=[row.pk])
     assert heading(client, reverse("admin:index")) == ["Overview"]
-    assert heading(client, reverse("admin:auth_user_changelist")) == ["Site", "People"]
+    assert heading(client, reverse("admin:auth_user_changelist")) == ["Site", "Users"]
     assert heading(client, page) == ["Servers", "browser"]
     assert heading(client, f"{page.removesuffix('change/')}confirm/")[1:] == [
         "browser",
@@ -56,7 +56,7 @@ def test_heading_names_area_list_record_and_action(people: Site, client_of: Clie
     history = reverse("admin:mcpregistry_configuration_history", args=[Configuration.objects.get().pk])
     assert heading(client, history)[-1] == "History of configuration of the site"
     assert heading(client, reverse("admin:mcpregistry_agent_add"))[1:] == ["Add agent"]
-    assert heading(client, reverse("admin:mcpregistry_policyrule_why")) == ["Rules and limits", "Why?"]
+    assert heading(client, reverse("admin:mcpregistry_policyrule_why")) == ["Rules and limits", "Explain a decision"]
     assert heading(client, reverse("admin:password_change")) == ["Password change"]
     assert heading(client, reverse("usage:failures")) == ["Record", "Failures"]
     assert title(client, page) == "browser - Servers | Slipsnisse"

@@ -113,7 +113,7 @@ class WordsForm(forms.Form):
                 self.fields["sandbox_read"] = WordsField(
                     label=_("May read"), rows=2, initial=named_places(entry.command),
                     help_text=_("The server runs in a sandbox. It can read its own folder and these files and folders, one path "
-"per line. It can write only to its own folder. To change more, edit the server later."),
+                    "per line. It can write only to its own folder. To change more, edit the server later."),
                 )  # fmt: skip
             self.fields["env"] = PairsField(
                 label=_("Environment"), initial=dict(entry.env), help_text=_("One NAME=value per line.")
@@ -216,7 +216,7 @@ class AccessForm(forms.Form):
     endpoints = forms.ModelMultipleChoiceField(
         queryset=Endpoint.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
         label=_("Endpoints that list the server"), help_text=_("Endpoints that show only the servers granted to them. All other endpoints show the server "
-"automatically."),
+        "automatically."),
         error_messages={"invalid_choice": _("Choose only enabled endpoints that show only what is granted to them.")},
     )  # fmt: skip
 

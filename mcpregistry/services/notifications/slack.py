@@ -83,7 +83,7 @@ def _decidable(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
     if user is None:
         raise Denied(
             "Your Slack account is not linked to a user.",
-            remedy=f"Ask an administrator to add your account under Slack people: workspace {press.team}, member {press.member}.",
+            remedy=f"Ask an administrator to add your account under Slack members: workspace {press.team}, member {press.member}.",
         )
     if request.risk == "high":
         raise Denied(PAGE_ONLY, remedy="Press Open the page.")

@@ -127,7 +127,8 @@ def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
     take_current(rule)
     if rule.draft:
         raise Conflict(
-            f"The rule '{printable(rule.name, 200)}' is a draft.", remedy="Try the draft, then make it live."
+            f"The rule '{printable(rule.name, 200)}' is a draft.",
+            remedy="Try the draft, then enable it on the page of the rule.",
         )
     return save_rule(rule=rule.change(enabled=enabled), actor=actor)
 

@@ -79,7 +79,8 @@ def _permit(form: QueryDict, stored_arguments: str, now: datetime) -> PermitWish
         )
     if uses and not (uses.isdecimal() and 0 < int(uses[:6]) <= 1_000):
         raise ConfigInvalid(
-            "The number of uses must be between 1 and 1,000.", remedy="Leave it empty to allow any number of uses."
+            "The maximum number of calls must be between 1 and 1,000.",
+            remedy="Leave it empty to allow any number of calls.",
         )
     stored = list((parsed(stored_arguments) or {}).items())
     places = form.getlist("pin")

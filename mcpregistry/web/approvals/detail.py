@@ -35,7 +35,7 @@ def _found(request: HttpRequest, pk: str) -> ApprovalRequest:
     held = queries.one(pk, who=person(request))
     if held is None:
         raise NotFound(
-            "This approval request does not exist.",
+            "This held call does not exist.",
             remedy="It may have been deleted together with the record of its call. Go back to the queue.",
         )
     return held

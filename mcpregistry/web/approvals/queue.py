@@ -179,7 +179,7 @@ def alike(request: HttpRequest, pk: str) -> HttpResponse:
         .first()
     )
     if first is None:
-        raise NotFound("This approval request does not exist.", remedy="Go back to the queue.")
+        raise NotFound("This held call does not exist.", remedy="Go back to the queue.")
     _only_low(pk)
     return _decide_alike(request, first) if request.method == "POST" else _show_alike(request, first)
 
